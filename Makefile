@@ -1,0 +1,47 @@
+# Hourglass. `make help` lists everything a newcomer can do.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient services/mq-namesrv services/mq-broker services/orders deploy/local
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up check format test test-system lock proto clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(VENV)/.installed  ## Install everything into .venv (demo and test do it by themselves)
+
+$(VENV)/.installed: requirements.lock $(PACKAGES:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Hourglass needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	@touch $@
+
+demo: setup  ## Place orders, let the unpaid ones close, and show what happened (DEMO_ORDERS=200)
+	$(BIN)/python -m hourglass_local demo
+
+up: setup  ## Run name server, broker and orders in the foreground until Ctrl-C
+	$(BIN)/python -m hourglass_local up
+
+check: setup  ## Formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests/architecture tests/integration
+
+format: setup  ## Format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup  ## Run the tests (needs only what setup installed)
+	$(BIN)/python -m pytest
+
+lock: setup  ## Pin requirements.in anew: every platform, with hashes
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock
+
+proto: setup  ## Generate the stubs from the .proto files
+	$(BIN)/python libs/mqproto/generate_stubs.py
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) .demo .up .mypy_cache .ruff_cache .pytest_cache

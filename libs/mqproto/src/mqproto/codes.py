@@ -1,0 +1,46 @@
+"""Response codes with Apache RocketMQ's names and numbers; common.proto has the same ones for the wire."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ResponseCode(IntEnum):
+    """The outcome of a request, as far as the queue is concerned."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    TRANSACTION_STATE_UNKNOW = 203
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    GO_AWAY = 1500
+
+
+class PullStatus(IntEnum):
+    """What a pull found (MISSION C6)."""
+
+    UNSPECIFIED = 0
+    FOUND = 1
+    NO_NEW_MSG = 2
+    NO_MATCHED_MSG = 3
+    OFFSET_ILLEGAL = 4
+
+
+class Permission(IntEnum):
+    """RocketMQ's permission bits of a topic; 6 is read and write (MISSION N11)."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    READ_WRITE = 6

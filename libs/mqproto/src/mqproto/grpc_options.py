@@ -1,0 +1,30 @@
+"""Options of every gRPC server and channel of the queue (RELIABILITY.md, "gRPC server options to start from")."""
+
+from __future__ import annotations
+
+from mqproto.record import RECORD_BYTES_MAX
+
+FRAME_BYTES_TARGET = 1024 * 1024  # a frame that holds more than one message is filled up to this
+FRAME_BYTES_MAX = RECORD_BYTES_MAX + 65_536
+KEEPALIVE_MS = 20_000
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # the default lets two servers share a port in silence
+    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", 2 * FRAME_BYTES_MAX),
+    ("grpc.max_metadata_size", 8_192),
+    ("grpc.max_concurrent_streams", 4_096),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", 2 * FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)

@@ -1,0 +1,66 @@
+"""Names of topics and groups: what is legal, and which ones belong to the queue itself."""
+
+from __future__ import annotations
+
+import re
+
+TOPIC_LENGTH_MAX = 127  # RocketMQ's TopicValidator; a record keeps the length in one signed byte
+GROUP_LENGTH_MAX = 255  # RocketMQ's Validators
+
+DEFAULT_TOPIC = "TBW102"  # the template of auto-created topics (MISSION N8)
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # MISSION D2
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # MISSION T2
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # MISSION T3
+RETRY_PREFIX = "%RETRY%"  # MISSION R1
+DLQ_PREFIX = "%DLQ%"  # MISSION R2
+
+SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class IllegalNameError(ValueError):
+    """A topic or group name that the queue does not take; the message says what is allowed."""
+
+
+def check_topic(topic: str) -> None:
+    """Raise IllegalNameError unless `topic` can name a topic."""
+    _check("topic", topic, TOPIC_LENGTH_MAX)
+
+
+def check_user_topic(topic: str) -> None:
+    """Raise IllegalNameError unless users may send to `topic`."""
+    check_topic(topic)
+    if topic in SYSTEM_TOPICS:
+        raise IllegalNameError(f"the topic {topic!r} belongs to the queue itself; send to a topic of your own")
+
+
+def check_group(group: str) -> None:
+    """Raise IllegalNameError unless `group` can name a producer or consumer group, with its retry topic."""
+    _check("group", group, GROUP_LENGTH_MAX)
+    if len(RETRY_PREFIX) + len(group) > TOPIC_LENGTH_MAX:
+        longest = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
+        raise IllegalNameError(
+            f"the group name has {len(group)} characters; its retry topic {RETRY_PREFIX}<group> has room for {longest}"
+        )
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of the group go that have to be consumed again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Where messages of the group go that were tried too often."""
+    return DLQ_PREFIX + group
+
+
+def _check(kind: str, name: str, length_max: int) -> None:
+    if not name:
+        raise IllegalNameError(f"the {kind} name is empty")
+    if len(name) > length_max:
+        raise IllegalNameError(f"the {kind} name has {len(name)} characters; at most {length_max} are allowed")
+    if not _LEGAL.fullmatch(name):
+        raise IllegalNameError(
+            f"the {kind} name {name!r} has a character that is not allowed; allowed are letters, digits and % | _ -"
+        )

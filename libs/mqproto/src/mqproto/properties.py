@@ -1,0 +1,73 @@
+"""Message properties: names, and the one text form they have on wire and disk: name \\x01 value \\x02, repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+PROPERTIES_BYTES_MAX = 32_767  # a signed short holds the length (DESIGN.md, "The record and the store")
+
+# RocketMQ's names (its MessageConst), as far as the queue uses them.
+KEYS = "KEYS"
+TAGS = "TAGS"
+DELAY = "DELAY"
+WAIT = "WAIT"
+UNIQ_KEY = "UNIQ_KEY"
+PGROUP = "PGROUP"
+TRAN_MSG = "TRAN_MSG"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+CRC32 = "__CRC32#"
+# Hourglass's own: "level:queue offset" of the delayed record that this one delivers.
+SCHEDULE_POSITION = "__SCHEDULE_POSITION"
+
+KEY_SEPARATOR = " "
+
+# What a producer may not set: each has a method or belongs to the broker.
+RESERVED = frozenset(
+    {
+        KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, PGROUP, TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
+        MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION,
+    }
+)  # fmt: skip
+
+
+class PropertiesError(ValueError):
+    """Properties that cannot be written, or bytes that are none."""
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The text form in UTF-8, every property closed by its separator. Raises PropertiesError."""
+    parts = []
+    for name, value in properties.items():
+        text = f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
+        if not name or text.count(NAME_VALUE_SEPARATOR) != 1 or text.count(PROPERTY_SEPARATOR) != 1:
+            raise PropertiesError(
+                f"property {name!r}: names are not empty, and \\x01 and \\x02 are not allowed in them"
+            )
+        parts.append(text)
+    try:
+        return "".join(parts).encode()
+    except UnicodeEncodeError as error:
+        raise PropertiesError(f"properties have to be text that UTF-8 can hold: {error.reason}") from error
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """The inverse; a later property of the same name wins, as in RocketMQ. Raises PropertiesError."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise PropertiesError(f"properties are not UTF-8: {error.reason} at byte {error.start}") from error
+    properties = {}
+    for item in text.split(PROPERTY_SEPARATOR):
+        if not item:
+            continue
+        name, separator, value = item.partition(NAME_VALUE_SEPARATOR)
+        if not separator or not name or NAME_VALUE_SEPARATOR in value:
+            raise PropertiesError(f"the property {item!r} is not one name, \\x01 and one value")
+        properties[name] = value
+    return properties

@@ -1,0 +1,27 @@
+"""The one door to the operating system: time, files and random numbers, each real and simulated.
+
+Everything that decides takes these as arguments. The same production code then runs on a real machine, or in a test
+that moves the clock by thirty minutes and pulls the plug on the disk.
+"""
+
+from osenv.clock import Clock, RealClock, Timer
+from osenv.disk import Disk, DiskFile, FileLock, RealDisk, replace_file
+from osenv.rng import Rng, SeededRng, SystemRng
+from osenv.sim_clock import SimClock
+from osenv.sim_disk import SimDisk
+
+__all__ = [
+    "Clock",
+    "Disk",
+    "DiskFile",
+    "FileLock",
+    "RealClock",
+    "RealDisk",
+    "Rng",
+    "SeededRng",
+    "SimClock",
+    "SimDisk",
+    "SystemRng",
+    "Timer",
+    "replace_file",
+]

@@ -1,0 +1,85 @@
+"""Time as a port: the wall clock for dates, the monotonic clock for durations, and timers.
+
+Invariant: nothing outside this package reads a clock or starts a timer of the event loop directly, so that a test that
+holds the clock holds all of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A callback that has not run yet."""
+
+    def cancel(self) -> None:
+        """Forget the callback; harmless when it has run already."""
+
+
+class Clock(Protocol):
+    """What the project may ask of time."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment; never goes back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after at least `seconds` of monotonic time."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` on the event loop after about `seconds` of monotonic time (1 ms early is possible)."""
+
+
+class RealClock:
+    """The operating system's clocks and the running event loop's timers."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        # An event loop may fire up to its own resolution (1 ms) early; callers of this port never see that.
+        due = time.monotonic() + seconds
+        await asyncio.sleep(seconds)
+        while (rest := due - time.monotonic()) > 0:  # noqa: ASYNC110 - time is awaited here, not a condition
+            await asyncio.sleep(rest)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+
+@asynccontextmanager
+async def timeout(clock: Clock, seconds: float) -> AsyncIterator[None]:
+    """Cancel the body after `seconds` of `clock` and raise TimeoutError, as `asyncio.timeout` does for real time."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("osenv.clock.timeout needs a running task")
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        task.cancel()
+
+    timer = clock.call_later(max(0.0, seconds), expire)
+    cancelled_before = task.cancelling()
+    try:
+        yield
+    except asyncio.CancelledError:
+        # Only our own cancellation becomes a TimeoutError; one from outside stays what it is.
+        if expired and task.uncancel() <= cancelled_before:
+            raise TimeoutError(f"not done within {seconds:.3f} s") from None
+        raise
+    else:
+        if expired:  # fired in the very step in which the body finished: the result is there, keep it
+            task.uncancel()
+    finally:
+        timer.cancel()

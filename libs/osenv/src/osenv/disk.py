@@ -1,0 +1,217 @@
+"""Files as a port. Each docstring says what is durable when the call returns.
+
+Invariant: every change to a file that the queue keeps goes through a `Disk`; no part of the store calls the operating
+system itself. Errors are the operating system's own (`OSError` with its errno), real or simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DiskFile(Protocol):
+    """An open file, read and written by position."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`. Nothing is durable yet. On OSError any part of it may have been written."""
+
+    def sync_data(self) -> None:
+        """Make the content and the length durable (fdatasync). After an OSError the content is in doubt for ever."""
+
+    def allocate(self, offset: int, length: int) -> None:
+        """Reserve real blocks for the range, zero-filled where it was empty, growing the file if need be."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or grow it with a hole of zeros. Durable after `sync_data`."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def close(self) -> None:
+        """Give the descriptor back; makes nothing durable."""
+
+
+class FileLock(Protocol):
+    """An exclusive lock that lives as long as its holder."""
+
+    def release(self) -> None:
+        """Let the next one in."""
+
+
+class Disk(Protocol):
+    """What the project may ask of a file system. Paths are absolute."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and writing. A created name is durable after `sync_dir` of its folder."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or folder has this name."""
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in the folder, sorted; empty when there is no such folder."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Create the folder and its parents where missing; durable after `sync_dir` of each parent."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, atomically taking the place of `target`; durable after `sync_dir`."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove the name; durable after `sync_dir`."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in this folder durable."""
+
+    def lock(self, path: Path) -> FileLock:
+        """Take the exclusive lock on this file, creating it. Raises BlockingIOError when another one holds it."""
+
+    async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking `call` away from the event loop and await its result."""
+
+
+class _RealFile:
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a short read: Linux caps one call at 2 GiB and signals may cut it short
+        while data and (length := length - len(data)):
+            offset += len(data)
+            data = os.pread(self._fd, length, offset)
+            parts.append(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        total = len(data)
+        while written < total:
+            count = os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+            if count == 0:
+                raise OSError(errno.EIO, f"the disk took {written} of {total} bytes and then none")
+            written += count
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def allocate(self, offset: int, length: int) -> None:
+        os.posix_fallocate(self._fd, offset, length)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """The operating system's file system, with a small pool of threads for the calls that block."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _RealFile(os.open(path, flags, 0o640))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def list_dir(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208 - names are wanted, not paths
+        except FileNotFoundError:
+            return []
+
+    def make_dirs(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def sync_dir(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> FileLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return _RealLock(descriptor)
+
+    async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+
+    def close(self) -> None:
+        """End the threads; waits for the calls that run."""
+        self._pool.shutdown(wait=True)
+
+
+def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Put `content` in the place of `path` so that a crash leaves the old content or the new, and durable on return.
+
+    Temporary file, sync, rename, sync of the folder (RELIABILITY.md, "Store rules"). The content before is kept beside
+    it under the name `<path>.bak`.
+    """
+    temporary, backup = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".bak")
+    _write_whole(disk, temporary, content)
+    if disk.exists(path):
+        _write_whole(disk, backup_temporary := path.with_name(path.name + ".bak.tmp"), read_file(disk, path))
+        disk.replace(backup_temporary, backup)
+    disk.replace(temporary, path)
+    disk.sync_dir(path.parent)
+
+
+def read_file(disk: Disk, path: Path) -> bytes:
+    """The whole content. Raises FileNotFoundError."""
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def _write_whole(disk: Disk, path: Path, content: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(content, 0)
+        file.sync_data()
+    finally:
+        file.close()

@@ -1,0 +1,92 @@
+"""A clock that only moves when it is told to: thirty minutes pass in the time that their work takes."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# Rounds that the event loop gets to finish what a timer started, before the clock moves on to the next timer.
+SETTLE_ROUNDS = 50
+
+
+@dataclass(order=True)
+class _SimTimer:
+    due: float
+    number: int
+    callback: Callable[[], None] = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SimClock:
+    """Implements `osenv.Clock`. No real timer is ever started.
+
+    Invariants: monotonic time never goes back; timers run in the order of their due times, and in the order of their
+    creation where those are equal; a callback sees exactly its due time.
+    """
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_offset_ms = wall_ms
+        self._now = 0.0
+        self._timers: list[_SimTimer] = []
+        self._numbers = itertools.count()
+
+    def wall_ms(self) -> int:
+        return self._wall_offset_ms + int(self._now * 1000 + 1e-6)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _SimTimer:
+        timer = _SimTimer(self._now + max(0.0, seconds), next(self._numbers), callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        timer = self.call_later(seconds, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def set_wall_ms(self, wall_ms: int) -> None:
+        """Step the wall clock, as an administrator or a bad NTP server would; monotonic time is not touched."""
+        self._wall_offset_ms += wall_ms - self.wall_ms()
+
+    @property
+    def timers(self) -> int:
+        """How many timers wait."""
+        return sum(not timer.cancelled for timer in self._timers)
+
+    async def advance(self, seconds: float) -> None:
+        """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles."""
+        end = self._now + seconds
+        await settle()
+        while self._timers and self._timers[0].due <= end:
+            timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                continue
+            self._now = max(self._now, timer.due)
+            timer.callback()
+            await settle()
+        self._now = end
+
+
+async def settle(rounds: int = SETTLE_ROUNDS) -> None:
+    """Give every task that can run now the chance to run."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)

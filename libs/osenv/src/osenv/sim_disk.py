@@ -1,0 +1,184 @@
+"""A disk in memory that can lose power: what was not synced may be gone, in any subset of 512-byte sectors.
+
+Invariants: `sync_data` moves exactly the file's own content to what survives; `sync_dir` moves exactly the folder's own
+names; a crash keeps all of what survives, and of the rest whatever the random numbers say.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from osenv.rng import Rng
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SECTOR_BYTES = 512
+
+
+@dataclass
+class _Inode:
+    """One file's content: as the operating system shows it, and as a power cut would leave it."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    dirty: set[int] = field(default_factory=set)  # sectors of `content` that differ from `durable`
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        end = offset + len(data)
+        if end > len(self.content):
+            self.resize(end)
+        self.content[offset:end] = data
+        self.dirty.update(range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
+
+    def resize(self, size: int) -> None:
+        before = len(self.content)
+        if size < before:
+            del self.content[size:]
+        else:
+            self.content.extend(bytes(size - before))
+        low, high = sorted((before, size))
+        self.dirty.update(range(low // SECTOR_BYTES, -(-high // SECTOR_BYTES)))
+
+    def sync(self) -> None:
+        self.durable = bytes(self.content)
+        self.dirty.clear()
+
+    def lose_power(self, rng: Rng) -> None:
+        survived = bytearray(self.durable)
+        if len(self.content) != len(survived) and rng.random() < 0.5:  # the new length may have reached the disk
+            size = len(self.content)
+            survived = survived[:size] + bytes(max(0, size - len(survived)))
+        for sector in sorted(self.dirty):
+            start = sector * SECTOR_BYTES
+            if start < len(survived) and rng.random() < 0.5:
+                new = self.content[start : start + SECTOR_BYTES][: len(survived) - start]
+                survived[start : start + len(new)] = new
+        self.content = survived
+        self.sync()
+
+
+class _SimFile:
+    def __init__(self, disk: SimDisk, inode: _Inode) -> None:
+        self._disk, self._inode = disk, inode
+        self._generation = disk.generation
+
+    def pread(self, length: int, offset: int) -> bytes:
+        return bytes(self._alive("pread").content[offset : offset + length])
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._alive("pwrite").write(data, offset)
+
+    def sync_data(self) -> None:
+        self._alive("sync_data").sync()
+
+    def allocate(self, offset: int, length: int) -> None:
+        inode = self._alive("allocate")
+        if offset + length > len(inode.content):
+            inode.resize(offset + length)
+
+    def truncate(self, size: int) -> None:
+        self._alive("truncate").resize(size)
+
+    def size(self) -> int:
+        return len(self._alive("size").content)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _alive(self, call: str) -> _Inode:
+        if self._generation != self._disk.generation:
+            raise OSError(errno.EBADF, "this file was open when the power went")
+        self._disk.before(call)
+        return self._inode
+
+
+class _SimLock:
+    def __init__(self, disk: SimDisk, path: Path) -> None:
+        self._disk, self._path = disk, path
+
+    def release(self) -> None:
+        self._disk.locks.discard(self._path)
+
+
+class SimDisk:
+    """Implements `osenv.Disk` in memory.
+
+    `before` is called with the name of each call on an open file before it takes effect; a test may raise OSError there.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.locks: set[Path] = set()
+        self.before: Callable[[str], None] = lambda _call: None
+        self._names: dict[Path, _Inode] = {}
+        self._durable_names: dict[Path, _Inode] = {}
+        self._folders: set[Path] = {Path("/")}
+
+    def open(self, path: Path, *, create: bool = False) -> _SimFile:
+        inode = self._names.get(path)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            if path.parent not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
+            inode = self._names[path] = _Inode()
+        return _SimFile(self, inode)
+
+    def exists(self, path: Path) -> bool:
+        return path in self._names or path in self._folders
+
+    def list_dir(self, path: Path) -> list[str]:
+        return sorted(child.name for child in {*self._names, *self._folders} if child.parent == path and child != path)
+
+    def make_dirs(self, path: Path) -> None:
+        self._folders.update((path, *path.parents))
+
+    def replace(self, source: Path, target: Path) -> None:
+        try:
+            self._names[target] = self._names.pop(source)
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(source)) from None
+
+    def unlink(self, path: Path) -> None:
+        if self._names.pop(path, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+    def sync_dir(self, path: Path) -> None:
+        for known in [name for name in self._durable_names if name.parent == path]:
+            del self._durable_names[known]
+        self._durable_names.update({name: inode for name, inode in self._names.items() if name.parent == path})
+
+    def lock(self, path: Path) -> _SimLock:
+        if path in self.locks:
+            raise BlockingIOError(errno.EAGAIN, "locked by another holder", str(path))
+        self.open(path, create=True)
+        self.locks.add(path)
+        return _SimLock(self, path)
+
+    async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(*args, **kwargs)
+
+    def kill(self) -> None:
+        """The process dies: open files and locks are gone, what was written stays (the page cache outlives us)."""
+        self.generation += 1
+        self.locks.clear()
+
+    def crash(self, rng: Rng) -> None:
+        """The power goes: of what was not synced, a random subset of sectors and of names survives."""
+        self.kill()
+        names = dict(self._durable_names)
+        for path in sorted({*self._names, *self._durable_names}):
+            if self._names.get(path) is self._durable_names.get(path) or rng.random() < 0.5:
+                continue
+            if path in self._names:
+                names[path] = self._names[path]
+            else:
+                del names[path]
+        for inode in {id(inode): inode for inode in names.values()}.values():
+            inode.lose_power(rng)
+        self._names, self._durable_names = names, dict(names)
