@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Address(NamedTuple):
@@ -18,7 +21,7 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """`host:port` taken apart. Raises ValueError with what is allowed."""
     host, _, port = text.strip().rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not _HOST.fullmatch(host) or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
         raise ValueError(f"{text!r} is not an address; write host:port with a port from 1 to 65535")
     return Address(host, int(port))
 

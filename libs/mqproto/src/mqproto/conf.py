@@ -63,11 +63,10 @@ def build_config(config_type: type[T], pairs: Mapping[str, str]) -> T:
             raise ConfigError(f"unknown configuration key {name!r}{hint}")
         field = fields[name]
         values[field.name] = _convert(name, text, types[field.name])
-    try:
-        return config_type(**values)
-    except TypeError as error:
-        missing = [name for name, field in fields.items() if field.name not in values and _is_required(field)]
-        raise ConfigError(f"configuration keys without a value: {', '.join(missing)}") from error
+    missing = [name for name, field in fields.items() if field.name not in values and _is_required(field)]
+    if missing:
+        raise ConfigError(f"configuration keys without a value: {', '.join(missing)}")
+    return config_type(**values)
 
 
 def _file_key(field: dataclasses.Field[Any]) -> str:

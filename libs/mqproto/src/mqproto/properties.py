@@ -24,6 +24,8 @@ MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 CRC32 = "__CRC32#"
 # Hourglass's own: "level:queue offset" of the delayed record that this one delivers.
 SCHEDULE_POSITION = "__SCHEDULE_POSITION"
+# Hourglass's own: when a delayed record is due, milliseconds since 1970.
+DUE_TIMESTAMP = "__DUE_TIMESTAMP"
 
 KEY_SEPARATOR = " "
 
@@ -31,7 +33,7 @@ KEY_SEPARATOR = " "
 RESERVED = frozenset(
     {
         KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, PGROUP, TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
-        MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION,
+        MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION, DUE_TIMESTAMP,
     }
 )  # fmt: skip
 

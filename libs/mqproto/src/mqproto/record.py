@@ -10,6 +10,7 @@ cover every byte before that property; the body CRC covers the body. Both CRCs a
 from __future__ import annotations
 
 import socket
+import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ BLANK_MAGIC = 0xCBD43194 - 0x1_0000_0000
 CRC_MASK = 0x7FFF_FFFF
 
 BODY_BYTES_MAX = 4 * 1024 * 1024  # MISSION M7
+TOPIC_BYTES_MAX = 127  # a signed byte keeps the length
 SEGMENT_HEAD = Struct(">ii")  # total size, magic: enough to step over any record
 
 HEAD = Struct(">iiiiiqqiqiiqiiiqi")
@@ -38,7 +40,7 @@ CRC_PLACEHOLDER = CRC_PREFIX + b"0" * CRC_DIGITS + b"\x02"
 _CRC_DIGITS_FROM_END = CRC_DIGITS + 1
 
 RECORD_BYTES_MIN = BODY_AT + 1 + 2 + CRC_BYTES
-RECORD_BYTES_MAX = BODY_AT + BODY_BYTES_MAX + 1 + 127 + 2 + PROPERTIES_BYTES_MAX
+RECORD_BYTES_MAX = BODY_AT + BODY_BYTES_MAX + 1 + TOPIC_BYTES_MAX + 2 + PROPERTIES_BYTES_MAX
 
 # sysflag bits, RocketMQ's MessageSysFlag
 FLAG_COMPRESSED = 0x1
@@ -80,8 +82,8 @@ class Record:
 def pack_ip(ip: str) -> int:
     """The IPv4 address as the signed number that a record keeps. Raises RecordError."""
     try:
-        return int.from_bytes(socket.inet_aton(ip), "big", signed=True)
-    except OSError:
+        return int.from_bytes(socket.inet_pton(socket.AF_INET, ip), "big", signed=True)
+    except (OSError, ValueError):  # ValueError: a NUL, or characters outside ASCII
         raise RecordError(f"{ip!r} is not an IPv4 address") from None
 
 
@@ -112,15 +114,18 @@ def encode_record(
     if properties_size > PROPERTIES_BYTES_MAX:
         allowed = PROPERTIES_BYTES_MAX - CRC_BYTES
         raise RecordError(f"the properties take {len(properties):,} bytes; at most {allowed:,} are allowed")
-    if len(topic) > 127:  # a signed byte keeps the length
-        raise RecordError(f"the topic takes {len(topic)} bytes; at most 127 are allowed")
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise RecordError(f"the topic takes {len(topic)} bytes; at most {TOPIC_BYTES_MAX} are allowed")
     if len(body) > BODY_BYTES_MAX:
         raise RecordError(f"the body takes {len(body):,} bytes; at most {BODY_BYTES_MAX:,} are allowed")
     size = BODY_AT + len(body) + 3 + len(topic) + properties_size
-    head = HEAD.pack(
-        size, MESSAGE_MAGIC, zlib.crc32(body) & CRC_MASK, queue_id, flag, 0, 0, sys_flag, born_timestamp_ms, born_ip,
-        born_port, 0, 0, 0, reconsume_times, prepared_transaction_offset, len(body),
-    )  # fmt: skip
+    try:
+        head = HEAD.pack(
+            size, MESSAGE_MAGIC, zlib.crc32(body) & CRC_MASK, queue_id, flag, 0, 0, sys_flag, born_timestamp_ms,
+            born_ip, born_port, 0, 0, 0, reconsume_times, prepared_transaction_offset, len(body),
+        )  # fmt: skip
+    except struct.error as error:
+        raise RecordError(f"a number does not fit into its field of the record: {error}") from None
     tail = properties_size.to_bytes(2, "big")
     return b"".join((head, body, len(topic).to_bytes(1, "big"), topic, tail, properties, CRC_PLACEHOLDER))
 
@@ -162,10 +167,10 @@ def decode_record(buffer: bytes, at: int = 0) -> Record:
     if size < RECORD_BYTES_MIN or end > len(buffer) or body_size < 0 or topic_at + 3 > end:
         raise RecordError(f"the record at {at} says {size} bytes with a body of {body_size}; that does not fit")
     topic_end = topic_at + 1 + buffer[topic_at]
-    if topic_end + 2 > end:
-        raise RecordError(f"the topic of the record at {at} runs over its end")
+    if buffer[topic_at] > TOPIC_BYTES_MAX or topic_end + 2 > end:
+        raise RecordError(f"the topic of the record at {at} takes {buffer[topic_at]} bytes; that does not fit")
     properties_size = int.from_bytes(buffer[topic_end : topic_end + 2], "big")
-    if topic_end + 2 + properties_size != end:
+    if properties_size > PROPERTIES_BYTES_MAX or topic_end + 2 + properties_size != end:
         raise RecordError(f"the properties of the record at {at} take {properties_size} bytes; that does not fit")
     properties = buffer[topic_end + 2 : end]
     if properties[-CRC_BYTES:].startswith(CRC_PREFIX):

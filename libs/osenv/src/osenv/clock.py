@@ -73,9 +73,11 @@ async def timeout(clock: Clock, seconds: float) -> AsyncIterator[None]:
     cancelled_before = task.cancelling()
     try:
         yield
-    except asyncio.CancelledError:
-        # Only our own cancellation becomes a TimeoutError; one from outside stays what it is.
-        if expired and task.uncancel() <= cancelled_before:
+    except BaseException as error:
+        # Only our own cancellation becomes a TimeoutError; one from outside stays what it is, and so does another error
+        # that the body made of ours. In every case our request to cancel is taken back.
+        own = expired and task.uncancel() <= cancelled_before
+        if own and isinstance(error, asyncio.CancelledError):
             raise TimeoutError(f"not done within {seconds:.3f} s") from None
         raise
     else:

@@ -74,6 +74,8 @@ class SimClock:
 
     async def advance(self, seconds: float) -> None:
         """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back, not even by {-seconds} s")
         end = self._now + seconds
         await settle()
         while self._timers and self._timers[0].due <= end:
@@ -83,7 +85,7 @@ class SimClock:
             self._now = max(self._now, timer.due)
             timer.callback()
             await settle()
-        self._now = end
+        self._now = max(self._now, end)  # a task may have advanced further meanwhile
 
 
 async def settle(rounds: int = SETTLE_ROUNDS) -> None:

@@ -1,7 +1,8 @@
 """A disk in memory that can lose power: what was not synced may be gone, in any subset of 512-byte sectors.
 
 Invariants: `sync_data` moves exactly the file's own content to what survives; `sync_dir` moves exactly the folder's own
-names; a crash keeps all of what survives, and of the rest whatever the random numbers say.
+names; a crash keeps all of what survives, and of the rest whatever the random numbers say: any sectors, and any changes
+of names, a rename being one change. Folders themselves survive always.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _SimFile:
     def __init__(self, disk: SimDisk, inode: _Inode) -> None:
         self._disk, self._inode = disk, inode
         self._generation = disk.generation
+        self._closed = False
 
     def pread(self, length: int, offset: int) -> bytes:
         return bytes(self._alive("pread").content[offset : offset + length])
@@ -88,9 +90,11 @@ class _SimFile:
         return len(self._alive("size").content)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        self._closed = True
 
     def _alive(self, call: str) -> _Inode:
+        if self._closed:
+            raise OSError(errno.EBADF, "this file is closed")
         if self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "this file was open when the power went")
         self._disk.before(call)
@@ -100,15 +104,37 @@ class _SimFile:
 class _SimLock:
     def __init__(self, disk: SimDisk, path: Path) -> None:
         self._disk, self._path = disk, path
+        self._generation = disk.generation
 
     def release(self) -> None:
-        self._disk.locks.discard(self._path)
+        if self._generation == self._disk.generation:  # else it went with its process, and may have a new holder
+            self._disk.locks.discard(self._path)
+
+
+@dataclass(frozen=True)
+class _NameChange:
+    """A created, removed or renamed file that was not synced: a crash keeps the change whole or forgets it."""
+
+    gone: Path | None
+    added: Path | None
+    inode: _Inode
+
+    def apply(self, names: dict[Path, _Inode]) -> None:
+        if self.gone is not None:
+            names.pop(self.gone, None)
+        if self.added is not None:
+            names[self.added] = self.inode
+
+    def outside(self, folder: Path) -> _NameChange:
+        gone, added = (path if path and path.parent != folder else None for path in (self.gone, self.added))
+        return _NameChange(gone, added, self.inode)
 
 
 class SimDisk:
     """Implements `osenv.Disk` in memory.
 
-    `before` is called with the name of each call on an open file before it takes effect; a test may raise OSError there.
+    `before` is called with the name of each call on an open file before it takes effect; a test may raise OSError
+    there.
     """
 
     def __init__(self) -> None:
@@ -117,16 +143,19 @@ class SimDisk:
         self.before: Callable[[str], None] = lambda _call: None
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
+        self._changes: list[_NameChange] = []  # from the durable names to the names, oldest first
         self._folders: set[Path] = {Path("/")}
 
     def open(self, path: Path, *, create: bool = False) -> _SimFile:
+        if path in self._folders:
+            raise IsADirectoryError(errno.EISDIR, "this is a folder", str(path))
         inode = self._names.get(path)
         if inode is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-            if path.parent not in self._folders:
-                raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
-            inode = self._names[path] = _Inode()
+            self._check_folder(path.parent)
+            inode = _Inode()
+            self._change(None, path, inode)
         return _SimFile(self, inode)
 
     def exists(self, path: Path) -> bool:
@@ -139,19 +168,22 @@ class SimDisk:
         self._folders.update((path, *path.parents))
 
     def replace(self, source: Path, target: Path) -> None:
-        try:
-            self._names[target] = self._names.pop(source)
-        except KeyError:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(source)) from None
+        self._check_folder(target.parent)
+        self._change(source, target, self._inode(source))
 
     def unlink(self, path: Path) -> None:
-        if self._names.pop(path, None) is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        self._change(path, None, self._inode(path))
 
     def sync_dir(self, path: Path) -> None:
+        self._check_folder(path)
         for known in [name for name in self._durable_names if name.parent == path]:
             del self._durable_names[known]
         self._durable_names.update({name: inode for name, inode in self._names.items() if name.parent == path})
+        self._changes = [
+            rest
+            for change in self._changes
+            if (rest := change.outside(path)).gone is not None or rest.added is not None
+        ]
 
     def lock(self, path: Path) -> _SimLock:
         if path in self.locks:
@@ -172,13 +204,25 @@ class SimDisk:
         """The power goes: of what was not synced, a random subset of sectors and of names survives."""
         self.kill()
         names = dict(self._durable_names)
-        for path in sorted({*self._names, *self._durable_names}):
-            if self._names.get(path) is self._durable_names.get(path) or rng.random() < 0.5:
-                continue
-            if path in self._names:
-                names[path] = self._names[path]
-            else:
-                del names[path]
+        for change in self._changes:
+            if rng.random() < 0.5:
+                change.apply(names)
+        self._changes.clear()
         for inode in {id(inode): inode for inode in names.values()}.values():
             inode.lose_power(rng)
         self._names, self._durable_names = names, dict(names)
+
+    def _change(self, gone: Path | None, added: Path | None, inode: _Inode) -> None:
+        change = _NameChange(gone, added, inode)
+        change.apply(self._names)
+        self._changes.append(change)
+
+    def _inode(self, path: Path) -> _Inode:
+        try:
+            return self._names[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from None
+
+    def _check_folder(self, path: Path) -> None:
+        if path not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", str(path))

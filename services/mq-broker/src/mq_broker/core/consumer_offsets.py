@@ -1,0 +1,62 @@
+"""How far each group has consumed each queue (MISSION C20, C22).
+
+Invariant: an offset is never beyond the end of its queue; what was never committed is absent, not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
+
+
+class ConsumerOffsets:
+    """Offsets by topic, group and queue id."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.data_version = 0
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None when there is none."""
+        return self._offsets.get((topic, group), {}).get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember `offset` as the next one to consume."""
+        queues = self._offsets.setdefault((topic, group), {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self.data_version += 1
+
+    def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, int, int]]:
+        """Bring back what lies beyond its queue's end, as after a lost tail.
+
+        Returns what was changed: (group, topic, queue id, offset before, offset now).
+        """
+        changed = []
+        for (topic, group), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                end = max_offset(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    changed.append((group, topic, queue_id, offset, end))
+        self.data_version += len(changed)
+        return changed
+
+    def to_json(self) -> dict[str, Any]:
+        """RocketMQ's consumerOffset.json."""
+        table = {
+            f"{topic}{GROUP_SEPARATOR}{group}": {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
+            for (topic, group), queues in sorted(self._offsets.items())
+        }
+        return {"dataVersion": {"counter": self.data_version}, "offsetTable": table}
+
+    def load_json(self, document: dict[str, Any]) -> None:
+        """Take over what consumerOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
+        for name, queues in document["offsetTable"].items():
+            topic, separator, group = name.partition(GROUP_SEPARATOR)
+            if not separator:
+                raise ValueError(f"{name!r} is not topic@group")
+            self._offsets[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        self.data_version = document["dataVersion"]["counter"]

@@ -1,0 +1,72 @@
+"""Which records a pull gets: from consume-queue entries to ranges of the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.core.tag_filter import TagFilter
+from mqproto.codes import PullStatus, ResponseCode
+
+PULL_MESSAGES_MAX = 1_024  # never allocate by a number that a client names (RELIABILITY.md)
+PULL_BYTES_MAX = 1024 * 1024
+SCAN_ENTRIES_MAX = 8_192  # how far one pull may look for a tag before it answers NO_MATCHED_MSG
+
+
+@dataclass(frozen=True, slots=True)
+class PullQuery:
+    """What a consumer asks of one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_messages: int
+    max_bytes: int
+    tag_expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer. `records` lie end to end; `next_begin_offset` is where to go on, whatever the status."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str = ""
+    status: PullStatus = PullStatus.UNSPECIFIED
+    next_begin_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    count: int = 0
+    records: bytes = b""
+
+
+@dataclass(slots=True)
+class Selection:
+    """Ranges of the log, (offset, size), neighbours joined, that hold `count` wanted records."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    count: int = 0
+    scanned: int = 0
+
+
+def select(entries: bytes, tags: TagFilter, *, max_messages: int, max_bytes: int, readable_end: int) -> Selection:
+    """Walk consume-queue entries in order; stop at what is not readable yet, or when enough is found.
+
+    At least one record is selected when one matches, however large it is.
+    """
+    chosen = Selection()
+    ranges, taken, passes = chosen.ranges, 0, tags.passes
+    for log_offset, size, tags_code in CQ_ENTRY.iter_unpack(entries):
+        if log_offset + size > readable_end:
+            break
+        if passes(tags_code):
+            if chosen.count and (chosen.count >= max_messages or taken + size > max_bytes):
+                break
+            if ranges and sum(ranges[-1]) == log_offset:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
+            else:
+                ranges.append((log_offset, size))
+            chosen.count += 1
+            taken += size
+        chosen.scanned += 1
+    return chosen

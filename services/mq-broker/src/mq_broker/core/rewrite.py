@@ -1,0 +1,122 @@
+"""Records written anew under another topic: into the delay levels, out of them, and back for a retry.
+
+Invariants: what a delayed record delivers is the message that was sent, byte for byte in its body and user properties,
+with its born time and host and its reconsume times kept (MISSION D5); a delayed record says itself when it is due and
+where it belongs, so that the log alone rebuilds everything around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mq_broker.core.batches import Batch
+from mq_broker.core.delay_levels import DelayLevels
+from mqproto.java_hash import java_string_hash
+from mqproto.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqproto.properties import (
+    DELAY,
+    DUE_TIMESTAMP,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    SCHEDULE_POSITION,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+from mqproto.record import Record, encode_record, iter_records, pack_ip
+
+RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
+
+
+def rewrite(record: Record, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> bytes:
+    """The same message as a new record. Raises RecordError when the properties do not fit any more."""
+    return encode_record(
+        topic=topic.encode(),
+        body=record.body,
+        properties=encode_properties(properties),
+        queue_id=queue_id,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_ip=pack_ip(record.born_host[0]),
+        born_port=record.born_host[1],
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=reconsume_times,
+    )
+
+
+def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
+    """A batch that asks for a delay, as it goes into its level's queue (MISSION D2): the tag hash is the due time."""
+    level = levels.effective(batch.delay_level)
+    due_ms = store_ms + levels.delay_ms(level)
+    return _batch(
+        SCHEDULE_TOPIC,
+        level - 1,
+        [schedule_record(record, batch.topic, batch.queue_id, due_ms) for record in iter_records(bytes(batch.buffer))],
+        [due_ms] * batch.count,
+    )
+
+
+def schedule_record(record: Record, real_topic: str, real_queue_id: int, due_ms: int) -> bytes:
+    """One record for the schedule topic; its queue is the level in its DELAY property, less one."""
+    properties = decode_properties(record.properties)
+    properties |= {REAL_TOPIC: real_topic, REAL_QID: str(real_queue_id), DUE_TIMESTAMP: str(due_ms)}
+    return rewrite(record, SCHEDULE_TOPIC, record.queue_id, properties, record.reconsume_times)
+
+
+def deliver_record(record: Record, level: int) -> Batch:
+    """What a delayed record has waited for: the message under its own topic and queue again (MISSION D5)."""
+    properties = decode_properties(record.properties)
+    topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
+    properties.pop(DELAY, None)
+    properties.pop(DUE_TIMESTAMP, None)
+    properties |= {WAIT: "false", SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
+    data = rewrite(record, topic, queue_id, properties, record.reconsume_times)
+    return _batch(topic, queue_id, [data], [tag_code(properties)])
+
+
+def retry_batch(record: Record, group: str, *, delay_level: int, reconsume_times_max: int) -> Batch:
+    """A message that a group could not consume, on its way to come again, or to the dead letters (MISSION R1, R2)."""
+    properties = decode_properties(record.properties)
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, properties.get(UNIQ_KEY, ""))
+    properties.pop(SCHEDULE_POSITION, None)
+    times = record.reconsume_times
+    dead = delay_level < 0 or times >= reconsume_times_max
+    if dead:
+        level, topic = 0, dlq_topic(group)
+    else:
+        level, topic = delay_level or RETRY_LEVEL_BASE + times, retry_topic(group)
+        properties[DELAY] = str(level)
+    data = rewrite(record, topic, 0, properties, times + 1)
+    return _batch(topic, 0, [data], [tag_code(properties)], level)
+
+
+def tag_code(properties: dict[str, str]) -> int:
+    """The consume queue's hash of the message's tag; 0 without one."""
+    return java_string_hash(properties.get(TAGS, ""))
+
+
+def entry_tags_code(record: Record) -> int:
+    """What the third field of this record's consume-queue entry is: the due time, or the hash of its tag."""
+    properties = decode_properties(record.properties)
+    if record.topic == SCHEDULE_TOPIC and DUE_TIMESTAMP in properties:
+        return int(properties[DUE_TIMESTAMP])
+    return tag_code(properties)
+
+
+def schedule_position(record: Record) -> tuple[int, int] | None:
+    """(level, queue offset in that level's queue) of the delayed record that this one delivered, if it did."""
+    value = decode_properties(record.properties).get(SCHEDULE_POSITION)
+    if value is None:
+        return None
+    level, _, offset = value.partition(":")
+    return int(level), int(offset)
+
+
+def _batch(topic: str, queue_id: int, records: list[bytes], tags_codes: Iterable[int], delay_level: int = 0) -> Batch:
+    sizes = [len(record) for record in records]
+    return Batch(topic, queue_id, bytearray().join(records), sizes, list(tags_codes), delay_level)

@@ -1,0 +1,148 @@
+"""The broker without its wire: store, states and processors put together, and the work that goes on by itself.
+
+The same object runs behind gRPC, and inside a test on a simulated disk and clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.delay_progress import DelayProgress
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.rewrite import schedule_position
+from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.processor.long_polling import LongPolling
+from mq_broker.processor.offsets import Offsets
+from mq_broker.processor.producing import Producing
+from mq_broker.processor.pulling import Pulling
+from mq_broker.processor.send_back import SendBack
+from mq_broker.processor.sessions import Sessions
+from mq_broker.schedule.delay_service import DelayService
+from mq_broker.store.message_store import MessageStore, StoreOptions
+from mqproto.record import BODY_BYTES_MAX, Record
+from osenv import Clock, Disk
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL_S = 10
+CONSUMER_OFFSETS, TOPICS = "consumerOffset.json", "topics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What the configuration says, beside the store's part."""
+
+    identity: BrokerIdentity
+    delay_levels: DelayLevels
+    auto_create_topics: bool = True
+    auto_create_groups: bool = True
+    default_topic_queue_count: int = 4
+    body_size_max: int = BODY_BYTES_MAX
+    flush_consumer_offset_interval_ms: int = 5_000
+
+
+class Broker:
+    """One broker. Create, `open`, `run` until it is cancelled, `close`; all on one event loop."""
+
+    def __init__(self, disk: Disk, clock: Clock, options: BrokerOptions, store_options: StoreOptions) -> None:
+        self.options = options
+        self._clock = clock
+        self.boot_timestamp_ms = clock.wall_ms()
+        self.topics = TopicTable(
+            auto_create=options.auto_create_topics,
+            default_queue_count=options.default_topic_queue_count,
+            delay_level_count=options.delay_levels.highest,
+        )
+        self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
+        self.consumer_offsets = ConsumerOffsets()
+        self.delay_progress = DelayProgress()
+        self.store = MessageStore(
+            disk,
+            clock,
+            store_options,
+            {
+                TOPICS: self.topics,
+                "subscriptionGroup.json": self.groups,
+                CONSUMER_OFFSETS: self.consumer_offsets,
+                "delayOffset.json": self.delay_progress,
+            },
+        )
+
+    async def open(self) -> None:
+        """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
+        report = self.store.open(self._recovered)
+        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(
+            lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1]
+        ):
+            log.warning("offset of %s in queue %d of %s: %d is lost, back to %d", group, queue_id, topic, before, now)
+        log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
+        self.time = BrokerTime(
+            wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms
+        )
+        self.producing = Producing(
+            self.store, self.topics, self.options.delay_levels, self.time, self.options.body_size_max
+        )
+        self.pulling = Pulling(self.store, self.topics, self.groups)
+        self.long_polling = LongPolling(self.pulling, self._clock)
+        self.sessions = Sessions(self.topics, self.groups, self.time, self._clock)
+        self.send_back = SendBack(self.producing, self.topics, self.groups)
+        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets)
+        self.delay = DelayService(
+            self.store, self.options.delay_levels, self.delay_progress, self.time, self._clock, self.producing.forward
+        )
+        await self.store.checkpoint()
+
+    async def run(self) -> None:
+        """Everything that goes on by itself. Returns when the disk has failed; cancelled to stop."""
+        jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+            self.delay.run,
+            self.sessions.expire_forever,
+            self._checkpoint_forever,
+            self._persist_offsets_forever,
+        )
+        tasks = [asyncio.create_task(job(), name=job.__qualname__) for job in jobs]
+        flusher = asyncio.create_task(self.store.run(), name="flusher")
+        try:
+            done, _ = await asyncio.wait([flusher, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a job that ends by an error ends the broker with it
+        finally:
+            for task in (flusher, *tasks):
+                task.cancel()
+            await asyncio.gather(flusher, *tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop cleanly: after this nothing has to be recovered, unless the disk has failed."""
+        await self.store.close()
+
+    async def update_topic(self, config: TopicConfig) -> None:
+        """Create or change a topic, durably. Raises ValueError, OSError."""
+        self.topics.update(config)
+        await self.store.states.persist(TOPICS)
+
+    def _recovered(self, record: Record) -> None:
+        self.topics.recovered(record.topic, record.queue_id)
+        position = schedule_position(record)
+        if position is not None:
+            self.delay_progress.delivered(*position)
+
+    async def _checkpoint_forever(self) -> None:
+        while True:
+            await self._clock.sleep(CHECKPOINT_INTERVAL_S)
+            await self.store.checkpoint()
+
+    async def _persist_offsets_forever(self) -> None:
+        written = -1
+        while True:
+            await self._clock.sleep(self.options.flush_consumer_offset_interval_ms / 1000)
+            if written != (version := self.consumer_offsets.data_version):
+                await self.store.states.persist(CONSUMER_OFFSETS)
+                written = version

@@ -1,0 +1,115 @@
+"""Messages out: one pull from one queue (MISSION C6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
+from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
+from mq_broker.core.topics import TopicTable
+from mq_broker.store.consume_queue import ConsumeQueue
+from mq_broker.store.message_store import MessageStore
+from mqproto.codes import PullStatus, ResponseCode
+from mqproto.names import IllegalNameError
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A pull that will find entries to look at."""
+
+    queue: ConsumeQueue
+    tags: TagFilter
+    max_messages: int
+    max_bytes: int
+
+
+@dataclass
+class Pulling:
+    """The processor of pull requests."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroups
+    messages_got: int = 0
+
+    def pull_hot(self, query: PullQuery) -> PullResult | None:
+        """The answer when it can be given from memory, else None."""
+        plan = self._plan(query)
+        if isinstance(plan, PullResult):
+            return plan
+        found = self.store.select_hot(
+            plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
+        )
+        return None if found is None else self._answer(query, plan.queue, *found)
+
+    async def pull(self, query: PullQuery) -> PullResult:
+        """The answer, from disk if need be. Raises OSError."""
+        plan = self._plan(query)
+        if isinstance(plan, PullResult):
+            return plan
+        found = await self.store.select_cold(
+            plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
+        )
+        return self._answer(query, plan.queue, *found)
+
+    def _plan(self, query: PullQuery) -> _Plan | PullResult:
+        refused = self._refusal(query)
+        if refused is not None:
+            return refused
+        try:
+            tags = parse_tag_expression(query.tag_expression)
+        except ValueError as error:
+            return PullResult(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        queue = self.store.queue(query.topic, query.queue_id)
+        low, high = self.store.queue_bounds(query.topic, query.queue_id)
+        if not low <= query.queue_offset <= high:
+            nearest = low if query.queue_offset < low else high
+            return PullResult(
+                status=PullStatus.OFFSET_ILLEGAL, next_begin_offset=nearest, min_offset=low, max_offset=high
+            )
+        if queue is None or query.queue_offset == high:
+            return self._nothing_new(query, low, high)
+        return _Plan(
+            queue,
+            tags,
+            max_messages=max(1, min(query.max_messages, PULL_MESSAGES_MAX)),
+            max_bytes=max(1, min(query.max_bytes, PULL_BYTES_MAX)),
+        )
+
+    def _refusal(self, query: PullQuery) -> PullResult | None:
+        try:
+            group = self.groups.get_or_create(query.group)
+        except IllegalNameError as error:
+            return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error))
+        if group is None:
+            remark = f"group {query.group!r} does not exist and autoCreateSubscriptionGroup is false"
+            return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        config = self.topics.get(query.topic)
+        if config is None:
+            return PullResult(ResponseCode.TOPIC_NOT_EXIST, f"topic {query.topic!r} does not exist")
+        if not config.readable:
+            return PullResult(ResponseCode.NO_PERMISSION, f"topic {query.topic!r} may not be read (perm {config.perm})")
+        if not 0 <= query.queue_id < config.read_queue_count:
+            remark = f"topic {query.topic!r} has no read queue {query.queue_id}"
+            return PullResult(ResponseCode.SYSTEM_ERROR, f"{remark}; it has 0 to {config.read_queue_count - 1}")
+        return None
+
+    def _answer(self, query: PullQuery, queue: ConsumeQueue, chosen: Selection, records: bytes) -> PullResult:
+        low, high = queue.min_offset, queue.max_offset
+        if not chosen.scanned:  # the next record is not readable yet
+            return self._nothing_new(query, low, high)
+        self.messages_got += chosen.count
+        return PullResult(
+            status=PullStatus.FOUND if chosen.count else PullStatus.NO_MATCHED_MSG,
+            next_begin_offset=query.queue_offset + chosen.scanned,
+            min_offset=low,
+            max_offset=high,
+            count=chosen.count,
+            records=records,
+        )
+
+    def _nothing_new(self, query: PullQuery, low: int, high: int) -> PullResult:
+        return PullResult(
+            status=PullStatus.NO_NEW_MSG, next_begin_offset=query.queue_offset, min_offset=low, max_offset=high
+        )

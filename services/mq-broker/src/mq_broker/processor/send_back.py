@@ -1,0 +1,51 @@
+"""A message comes back that its group could not consume: again later, or to the dead letters (MISSION R1, R2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mq_broker.core.rewrite import retry_batch
+from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.topics import TopicTable
+from mq_broker.processor.producing import Producing
+from mq_broker.store.errors import StoreError
+from mqproto.codes import ResponseCode
+from mqproto.names import SCHEDULE_TOPIC, IllegalNameError
+
+
+@dataclass
+class SendBack:
+    """The processor of consumer send-back requests."""
+
+    producing: Producing
+    topics: TopicTable
+    groups: SubscriptionGroups
+
+    async def send_back(
+        self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int
+    ) -> tuple[ResponseCode, str]:
+        """Store the message again for its group; durable as any message when it returns SUCCESS."""
+        try:
+            known = self.groups.get_or_create(group)
+        except IllegalNameError as error:
+            return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)
+        if known is None:
+            return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist"
+        store = self.producing.store
+        try:
+            record = await store.read_record(log_offset)
+        except ValueError as error:
+            return ResponseCode.QUERY_NOT_FOUND, str(error)
+        if record.topic == SCHEDULE_TOPIC:
+            return ResponseCode.MESSAGE_ILLEGAL, f"the record at {log_offset} still waits for its delivery"
+        times_max = max_reconsume_times or known.retry_max_times
+        try:
+            batch = retry_batch(record, group, delay_level=delay_level, reconsume_times_max=times_max)
+            self.topics.ensure_group_topic(batch.topic)
+            self.producing.forward([batch], self.producing.time.now_ms())
+            await store.wait_stored(store.log_end)
+        except StoreError as error:
+            return ResponseCode.SYSTEM_ERROR, str(error)
+        except ValueError as error:  # the properties do not fit any more
+            return ResponseCode.MESSAGE_ILLEGAL, str(error)
+        return ResponseCode.SUCCESS, ""

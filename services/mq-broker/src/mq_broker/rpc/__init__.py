@@ -1,0 +1,1 @@
+"""gRPC: the only place in the broker that knows protobuf."""

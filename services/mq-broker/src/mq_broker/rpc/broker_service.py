@@ -1,0 +1,190 @@
+"""BrokerService: each call is taken apart, given to its processor, and its answer put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, NoReturn
+
+import grpc
+
+from hourglass.mq.v1 import broker_service_pb2 as pb
+from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
+from mq_broker.processor.broker import Broker
+from mq_broker.processor.long_polling import Poll
+from mq_broker.processor.producing import BatchOutcome
+from mq_broker.rpc.conversions import batch_result, client_groups, incoming_batch, pull_query, pull_response
+from mq_broker.rpc.streams import Replies, pump
+from mqproto.codes import ResponseCode
+from mqproto.names import IllegalNameError
+
+FRAME_BATCHES_MAX = 1_024
+POLLS_PER_STREAM_MAX = 16_384
+OFFSETS_PER_REQUEST_MAX = 16_384
+
+
+class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
+    """The RPCs of `hourglass.mq.v1.BrokerService`. `stopping` ends the streams."""
+
+    def __init__(self, broker: Broker, stopping: asyncio.Event) -> None:
+        self._broker = broker
+        self._stopping = stopping
+
+    # --------------------------------------------------------------------------------------------- produce
+
+    async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
+        replies = Replies()
+        await pump(context, replies, lambda request: replies.put(self._produce(request)), self._stopping)
+
+    def _produce(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
+        producing = self._broker.producing
+        if len(request.batches) > FRAME_BATCHES_MAX:
+            remark = f"the frame has {len(request.batches)} batches; at most {FRAME_BATCHES_MAX} are allowed"
+            outcomes = [BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)] * len(request.batches)
+        else:
+            outcomes = producing.put([incoming_batch(batch) for batch in request.batches])
+        log_end = self._broker.store.log_end
+
+        async def response() -> pb.ProduceResponse:
+            acknowledged = await producing.acknowledge(outcomes, log_end)
+            return pb.ProduceResponse(request_id=request.request_id, results=[batch_result(o) for o in acknowledged])
+
+        return response()
+
+    async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
+        producing = self._broker.producing
+        outcomes = producing.put([incoming_batch(request.batch)])
+        acknowledged = await producing.acknowledge(outcomes, self._broker.store.log_end)
+        return pb.SendResponse(result=batch_result(acknowledged[0]))
+
+    # --------------------------------------------------------------------------------------------- consume
+
+    async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
+        polling, replies = self._broker.long_polling, Replies()
+        polls: dict[int, Poll | None] = {}
+
+        def handle(request: pb.PollRequest) -> None:
+            poll_id = request.poll_id
+            if request.WhichOneof("action") == "cancel":
+                if (poll := polls.get(poll_id)) is not None:
+                    polling.expire(poll)
+                return
+            if poll_id in polls or len(polls) >= POLLS_PER_STREAM_MAX:
+                raise _BadRequestError(f"poll {poll_id} is open, or there are more than {POLLS_PER_STREAM_MAX}")
+
+            def reply(result: Any) -> None:
+                polls.pop(poll_id, None)
+                replies.put(pb.PollResponse(poll_id=poll_id, pull=pull_response(result)))
+
+            polls[poll_id] = None
+            poll = polling.poll(pull_query(request.pull), request.suspend_timeout_ms, reply)
+            if poll_id in polls:
+                polls[poll_id] = poll
+
+        try:
+            await pump(context, replies, handle, self._stopping)
+        except _BadRequestError as error:
+            await _refuse(context, str(error))
+        finally:
+            for poll in list(polls.values()):
+                if poll is not None:
+                    polling.cancel(poll)
+
+    async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
+        pulling = self._broker.pulling
+        query = pull_query(request)
+        return pull_response(pulling.pull_hot(query) or await pulling.pull(query))
+
+    # --------------------------------------------------------------------------------------------- session
+
+    async def Session(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """A client's session: the end of the stream is the client's end."""
+        sessions, replies = self._broker.sessions, Replies()
+        session, client_id = _Session(replies), ""
+
+        def handle(request: pb.SessionRequest) -> None:
+            nonlocal client_id
+            heartbeat = request.heartbeat
+            if not heartbeat.client_id or (client_id and heartbeat.client_id != client_id):
+                raise _BadRequestError("a heartbeat names its client, and the same one for all of a session")
+            ack = pb.HeartbeatAck()
+            try:
+                sessions.heartbeat(session, client_groups(heartbeat))
+                client_id = heartbeat.client_id
+            except (IllegalNameError, PermissionError) as error:
+                ack = pb.HeartbeatAck(code=common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST, remark=str(error))
+            replies.put(pb.SessionResponse(heartbeat_ack=ack))
+
+        try:
+            await pump(context, replies, handle, self._stopping)
+        except _BadRequestError as error:
+            await _refuse(context, str(error))
+        finally:
+            sessions.ended(session, client_id)
+
+    async def GetConsumerList(  # noqa: N802
+        self, request: pb.GetConsumerListRequest, context: Any
+    ) -> pb.GetConsumerListResponse:
+        return pb.GetConsumerListResponse(client_ids=self._broker.sessions.members.consumer_ids(request.group))
+
+    # ----------------------------------------------------------------------------------- retries and offsets
+
+    async def ConsumerSendBack(  # noqa: N802
+        self, request: pb.ConsumerSendBackRequest, context: Any
+    ) -> pb.ConsumerSendBackResponse:
+        code, remark = await self._broker.send_back.send_back(
+            request.group,
+            request.log_offset,
+            delay_level=request.delay_level,
+            max_reconsume_times=request.max_reconsume_times,
+        )
+        return pb.ConsumerSendBackResponse(code=code, remark=remark)  # type: ignore[arg-type]
+
+    async def QueryConsumerOffset(  # noqa: N802
+        self, request: pb.QueryConsumerOffsetRequest, context: Any
+    ) -> pb.QueryConsumerOffsetResponse:
+        offset = self._broker.offsets.query(request.group, request.queue.topic, request.queue.queue_id)
+        if offset is None:
+            remark = f"group {request.group!r} has committed no offset for this queue"
+            return pb.QueryConsumerOffsetResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)
+        return pb.QueryConsumerOffsetResponse(offset=offset)
+
+    async def UpdateConsumerOffset(  # noqa: N802
+        self, request: pb.UpdateConsumerOffsetRequest, context: Any
+    ) -> pb.UpdateConsumerOffsetResponse:
+        if len(request.offsets) > OFFSETS_PER_REQUEST_MAX:
+            await _refuse(context, f"{len(request.offsets)} offsets; at most {OFFSETS_PER_REQUEST_MAX} are allowed")
+        code, remark = self._broker.offsets.commit(
+            request.group, [(one.topic, one.queue_id, one.offset) for one in request.offsets]
+        )
+        return pb.UpdateConsumerOffsetResponse(code=code, remark=remark)  # type: ignore[arg-type]
+
+    async def GetQueueOffsets(  # noqa: N802
+        self, request: pb.GetQueueOffsetsRequest, context: Any
+    ) -> pb.GetQueueOffsetsResponse:
+        topic, queue_id = request.queue.topic, request.queue.queue_id
+        if self._broker.topics.get(topic) is None:
+            return pb.GetQueueOffsetsResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=f"topic {topic!r} does not exist")
+        low, high = self._broker.store.queue_bounds(topic, queue_id)
+        return pb.GetQueueOffsetsResponse(min_offset=low, max_offset=high)
+
+
+class _BadRequestError(ValueError):
+    """A request on a stream that makes no sense."""
+
+
+class _Session:
+    """The way down to one client."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+
+    def consumer_ids_changed(self, group: str) -> None:
+        self._replies.put(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
+
+
+async def _refuse(context: Any, sentence: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+    raise AssertionError("abort raises")

@@ -1,0 +1,54 @@
+"""Bidirectional streams: requests are handled as they come, replies leave in the order in which they were given.
+
+Invariant: one task writes to a stream; whoever has a reply puts it into the queue and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+
+class Replies:
+    """What waits to be written to one stream. `END` closes the stream after what was put before it."""
+
+    END = object()
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    def put(self, reply: object) -> None:
+        """Have `reply` written: a message, or an awaitable of one, which later replies then wait for."""
+        self._queue.put_nowait(reply)
+
+    async def write_to(self, context: Any) -> None:
+        """Write until the end, or until the stream breaks."""
+        while (reply := await self._queue.get()) is not self.END:
+            await context.write(await reply if isinstance(reply, Awaitable) else reply)
+
+
+async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], stopping: asyncio.Event) -> None:
+    """Hand each request to `handle` and write the replies, until the peer has sent its last one or the server stops.
+
+    Replies that were put before that are still written. Cancelled when the peer is gone.
+    """
+    writer = asyncio.create_task(replies.write_to(context), name="stream writer")
+    stop = asyncio.create_task(stopping.wait(), name="stream stop")
+    try:
+        while not stop.done():
+            read = asyncio.ensure_future(context.read())
+            try:
+                await asyncio.wait((read, stop, writer), return_when=asyncio.FIRST_COMPLETED)
+                if not read.done() or read.result() is grpc.aio.EOF:
+                    break
+                handle(read.result())
+            finally:
+                read.cancel()
+        replies.put(Replies.END)
+        await writer
+    finally:
+        stop.cancel()
+        writer.cancel()

@@ -1,0 +1,1 @@
+"""Messages that wait: the delay levels."""

@@ -1,0 +1,106 @@
+"""A consume queue: for each message of one queue, where it stands in the log (MISSION S3).
+
+Invariants: entry k describes the message with queue offset k; entries from `min_offset` to `max_offset` - 1 are there,
+without a gap; their log offsets rise. The queue holds nothing that the log could not tell again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.store.segment_files import SegmentFiles
+
+TAIL_ENTRIES = 2_048  # newest entries kept in memory
+
+
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
+        self.topic, self.queue_id = topic, queue_id
+        self._files = files
+        self.min_offset = files.begin // CQ_ENTRY.size
+        self.max_offset = self.min_offset
+        self._tail = bytearray()
+        self._tail_from = self.max_offset
+        self.dirty = False
+
+    def append(self, entries: bytes) -> None:
+        """Add entries at `max_offset`. Raises OSError; then none of them counts."""
+        self._files.write(entries, self.max_offset * CQ_ENTRY.size)
+        self._tail += entries
+        self.max_offset += len(entries) // CQ_ENTRY.size
+        self.dirty = True
+        surplus = len(self._tail) - TAIL_ENTRIES * CQ_ENTRY.size
+        if surplus > len(self._tail) // 2:
+            del self._tail[:surplus]
+            self._tail_from += surplus // CQ_ENTRY.size
+
+    def reserve(self, count: int) -> None:
+        """Make sure that the disk has room for `count` more entries. Raises OSError; then nothing has changed."""
+        begin = self.max_offset * CQ_ENTRY.size
+        self._files.reserve(begin, begin + count * CQ_ENTRY.size)
+
+    def read_hot(self, offset: int, count: int) -> bytes | None:
+        """Up to `count` entries from `offset` when they are in memory, else None."""
+        if offset < self._tail_from:
+            return None
+        at = (offset - self._tail_from) * CQ_ENTRY.size
+        return bytes(self._tail[at : at + count * CQ_ENTRY.size])
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to `count` entries from `offset`, from disk; may block on it."""
+        count = min(count, self.max_offset - offset)
+        return self._files.read(count * CQ_ENTRY.size, offset * CQ_ENTRY.size) if count > 0 else b""
+
+    def entry(self, offset: int) -> tuple[int, int, int]:
+        """(log offset, size, tag hash) of the entry at `offset`. Raises ValueError when it is not there."""
+        if not self.min_offset <= offset < self.max_offset:
+            raise ValueError(f"{self}: no entry {offset}, there are {self.min_offset} to {self.max_offset - 1}")
+        log_offset, size, code = CQ_ENTRY.unpack(self.read_hot(offset, 1) or self.read(offset, 1))
+        return log_offset, size, code
+
+    def recover(self, log_end: int) -> None:
+        """Find the end: entries are trusted as long as they point below `log_end`, which was durable with them.
+
+        Everything behind is wiped; recovery of the log tells it again.
+        """
+        low, high = self.min_offset, self._files.capacity_end // CQ_ENTRY.size
+        while low < high:  # valid entries are a prefix, because they were synced before `log_end` was written down
+            middle = (low + high) // 2
+            log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
+            if size > 0 and log_offset + size <= log_end:
+                low = middle + 1
+            else:
+                high = middle
+        self._cut(low)
+
+    def wipe(self) -> None:
+        """Forget every entry; the log tells them again from the first one."""
+        self.min_offset = 0
+        self._cut(0)
+
+    def begin_at(self, offset: int) -> None:
+        """The log's first message of this queue is number `offset`: the ones before it have been deleted with it."""
+        if self.max_offset != self.min_offset:
+            raise ValueError(f"{self} already has entries")
+        self.min_offset = self.max_offset = self._tail_from = offset
+
+    def take_sync(self) -> Callable[[], None]:
+        """See `SegmentFiles.take_sync`."""
+        self.dirty = False
+        return self._files.take_sync()
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._files.close()
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic!r}, {self.queue_id})"
+
+    def _cut(self, offset: int) -> None:
+        self._files.cut(offset * CQ_ENTRY.size)
+        self.max_offset = self._tail_from = offset
+        self._tail.clear()
+        self.dirty = True

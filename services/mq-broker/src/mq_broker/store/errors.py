@@ -1,0 +1,30 @@
+"""What can go wrong in the store.
+
+StoreError
+├── StoreFencedError      the disk has failed; nothing is accepted until the process starts again
+├── StoreWriteError       this write did not happen; the next one may
+├── StoreLockedError      another process has the store
+└── StoreDamagedError     files that contradict each other; an operator has to look
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of all errors of the store."""
+
+
+class StoreFencedError(StoreError):
+    """A sync failed: what is on disk is in doubt, so the broker stops, and recovers at its next start."""
+
+
+class StoreWriteError(StoreError):
+    """The disk refused a write (full, or failing); nothing of it is visible."""
+
+
+class StoreLockedError(StoreError):
+    """Another process holds the store's lock."""
+
+
+class StoreDamagedError(StoreError):
+    """The store cannot be opened as it is; the message says which file and what to do."""
