@@ -14,7 +14,7 @@ SETTLE_ROUNDS = 50
 
 @dataclass(order=True)
 class _SimTimer:
-    due: float
+    due_ns: int
     number: int
     callback: Callable[[], None] = field(compare=False)
     cancelled: bool = field(default=False, compare=False)
@@ -32,18 +32,18 @@ class SimClock:
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_offset_ms = wall_ms
-        self._now = 0.0
+        self._now_ns = 0  # whole nanoseconds: sums of steps are exact
         self._timers: list[_SimTimer] = []
         self._numbers = itertools.count()
 
     def wall_ms(self) -> int:
-        return self._wall_offset_ms + int(self._now * 1000 + 1e-6)
+        return self._wall_offset_ms + self._now_ns // 1_000_000
 
     def monotonic(self) -> float:
-        return self._now
+        return self._now_ns / 1e9
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _SimTimer:
-        timer = _SimTimer(self._now + max(0.0, seconds), next(self._numbers), callback)
+        timer = _SimTimer(self._now_ns + max(0, _ns(seconds)), next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -76,16 +76,20 @@ class SimClock:
         """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles."""
         if seconds < 0:
             raise ValueError(f"time does not go back, not even by {-seconds} s")
-        end = self._now + seconds
+        end_ns = self._now_ns + _ns(seconds)
         await settle()
-        while self._timers and self._timers[0].due <= end:
+        while self._timers and self._timers[0].due_ns <= end_ns:
             timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
-            self._now = max(self._now, timer.due)
+            self._now_ns = max(self._now_ns, timer.due_ns)
             timer.callback()
             await settle()
-        self._now = max(self._now, end)  # a task may have advanced further meanwhile
+        self._now_ns = max(self._now_ns, end_ns)  # a task may have advanced further meanwhile
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 async def settle(rounds: int = SETTLE_ROUNDS) -> None:

@@ -74,9 +74,11 @@ class _SimFile:
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._alive("pwrite").write(data, offset)
+        self._disk.after("pwrite")
 
     def sync_data(self) -> None:
         self._alive("sync_data").sync()
+        self._disk.after("sync_data")
 
     def allocate(self, offset: int, length: int) -> None:
         inode = self._alive("allocate")
@@ -125,14 +127,16 @@ class _NameChange:
         if self.added is not None:
             names[self.added] = self.inode
 
-    def outside(self, folder: Path) -> _NameChange:
-        gone, added = (path if path and path.parent != folder else None for path in (self.gone, self.added))
-        return _NameChange(gone, added, self.inode)
+    def without(self, is_settled: Callable[[Path], bool]) -> _NameChange | None:
+        """What is left of the change when the names that `is_settled` picks are no longer in doubt."""
+        gone, added = (None if path is None or is_settled(path) else path for path in (self.gone, self.added))
+        return None if gone is added is None else _NameChange(gone, added, self.inode)
 
 
 class SimDisk:
     """Implements `osenv.Disk` in memory.
 
+    `after` is called when a write or a sync has taken effect: an OSError there comes too late to undo it.
     `before` is called with the name of each call on an open file before it takes effect; a test may raise OSError
     there.
     """
@@ -141,6 +145,7 @@ class SimDisk:
         self.generation = 0
         self.locks: set[Path] = set()
         self.before: Callable[[str], None] = lambda _call: None
+        self.after: Callable[[str], None] = lambda _call: None
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
         self._changes: list[_NameChange] = []  # from the durable names to the names, oldest first
@@ -179,11 +184,7 @@ class SimDisk:
         for known in [name for name in self._durable_names if name.parent == path]:
             del self._durable_names[known]
         self._durable_names.update({name: inode for name, inode in self._names.items() if name.parent == path})
-        self._changes = [
-            rest
-            for change in self._changes
-            if (rest := change.outside(path)).gone is not None or rest.added is not None
-        ]
+        self._settle(lambda name: name.parent == path)
 
     def lock(self, path: Path) -> _SimLock:
         if path in self.locks:
@@ -194,6 +195,14 @@ class SimDisk:
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
+
+    def remove_tree(self, path: Path) -> None:
+        """What `rm -r` would do: the names below `path` are gone, durably."""
+        for names in (self._names, self._durable_names):
+            for name in [name for name in names if path in (name, *name.parents)]:
+                del names[name]
+        self._settle(lambda name: path in (name, *name.parents))
+        self._folders -= {folder for folder in self._folders if path in (folder, *folder.parents)}
 
     def kill(self) -> None:
         """The process dies: open files and locks are gone, what was written stays (the page cache outlives us)."""
@@ -216,6 +225,9 @@ class SimDisk:
         change = _NameChange(gone, added, inode)
         change.apply(self._names)
         self._changes.append(change)
+
+    def _settle(self, is_settled: Callable[[Path], bool]) -> None:
+        self._changes = [rest for change in self._changes if (rest := change.without(is_settled)) is not None]
 
     def _inode(self, path: Path) -> _Inode:
         try:

@@ -52,19 +52,12 @@ def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
     """A batch that asks for a delay, as it goes into its level's queue (MISSION D2): the tag hash is the due time."""
     level = levels.effective(batch.delay_level)
     due_ms = store_ms + levels.delay_ms(level)
-    return _batch(
-        SCHEDULE_TOPIC,
-        level - 1,
-        [schedule_record(record, batch.topic, batch.queue_id, due_ms) for record in iter_records(bytes(batch.buffer))],
-        [due_ms] * batch.count,
-    )
-
-
-def schedule_record(record: Record, real_topic: str, real_queue_id: int, due_ms: int) -> bytes:
-    """One record for the schedule topic; its queue is the level in its DELAY property, less one."""
-    properties = decode_properties(record.properties)
-    properties |= {REAL_TOPIC: real_topic, REAL_QID: str(real_queue_id), DUE_TIMESTAMP: str(due_ms)}
-    return rewrite(record, SCHEDULE_TOPIC, record.queue_id, properties, record.reconsume_times)
+    own = {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), DUE_TIMESTAMP: str(due_ms)}
+    records = [
+        rewrite(record, SCHEDULE_TOPIC, level - 1, decode_properties(record.properties) | own, record.reconsume_times)
+        for record in iter_records(bytes(batch.buffer))
+    ]
+    return _batch(SCHEDULE_TOPIC, level - 1, records, [due_ms] * batch.count)
 
 
 def deliver_record(record: Record, level: int) -> Batch:

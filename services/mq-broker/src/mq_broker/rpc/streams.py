@@ -35,20 +35,20 @@ async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], st
 
     Replies that were put before that are still written. Cancelled when the peer is gone.
     """
+    reader = asyncio.create_task(_read_all(context, handle), name="stream reader")
     writer = asyncio.create_task(replies.write_to(context), name="stream writer")
     stop = asyncio.create_task(stopping.wait(), name="stream stop")
     try:
-        while not stop.done():
-            read = asyncio.ensure_future(context.read())
-            try:
-                await asyncio.wait((read, stop, writer), return_when=asyncio.FIRST_COMPLETED)
-                if not read.done() or read.result() is grpc.aio.EOF:
-                    break
-                handle(read.result())
-            finally:
-                read.cancel()
+        await asyncio.wait((reader, writer, stop), return_when=asyncio.FIRST_COMPLETED)
+        if reader.done():
+            reader.result()
         replies.put(Replies.END)
         await writer
     finally:
-        stop.cancel()
-        writer.cancel()
+        for task in (reader, writer, stop):
+            task.cancel()
+
+
+async def _read_all(context: Any, handle: Callable[[Any], None]) -> None:
+    while (request := await context.read()) is not grpc.aio.EOF:
+        handle(request)

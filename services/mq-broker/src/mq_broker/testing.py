@@ -1,0 +1,101 @@
+"""Ready-made parts for tests: batches as a client would send them, and a broker on a simulated disk and clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.pulling import PullQuery
+from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.processor.producing import BatchOutcome, IncomingBatch
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mqproto.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_properties
+from mqproto.record import Record, encode_record, iter_records, pack_ip
+from osenv import Disk, SimClock
+
+STORE_ROOT = Path("/store")
+LOG_FILE_BYTES = 64 * 1024
+QUEUE_FILE_ENTRIES = 100
+BORN_IP = pack_ip("127.0.0.1")
+
+
+def producer_record(
+    topic: str, body: bytes, *, queue_id: int = 0, tag: str = "", key: str = "", delay_level: int = 0
+) -> bytes:
+    """One record as a producer sends it."""
+    values = {UNIQ_KEY: f"id-{key}", KEYS: key, TAGS: tag, DELAY: str(delay_level) if delay_level else ""}
+    return encode_record(
+        topic=topic.encode(),
+        body=body,
+        properties=encode_properties({name: value for name, value in values.items() if value}),
+        queue_id=queue_id,
+        born_timestamp_ms=1,
+        born_ip=BORN_IP,
+    )
+
+
+def incoming(
+    topic: str, bodies: Sequence[bytes], *, queue_id: int = 0, tag: str = "", delay_level: int = 0
+) -> IncomingBatch:
+    """A batch of messages that differ in their bodies."""
+    records = [producer_record(topic, body, queue_id=queue_id, tag=tag, delay_level=delay_level) for body in bodies]
+    return IncomingBatch(topic, queue_id, len(records), b"".join(records))
+
+
+def store_options(
+    *, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH, root: Path = STORE_ROOT, log_file_bytes: int = LOG_FILE_BYTES
+) -> StoreOptions:
+    """Files small enough to be crossed by a test."""
+    return StoreOptions(StoreLayout(root, log_file_bytes, QUEUE_FILE_ENTRIES), flush, 200, "127.0.0.1", 10_911)
+
+
+def broker_options(delay_levels: str = DEFAULT_DELAY_LEVELS) -> BrokerOptions:
+    """A broker that creates what is missing."""
+    identity = BrokerIdentity("DefaultCluster", "broker-a", 0, "127.0.0.1:10911")
+    return BrokerOptions(identity, DelayLevels.parse(delay_levels))
+
+
+@asynccontextmanager
+async def running_broker(
+    disk: Disk,
+    clock: SimClock,
+    *,
+    options: BrokerOptions | None = None,
+    store: StoreOptions | None = None,
+    clean_stop: bool = True,
+) -> AsyncIterator[Broker]:
+    """A broker at work; without `clean_stop` it dies as by SIGKILL, and what it had open is for the disk to take."""
+    broker = Broker(disk, clock, options or broker_options(), store or store_options())
+    await broker.open()
+    running = asyncio.create_task(broker.run())
+    try:
+        yield broker
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        if clean_stop:
+            await broker.close()
+
+
+async def produce(broker: Broker, *batches: IncomingBatch) -> list[BatchOutcome]:
+    """Store and acknowledge, as the Produce stream does."""
+    outcomes = broker.producing.put(batches)
+    return await broker.producing.acknowledge(outcomes, broker.store.log_end)
+
+
+async def read_all(broker: Broker, topic: str, queue_id: int = 0, tag_expression: str = "*") -> list[Record]:
+    """Everything that a consumer can read of one queue, by pulls."""
+    records: list[Record] = []
+    offset, _ = broker.store.queue_bounds(topic, queue_id)
+    while True:
+        query = PullQuery("test-group", topic, queue_id, offset, 32, 1 << 20, tag_expression)
+        result = broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
+        if result.next_begin_offset == offset:
+            return records
+        records += iter_records(result.records)
+        offset = result.next_begin_offset
