@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient services/mq-namesrv services/mq-broker services/orders deploy/local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check format test test-system lock proto clean
+.PHONY: help setup demo up check format test lock proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14

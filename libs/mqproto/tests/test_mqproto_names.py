@@ -1,0 +1,74 @@
+"""Names of topics and groups: each rule and its sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqproto.names import (
+    HALF_TOPIC,
+    SYSTEM_TOPICS,
+    IllegalNameError,
+    check_group,
+    check_topic,
+    check_user_topic,
+    dlq_topic,
+    retry_topic,
+)
+
+
+@pytest.mark.parametrize(
+    "topic", ["a", "order-events", "Topic_Order", "%RETRY%group", "x|y", "0", "t" * 127, HALF_TOPIC]
+)
+def test_legal_topics_pass(topic: str) -> None:
+    check_topic(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        ("", "the topic name is empty"),
+        ("t" * 128, "the topic name has 128 characters; at most 127 are allowed"),
+        ("a b", "allowed are letters, digits and % | _ -"),
+        ("a/b", "the topic name 'a/b' has a character that is not allowed"),
+        ("a.b", "not allowed"),
+        ("a\n", "not allowed"),
+        ("größe", "not allowed"),
+        ("٣", "not allowed"),
+        ("../../etc", "not allowed"),
+    ],
+)
+def test_illegal_topics_are_refused(topic: str, sentence: str) -> None:
+    for check in (check_topic, check_user_topic):
+        with pytest.raises(IllegalNameError) as caught:
+            check(topic)
+        assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("topic", sorted(SYSTEM_TOPICS))
+def test_topics_of_the_queue_itself_are_not_for_users(topic: str) -> None:
+    check_topic(topic)
+    with pytest.raises(IllegalNameError, match="belongs to the queue itself"):
+        check_user_topic(topic)
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ("", "the group name is empty"),
+        ("a b", "the group name 'a b' has a character"),
+        ("g" * 256, "the group name has 256 characters; at most 255"),
+        ("g" * 121, "its retry topic %RETRY%<group> has room for 120"),
+    ],
+)
+def test_illegal_groups_are_refused(group: str, sentence: str) -> None:
+    with pytest.raises(IllegalNameError) as caught:
+        check_group(group)
+    assert sentence in str(caught.value)
+
+
+def test_longest_group_has_legal_retry_and_dead_letter_topics() -> None:
+    group = "g" * 120
+    check_group(group)
+    check_topic(retry_topic(group))
+    check_topic(dlq_topic(group))
+    assert (retry_topic("g"), dlq_topic("g")) == ("%RETRY%g", "%DLQ%g")

@@ -1,0 +1,67 @@
+"""Message properties: their text form, and what has no place in it."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mqproto.properties import PropertiesError, decode_properties, encode_properties
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"))
+
+
+def test_text_form_is_name_1_value_2() -> None:
+    assert encode_properties({"KEYS": "a b", "TAGS": "grün", "empty": ""}) == (
+        b"KEYS\x01a b\x02TAGS\x01gr\xc3\xbcn\x02empty\x01\x02"
+    )
+    assert encode_properties({}) == b""
+
+
+@given(st.dictionaries(TEXT.filter(bool), TEXT))
+def test_properties_come_back_as_they_were(properties: dict[str, str]) -> None:
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("", "v"), ("a\x01", "v"), ("a\x02", "v"), ("a", "\x01"), ("a", "v\x02"), ("a", "b\x02c\x01d")],
+)
+def test_separators_and_empty_names_are_refused(name: str, value: str) -> None:
+    with pytest.raises(PropertiesError, match="names are not empty"):
+        encode_properties({"fine": "x", name: value})
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff"])
+def test_text_that_utf8_cannot_hold_is_refused(text: str) -> None:
+    with pytest.raises(PropertiesError, match="UTF-8"):
+        encode_properties({"name": text})
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"\xff\x01v\x02", "not UTF-8: invalid start byte at byte 0"),
+        (b"name\x02", "is not one name"),
+        (b"\x01value\x02", "is not one name"),
+        (b"a\x01b\x01c\x02", "is not one name"),
+        (b"rest", "is not one name"),
+    ],
+)
+def test_bytes_that_are_no_properties_are_refused(data: bytes, sentence: str) -> None:
+    with pytest.raises(PropertiesError) as caught:
+        decode_properties(data)
+    assert sentence in str(caught.value)
+
+
+def test_missing_last_separator_and_repeated_names_are_read_as_rocketmq_does() -> None:
+    assert decode_properties(b"a\x011\x02b\x012\x02a\x013") == {"a": "3", "b": "2"}
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_properties_error_only(data: bytes) -> None:
+    try:
+        properties = decode_properties(data)
+    except PropertiesError:
+        return
+    assert decode_properties(encode_properties(properties)) == properties

@@ -1,0 +1,90 @@
+"""Logging and tracing of one process, set up once at its start.
+
+Every line names the service and, inside a span, the trace. Both `logging` and `structlog` loggers end in one handler on
+stderr: JSON lines for machines, coloured text when a person sits at the other end.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from opentelemetry import trace
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def configure(service_name: str, log_level: str = "INFO") -> None:
+    """Log as `service_name` from `log_level` on, and trace with a provider of that name that exports nothing yet.
+
+    A second call replaces the logging of the first; the tracer provider of a process never changes. Raises ValueError
+    for a level that is none of `LOG_LEVELS`.
+    """
+    if log_level not in LOG_LEVELS:
+        raise ValueError(f"the log level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
+    _configure_logging(service_name, log_level)
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider(resource=Resource.create({SERVICE_NAME: service_name})))
+
+
+def current_trace_id() -> str | None:
+    """The trace of the current span as 32 hex digits, or None outside a span."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever `sys.stderr` is at the time of the line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def _configure_logging(service_name: str, log_level: str) -> None:
+    def add_service_and_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["service"] = service_name
+        event["trace_id"] = current_trace_id()
+        return event
+
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        add_service_and_trace,
+    ]
+    renderers: list[Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if sys.stderr.isatty()
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # a second configure reaches every logger
+    )
+    handler = _StderrHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _StderrHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(log_level)

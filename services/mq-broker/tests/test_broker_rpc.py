@@ -1,0 +1,219 @@
+"""The broker behind real gRPC on loopback: streams, answers, and requests that make no sense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from hourglass.mq.v1 import admin_service_pb2, admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
+from hourglass.mq.v1 import broker_service_pb2 as pb
+from mq_broker.processor.broker import Broker
+from mq_broker.rpc.admin_service import AdminService
+from mq_broker.rpc.broker_service import FRAME_BATCHES_MAX, BrokerService
+from mq_broker.rpc.registration import Registration
+from mq_broker.testing import broker_options, incoming, running_broker
+from mqproto import codes
+from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
+from mqproto.names import retry_topic
+from mqproto.record import iter_records
+from osenv import SimClock, SimDisk
+
+
+class Wire:
+    """A served broker and stubs to it."""
+
+    def __init__(self, broker: Broker, channel: grpc.aio.Channel, stopping: asyncio.Event) -> None:
+        self.broker, self.channel, self.stopping = broker, channel, stopping
+        self.stub: Any = broker_service_pb2_grpc.BrokerServiceStub(channel)
+        self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
+
+
+@asynccontextmanager
+async def served(clock: SimClock | None = None) -> AsyncIterator[Wire]:
+    clock = clock or SimClock()
+    async with running_broker(SimDisk(), clock) as broker:
+        stopping = asyncio.Event()
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        registration = Registration(broker_options().identity, broker.topics, [], clock, 30)
+        broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(BrokerService(broker, stopping), server)
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(broker, registration), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
+            yield Wire(broker, channel, stopping)
+        stopping.set()
+        await server.stop(1)
+
+
+def batch(topic: str = "t", bodies: tuple[bytes, ...] = (b"x",), queue_id: int = 0) -> pb.RecordBatch:
+    one = incoming(topic, bodies, queue_id=queue_id)
+    return pb.RecordBatch(topic=one.topic, queue_id=one.queue_id, count=one.count, records=one.records)
+
+
+def poll(poll_id: int, offset: int, suspend_timeout_ms: int = 15_000) -> pb.PollRequest:
+    pull = pb.PullRequest(group="g", topic="t", queue_offset=offset, max_messages=32, max_bytes=1 << 20)
+    return pb.PollRequest(poll_id=poll_id, pull=pull, suspend_timeout_ms=suspend_timeout_ms)
+
+
+async def test_produce_answers_each_batch_of_each_request() -> None:
+    async with served() as wire:
+        call = wire.stub.Produce()
+        await call.write(pb.ProduceRequest(request_id=1, batches=[batch(bodies=(b"0", b"1")), batch(queue_id=9)]))
+        await call.write(pb.ProduceRequest(request_id=2, batches=[batch(bodies=(b"2",))]))
+        first, second = await call.read(), await call.read()
+        assert (first.request_id, second.request_id) == (1, 2)
+        assert [result.code for result in first.results] == [common_pb2.SUCCESS, common_pb2.MESSAGE_ILLEGAL]
+        assert "no write queue 9" in first.results[1].remark
+        assert second.results[0].base_queue_offset == 2
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_frame_with_too_many_batches_is_refused_and_the_stream_goes_on() -> None:
+    async with served() as wire:
+        call = wire.stub.Produce()
+        await call.write(pb.ProduceRequest(request_id=1, batches=[batch()] * (FRAME_BATCHES_MAX + 1)))
+        refused = await call.read()
+        assert {result.code for result in refused.results} == {common_pb2.MESSAGE_ILLEGAL}
+        await call.write(pb.ProduceRequest(request_id=2, batches=[batch()]))
+        assert (await call.read()).results[0].code == common_pb2.SUCCESS
+        call.cancel()
+
+
+async def test_send_stores_one_batch() -> None:
+    async with served() as wire:
+        response = await wire.stub.Send(pb.SendRequest(batch=batch()))
+        assert response.result.code == common_pb2.SUCCESS
+        response = await wire.stub.Send(pb.SendRequest(batch=pb.RecordBatch(topic="t", count=1, records=b"junk")))
+        assert response.result.code == common_pb2.MESSAGE_ILLEGAL
+
+
+async def test_a_held_poll_is_answered_by_the_message_it_waits_for() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch()))
+        call = wire.stub.Poll()
+        await call.write(poll(1, 0))
+        await call.write(poll(2, 1))
+        assert (await call.read()).poll_id == 1
+        await wire.stub.Send(pb.SendRequest(batch=batch(bodies=(b"new",))))
+        answer = await call.read()
+        assert (answer.poll_id, answer.pull.status, answer.pull.next_begin_offset) == (2, pb.FOUND, 2)
+        assert [record.body for record in iter_records(answer.pull.records)] == [b"new"]
+        call.cancel()
+
+
+async def test_a_cancelled_poll_is_answered_and_a_closed_stream_holds_nothing() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch()))
+        call = wire.stub.Poll()
+        await call.write(poll(1, 1))
+        await call.write(poll(2, 1))
+        await call.write(pb.PollRequest(poll_id=1, cancel=True))
+        answer = await call.read()
+        assert (answer.poll_id, answer.pull.status) == (1, pb.NO_NEW_MSG)
+        assert wire.broker.long_polling.held == 1
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert wire.broker.long_polling.held == 0
+
+
+async def test_a_poll_id_that_is_in_use_ends_the_stream_with_a_sentence() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch()))
+        call = wire.stub.Poll()
+        await call.write(poll(1, 1))
+        await call.write(poll(1, 1))
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "poll 1 is open" in await call.details()
+        assert wire.broker.long_polling.held == 0
+
+
+def heartbeat(client_id: str, *groups: str) -> pb.SessionRequest:
+    consumers = [pb.ConsumerData(group=group) for group in groups]
+    return pb.SessionRequest(heartbeat=pb.Heartbeat(client_id=client_id, consumers=consumers))
+
+
+async def test_a_session_joins_its_groups_and_its_end_leaves_them() -> None:
+    async with served() as wire:
+        stays, leaves = wire.stub.Session(), wire.stub.Session()
+        await stays.write(heartbeat("a", "g"))
+        assert (await stays.read()).consumer_ids_changed.group == "g"
+        assert (await stays.read()).WhichOneof("command") == "heartbeat_ack"
+        await leaves.write(heartbeat("b", "g"))
+        assert (await stays.read()).consumer_ids_changed.group == "g"
+        members = await wire.stub.GetConsumerList(pb.GetConsumerListRequest(group="g"))
+        assert list(members.client_ids) == ["a", "b"]
+        leaves.cancel()
+        assert (await stays.read()).consumer_ids_changed.group == "g"
+        members = await wire.stub.GetConsumerList(pb.GetConsumerListRequest(group="g"))
+        assert list(members.client_ids) == ["a"]
+        assert wire.broker.topics.get(retry_topic("g")) is not None
+        stays.cancel()
+
+
+async def test_an_illegal_group_is_answered_and_a_nameless_client_is_refused() -> None:
+    async with served() as wire:
+        call = wire.stub.Session()
+        await call.write(heartbeat("a", "not a name"))
+        ack = (await call.read()).heartbeat_ack
+        assert ack.code == common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "not allowed" in ack.remark
+        await call.write(heartbeat(""))
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_streams_end_when_the_server_stops() -> None:
+    async with served() as wire:
+        calls = [wire.stub.Produce(), wire.stub.Poll(), wire.stub.Session()]
+        await calls[2].write(heartbeat("a"))
+        await calls[2].read()
+        wire.stopping.set()
+        for call in calls:
+            assert await call.read() is grpc.aio.EOF
+
+
+async def test_offsets_are_asked_for_and_committed() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch(bodies=(b"0", b"1", b"2"))))
+        queue = common_pb2.QueueRef(topic="t", queue_id=0)
+        bounds = await wire.stub.GetQueueOffsets(pb.GetQueueOffsetsRequest(queue=queue))
+        assert (bounds.min_offset, bounds.max_offset) == (0, 3)
+        query = pb.QueryConsumerOffsetRequest(group="g", queue=queue)
+        assert (await wire.stub.QueryConsumerOffset(query)).code == common_pb2.QUERY_NOT_FOUND
+        offset = common_pb2.QueueOffset(topic="t", queue_id=0, offset=2)
+        update = pb.UpdateConsumerOffsetRequest(group="g", client_id="a", offsets=[offset])
+        assert (await wire.stub.UpdateConsumerOffset(update)).code == common_pb2.SUCCESS
+        assert (await wire.stub.QueryConsumerOffset(query)).offset == 2
+        unknown = pb.GetQueueOffsetsRequest(queue=common_pb2.QueueRef(topic="unknown"))
+        assert (await wire.stub.GetQueueOffsets(unknown)).code == common_pb2.TOPIC_NOT_EXIST
+
+
+async def test_send_back_of_a_made_up_message_is_refused() -> None:
+    async with served() as wire:
+        response = await wire.stub.ConsumerSendBack(pb.ConsumerSendBackRequest(group="g", log_offset=12))
+        assert (response.code, bool(response.remark)) == (common_pb2.QUERY_NOT_FOUND, True)
+
+
+async def test_topics_are_made_by_an_operator_and_the_status_counts() -> None:
+    async with served() as wire:
+        config = common_pb2.TopicConfig(topic="orders", read_queue_count=2, write_queue_count=2, perm=6)
+        response = await wire.admin.UpdateTopic(admin_service_pb2.UpdateTopicRequest(config=config))
+        assert response.code == common_pb2.SUCCESS
+        config.perm = 99
+        response = await wire.admin.UpdateTopic(admin_service_pb2.UpdateTopicRequest(config=config))
+        assert (response.code, "perm 99" in response.remark) == (common_pb2.MESSAGE_ILLEGAL, True)
+        await wire.stub.Send(pb.SendRequest(batch=batch("orders")))
+        status = await wire.admin.GetBrokerStatus(admin_service_pb2.GetBrokerStatusRequest())
+        assert (status.broker_name, status.messages_put, status.messages_stored) == ("broker-a", 1, 1)
+        assert len(status.delay_levels) == 18
+
+
+def test_the_codes_of_the_wire_are_those_of_the_core() -> None:
+    assert dict(common_pb2.ResponseCode.items()) == {code.name: code.value for code in codes.ResponseCode}
+    wire_status = {name.removeprefix("PULL_STATUS_"): value for name, value in pb.PullStatus.items()}
+    assert wire_status == {status.name: status.value for status in codes.PullStatus}

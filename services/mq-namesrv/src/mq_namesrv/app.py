@@ -1,0 +1,102 @@
+"""The composition root: what starts, in which order, and how it stops.
+
+Start: table, services, port, scan; health says SERVING last. Stop: health says NOT_SERVING first, then the streams
+end, running calls get `STOP_GRACE_SECONDS`, and the port closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
+from mq_namesrv.config import NamesrvConfig
+from mq_namesrv.core import route_table
+from mq_namesrv.core.route_table import RouteTable
+from mq_namesrv.rpc import NameServiceServicer, describe
+from mqproto.address import Address
+from mqproto.grpc_options import SERVER_OPTIONS
+from osenv import Clock, RealClock
+from osenv.signals import stop_event
+
+SERVICE_NAME = name_service_pb2.DESCRIPTOR.services_by_name["NameService"].full_name
+STOP_GRACE_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class StartError(RuntimeError):
+    """The server cannot start; the message is a sentence for the person who started it."""
+
+
+class NameServer:
+    """One name server on the running event loop."""
+
+    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._table = RouteTable()
+        self._servicer = NameServiceServicer(self._table, clock)
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+
+    async def start(self) -> Address:
+        """Serve, and return the address with its actual port. Raises StartError."""
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+        name_service_pb2_grpc.add_NameServiceServicer_to_server(self._servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        wanted = Address(self._config.bind_address, self._config.listen_port)
+        try:
+            port = self._server.add_insecure_port(str(wanted))
+        except RuntimeError as error:
+            raise StartError(
+                f"cannot listen on {wanted}: the port is in use, or the address is not one of this machine"
+            ) from error
+        await self._server.start()
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return Address(wanted.host, port)
+
+    async def scan(self) -> None:
+        """Drop silent brokers for ever (MISSION N3). Raises InvariantError when the table contradicts itself."""
+        while True:
+            await self._clock.sleep(self._config.scan_not_active_broker_interval_ms / 1000)
+            timeout = self._config.broker_expire_timeout_ms / 1000
+            for broker in route_table.expire(self._table, self._clock.monotonic(), timeout):
+                log.warning("%s is gone: not heard of for %d s", describe(broker.registration.identity), timeout)
+            route_table.check_invariants(self._table)
+
+    async def stop(self) -> None:
+        """Stop serving, within a little more than the grace time."""
+        await self._health.enter_graceful_shutdown()
+        self._servicer.stop()
+        await self._server.stop(STOP_GRACE_SECONDS)
+
+
+async def serve(config: NamesrvConfig) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code of the process: 0 when asked to stop, else 1."""
+    stop_asked = stop_event()
+    server = NameServer(config, RealClock())
+    try:
+        address = await server.start()
+    except StartError as error:
+        print(f"mq-namesrv: {error}", file=sys.stderr)
+        return 1
+    log.info("the name server listens on %s", address, extra={"address": str(address)})
+    scan, stop = asyncio.create_task(server.scan()), asyncio.create_task(stop_asked.wait())
+    try:
+        await asyncio.wait((scan, stop), return_when=asyncio.FIRST_COMPLETED)
+        log.info("the name server stops")
+    finally:
+        await server.stop()
+    if scan.done():
+        log.critical("the scan for silent brokers failed", exc_info=scan.exception())
+        return 1
+    scan.cancel()
+    return 0
+

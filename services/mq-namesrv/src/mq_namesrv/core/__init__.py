@@ -1,0 +1,1 @@
+"""What the name server decides, without network, clock or protobuf."""

@@ -1,0 +1,223 @@
+"""The route table and the steps that change it. Time is passed in; a step that raises has changed nothing.
+
+Invariants, checked by `check_invariants`:
+1. A broker stands under its own name and id, and a name without brokers does not stand in the table.
+2. The brokers of one name are in one cluster, and no two of them have the same address.
+3. `offers` holds exactly the topics of each name's leading broker: the master, or the slave with the lowest id while
+   there is none. Nothing is missing and nothing is left over.
+A broker belongs to the newest session that registered it; older sessions can neither change nor remove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mq_namesrv.core.registration import (
+    MASTER_ID,
+    BrokerIdentity,
+    Registration,
+    RegistrationError,
+    TopicConfig,
+    check_identity,
+    check_registration,
+)
+
+_NO_TOPICS: Mapping[str, TopicConfig] = {}
+
+
+class SupersededError(Exception):
+    """A newer session has registered this broker; the one that asks is of the past."""
+
+
+class InvariantError(Exception):
+    """The table contradicts itself: a bug of this module."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A broker that is registered, by which session, and when it was last heard of (monotonic seconds)."""
+
+    registration: Registration
+    session: int
+    last_seen: float
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """`brokers`: name -> id -> broker. `offers`: topic -> broker name -> what its leading broker has of the topic."""
+
+    brokers: dict[str, dict[int, LiveBroker]] = field(default_factory=dict)
+    offers: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterOutcome:
+    """Where the master of this name replicates ("" when unknown), and what is new to the table."""
+
+    ha_address: str
+    is_new: bool
+    topics_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The living brokers of one name: id -> address."""
+
+    cluster_name: str
+    broker_name: str
+    addresses: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Who has the topic, each with its queues; sorted by broker name."""
+
+    queues: tuple[tuple[str, TopicConfig], ...]
+    brokers: tuple[BrokerData, ...]
+
+
+def register(table: RouteTable, registration: Registration, session: int, now: float) -> RegisterOutcome:
+    """Enter the broker, or hear from it again. Raises RegistrationError and SupersededError.
+
+    An older data version of the same session counts as a heartbeat only: its topics are of the past. Another id of the
+    name at the same address is the same process in an earlier role, and gives way.
+    """
+    check_registration(registration)
+    identity = registration.identity
+    siblings = table.brokers.get(identity.broker_name, {})
+    current = siblings.get(identity.broker_id)
+    if current is not None and current.session > session:
+        raise SupersededError(
+            f"{identity.broker_name} with id {identity.broker_id} was registered by a newer session, "
+            f"from {current.registration.identity.address}"
+        )
+    for broker_id, sibling in siblings.items():
+        other = sibling.registration.identity
+        if broker_id != identity.broker_id and other.cluster_name != identity.cluster_name:
+            raise RegistrationError(
+                f"{identity.broker_name} is in cluster {other.cluster_name!r} with id {broker_id} at {other.address}; "
+                f"it cannot be in cluster {identity.cluster_name!r} too"
+            )
+    if current is not None and current.session == session:
+        known = current.registration
+        if registration.data_version < known.data_version:
+            registration = replace(registration, topics=known.topics, data_version=known.data_version)
+
+    before = _leading_topics(siblings)
+    after = {
+        broker_id: sibling
+        for broker_id, sibling in siblings.items()
+        if sibling.registration.identity.address != identity.address
+    }
+    after[identity.broker_id] = LiveBroker(registration, session, now)
+    table.brokers[identity.broker_name] = after
+    topics_changed = _reindex(table, identity.broker_name, before)
+    return RegisterOutcome(_master_ha_address(after), current is None or current.session != session, topics_changed)
+
+
+def unregister(table: RouteTable, identity: BrokerIdentity) -> LiveBroker | None:
+    """Remove exactly this process; None when it is not registered. Raises RegistrationError."""
+    check_identity(identity)
+    removed = _remove(
+        table,
+        lambda broker: broker.registration.identity == identity,
+    )
+    return removed[0] if removed else None
+
+
+def close_session(table: RouteTable, session: int) -> list[LiveBroker]:
+    """Remove at once what the ended session registered and no newer one took over; returns it."""
+    return _remove(table, lambda broker: broker.session == session)
+
+
+def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
+    """Remove what was not heard of for more than `timeout` seconds (120 s, MISSION N3); returns it."""
+    return _remove(table, lambda broker: now - broker.last_seen > timeout)
+
+
+def route(table: RouteTable, topic: str) -> TopicRoute | None:
+    """The route of the topic, or None. Costs a look at each broker name that has the topic, and no other."""
+    offers = table.offers.get(topic)
+    if offers is None:
+        return None
+    names = sorted(offers)
+    return TopicRoute(
+        tuple((name, offers[name]) for name in names),
+        tuple(_broker_data(table.brokers[name]) for name in names),
+    )
+
+
+def topic_list(table: RouteTable) -> list[str]:
+    """Every topic that has a route, sorted."""
+    return sorted(table.offers)
+
+
+def cluster_list(table: RouteTable) -> list[BrokerData]:
+    """Every broker name, sorted by cluster and name."""
+    brokers = (_broker_data(siblings) for siblings in table.brokers.values())
+    return sorted(brokers, key=lambda data: (data.cluster_name, data.broker_name))
+
+
+def check_invariants(table: RouteTable) -> None:
+    """Raise InvariantError when the table contradicts itself. Costs a walk over the whole table."""
+    expected: dict[str, dict[str, TopicConfig]] = {}
+    for name, siblings in table.brokers.items():
+        identities = [broker.registration.identity for broker in siblings.values()]
+        if [(name, broker_id) for broker_id in siblings] != [(one.broker_name, one.broker_id) for one in identities]:
+            raise InvariantError(f"a broker does not stand under its own name and id: {name} has {identities}")
+        if len({one.cluster_name for one in identities}) != 1:
+            raise InvariantError(f"{name} has no brokers, or is in several clusters: {identities}")
+        if len({one.address for one in identities}) != len(identities):
+            raise InvariantError(f"an address stands twice under {name}: {identities}")
+        for topic, config in _leading_topics(siblings).items():
+            expected.setdefault(topic, {})[name] = config
+    if table.offers != expected:
+        odd = sorted(topic for topic in {*expected, *table.offers} if expected.get(topic) != table.offers.get(topic))
+        raise InvariantError(f"the offers of {len(odd)} topics are not what their brokers registered, first {odd[0]!r}")
+
+
+def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
+    removed = []
+    for name, siblings in list(table.brokers.items()):
+        gone = [broker for broker in siblings.values() if is_gone(broker)]
+        if not gone:
+            continue
+        removed += gone
+        before = _leading_topics(siblings)
+        for broker in gone:
+            del siblings[broker.registration.identity.broker_id]
+        if not siblings:
+            del table.brokers[name]
+        _reindex(table, name, before)
+    return removed
+
+
+def _leading_topics(siblings: Mapping[int, LiveBroker]) -> Mapping[str, TopicConfig]:
+    return siblings[min(siblings)].registration.topics if siblings else _NO_TOPICS
+
+
+def _reindex(table: RouteTable, name: str, before: Mapping[str, TopicConfig]) -> bool:
+    """Bring `offers` of one broker name from the topics before to those now; whether they differ."""
+    after = _leading_topics(table.brokers.get(name, {}))
+    if before == after:
+        return False
+    for topic in before.keys() - after.keys():
+        offers = table.offers[topic]
+        del offers[name]
+        if not offers:
+            del table.offers[topic]
+    for topic, config in after.items():
+        table.offers.setdefault(topic, {})[name] = config
+    return True
+
+
+def _master_ha_address(siblings: Mapping[int, LiveBroker]) -> str:
+    master = siblings.get(MASTER_ID)
+    return master.registration.ha_address if master is not None else ""
+
+
+def _broker_data(siblings: Mapping[int, LiveBroker]) -> BrokerData:
+    addresses = {broker_id: siblings[broker_id].registration.identity.address for broker_id in sorted(siblings)}
+    identity = next(iter(siblings.values())).registration.identity
+    return BrokerData(identity.cluster_name, identity.broker_name, addresses)
