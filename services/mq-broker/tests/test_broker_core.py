@@ -10,12 +10,13 @@ from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batc
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, GroupMembers
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.testing import BORN_IP, producer_record
 from mqproto.java_hash import java_string_hash
-from mqproto.names import SCHEDULE_TOPIC, IllegalNameError
+from mqproto.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, SYSTEM_TOPICS, IllegalNameError
 from mqproto.properties import encode_properties
 from mqproto.record import BODY_AT, BODY_BYTES_MAX, CRC_BYTES, decode_record, encode_record, is_sealed, iter_records
 from osenv import SimClock
@@ -91,7 +92,7 @@ class TestTopics:
     def test_without_auto_creation_it_stays_unknown(self) -> None:
         table = self.table(auto_create=False)
         assert table.get_or_create("orders") is None
-        assert [config.topic for config in table.all()] == [SCHEDULE_TOPIC]
+        assert {config.topic for config in table.all()} == SYSTEM_TOPICS - {DEFAULT_TOPIC}
 
     @pytest.mark.parametrize(
         "config",
@@ -112,12 +113,14 @@ class TestTopics:
         assert table.data_version == before
 
     def test_every_change_is_announced_and_counted(self) -> None:
-        table, changes = self.table(), []
+        table = self.table()
+        changes: list[int] = []
+        before = table.data_version
         table.on_change = lambda: changes.append(table.data_version)
         table.update(TopicConfig("orders", 2, 2))
         table.update(TopicConfig("orders", 2, 2))
         table.recovered("orders", 4)
-        assert changes == [3, 4]
+        assert changes == [before + 1, before + 2]
         assert table.get("orders") == TopicConfig("orders", 5, 5)
 
     def test_json_round_trip(self) -> None:
@@ -217,8 +220,8 @@ class TestBatches:
             (with_int(RECORD, 0, len(RECORD) + 1), "do not fit"),
             (with_int(RECORD, 0, -5), "do not fit"),
             (with_int(RECORD, 12, 2), "does not name the batch's topic"),
-            (with_int(RECORD, 36, 1 << 4), "IPv6 or for a transaction"),
-            (with_int(RECORD, 36, 2 << 2), "IPv6 or for a transaction"),
+            (with_int(RECORD, 36, 1 << 4), "asks for IPv6, or for the end of a transaction"),
+            (with_int(RECORD, 36, 2 << 2), "asks for IPv6, or for the end of a transaction"),
             (with_int(RECORD, 84, 0), "at least 1 is needed"),
             (with_int(RECORD, 84, 1 << 30), "do not fit"),
             (flipped(RECORD, BODY_AT), "damaged on its way"),
@@ -243,7 +246,7 @@ class TestBatches:
         with pytest.raises(BatchError, match="at most 3 are allowed"):
             check_batch("orders", 1, 1, RECORD, 3)
 
-    @pytest.mark.parametrize("name", ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "__SCHEDULE_POSITION", "__DUE_TIMESTAMP"])
+    @pytest.mark.parametrize("name", ["REAL_TOPIC", "REAL_QID", "__SCHEDULE_POSITION", "__TRANSACTION_STATE"])
     def test_properties_of_the_broker_are_refused(self, name: str) -> None:
         properties = encode_properties({"TAGS": "created", name: "1"})
         record = encode_record(
@@ -251,6 +254,20 @@ class TestBatches:
         )
         with pytest.raises(BatchError, match=f"{name}, which belongs to the broker"):
             self.check(record)
+
+    def test_a_half_message_says_so_in_its_flag_and_in_its_properties(self) -> None:
+        for properties, sys_flag in (({"TRAN_MSG": "true"}, 0), ({}, 1 << 2)):
+            record = encode_record(
+                topic=b"orders",
+                body=b"b",
+                properties=encode_properties(properties),
+                queue_id=1,
+                born_timestamp_ms=1,
+                born_ip=BORN_IP,
+                sys_flag=sys_flag,
+            )
+            with pytest.raises((BatchError, HalfError), match="TRAN_MSG"):
+                half_batch(check_batch("orders", 1, 1, record, BODY_BYTES_MAX), store_ms=1)
 
     def test_a_tag_may_stand_anywhere_among_the_properties(self) -> None:
         for record in (RECORD, producer_record("orders", b"b", queue_id=1, tag="created")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -14,7 +13,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.long_polling import SUSPEND_MS_MAX
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.testing import broker_options, incoming, produce, read_all, running_broker
+from mq_broker.testing import RecordingSession, broker_options, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import SCHEDULE_TOPIC, IllegalNameError, dlq_topic, retry_topic
 from mqproto.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, decode_properties
@@ -204,14 +203,6 @@ class TestSendBack:
             code, remark = await broker.send_back.send_back(GROUP, log_offset, delay_level=0, max_reconsume_times=0)
             assert code is ResponseCode.QUERY_NOT_FOUND
             assert remark
-
-
-@dataclass(eq=False)
-class RecordingSession:
-    changed: list[str] = field(default_factory=list)
-
-    def consumer_ids_changed(self, group: str) -> None:
-        self.changed.append(group)
 
 
 class TestSessions:

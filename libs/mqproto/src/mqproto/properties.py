@@ -26,6 +26,11 @@ CRC32 = "__CRC32#"
 SCHEDULE_POSITION = "__SCHEDULE_POSITION"
 # Hourglass's own: when a delayed record is due, milliseconds since 1970.
 DUE_TIMESTAMP = "__DUE_TIMESTAMP"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+# Hourglass's own: how the transaction of an op message has ended.
+TRANSACTION_STATE = "__TRANSACTION_STATE"
+# Hourglass's own: when the first half message of a transaction was stored, milliseconds since 1970.
+HALF_TIMESTAMP = "__HALF_TIMESTAMP"
 
 KEY_SEPARATOR = " "
 
@@ -34,6 +39,7 @@ RESERVED = frozenset(
     {
         KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, PGROUP, TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
         MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION, DUE_TIMESTAMP,
+        TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, HALF_TIMESTAMP,
     }
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
 from mq_broker.core.topics import QUEUE_COUNT_MAX
+from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import BrokerOptions
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
@@ -45,6 +46,9 @@ class BrokerConfig:
     max_message_size: int = BODY_BYTES_MAX
     register_name_server_period: int = 30_000
     flush_consumer_offset_interval: int = 5_000
+    transaction_check_interval: int = 60_000
+    transaction_time_out: int = 6_000
+    transaction_check_max: int = 15
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -55,6 +59,9 @@ class BrokerConfig:
         self._check_range("maxMessageSize", self.max_message_size, 1, BODY_BYTES_MAX)
         self._check_range("registerNameServerPeriod", self.register_name_server_period, 100, 60_000)
         self._check_range("flushConsumerOffsetInterval", self.flush_consumer_offset_interval, 10, 600_000)
+        self._check_range("transactionCheckInterval", self.transaction_check_interval, 100, 3_600_000)
+        self._check_range("transactionTimeOut", self.transaction_time_out, 0, 3_600_000)
+        self._check_range("transactionCheckMax", self.transaction_check_max, 1, 1_000)
         self._check_range(
             "mappedFileSizeCommitLog", self.mapped_file_size_commit_log, COMMIT_LOG_FILE_BYTES_MIN, 1 << 31
         )
@@ -88,6 +95,9 @@ class BrokerConfig:
             default_topic_queue_count=self.default_topic_queue_nums,
             body_size_max=self.max_message_size,
             flush_consumer_offset_interval_ms=self.flush_consumer_offset_interval,
+            transactions=TransactionOptions(
+                self.transaction_check_interval, self.transaction_time_out, self.transaction_check_max
+            ),
         )
 
     def store_options(self, port: int) -> StoreOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -14,8 +15,8 @@ from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_properties
-from mqproto.record import Record, encode_record, iter_records, pack_ip
+from mqproto.properties import DELAY, KEYS, PGROUP, TAGS, TRAN_MSG, UNIQ_KEY, encode_properties
+from mqproto.record import FLAG_TRANSACTION_PREPARED, Record, decode_record, encode_record, iter_records, pack_ip
 from osenv import Disk, SimClock
 
 STORE_ROOT = Path("/store")
@@ -45,6 +46,35 @@ def incoming(
     """A batch of messages that differ in their bodies."""
     records = [producer_record(topic, body, queue_id=queue_id, tag=tag, delay_level=delay_level) for body in bodies]
     return IncomingBatch(topic, queue_id, len(records), b"".join(records))
+
+
+def half(topic: str, body: bytes, transaction_id: str, *, group: str = "shop", queue_id: int = 0) -> IncomingBatch:
+    """A half message as a transaction producer sends it."""
+    properties = {UNIQ_KEY: transaction_id, TRAN_MSG: "true", PGROUP: group, TAGS: "created"}
+    record = encode_record(
+        topic=topic.encode(),
+        body=body,
+        properties=encode_properties(properties),
+        queue_id=queue_id,
+        born_timestamp_ms=1,
+        born_ip=BORN_IP,
+        sys_flag=FLAG_TRANSACTION_PREPARED,
+    )
+    return IncomingBatch(topic, queue_id, 1, record)
+
+
+@dataclass(eq=False)
+class RecordingSession:
+    """A client that remembers what it was told."""
+
+    changed: list[str] = field(default_factory=list)
+    checks: list[tuple[str, str, Record]] = field(default_factory=list)
+
+    def consumer_ids_changed(self, group: str) -> None:
+        self.changed.append(group)
+
+    def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
+        self.checks.append((producer_group, transaction_id, decode_record(record)))
 
 
 def store_options(

@@ -99,4 +99,3 @@ async def serve(config: NamesrvConfig) -> int:
         return 1
     scan.cancel()
     return 0
-

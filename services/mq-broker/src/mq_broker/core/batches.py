@@ -16,11 +16,14 @@ from mqproto.properties import (
     CRC32,
     DELAY,
     DUE_TIMESTAMP,
+    HALF_TIMESTAMP,
     REAL_QID,
     REAL_TOPIC,
     SCHEDULE_POSITION,
     TAGS,
     TRAN_MSG,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_STATE,
     PropertiesError,
     decode_properties,
 )
@@ -33,6 +36,7 @@ from mqproto.record import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
     FLAG_TRANSACTION_MASK,
+    FLAG_TRANSACTION_PREPARED,
     MESSAGE_MAGIC,
     OFFSETS,
     OFFSETS_AT,
@@ -45,15 +49,24 @@ CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (MISSION S3)
 
 # size, magic, body CRC, queue id, sysflag, body size; the x's are what a check does not need
 _CHECKED_HEAD = Struct(">iiii20xi44xi")
-_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6 | FLAG_TRANSACTION_MASK
+_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 
 # Properties that need no second look: well-formed, none that the broker acts on, the empty CRC last; group 1: the tag.
 _PLAIN_PROPERTIES = re.compile(
     rb"(?:TAGS\x01([^\x01\x02]*+)\x02"
-    rb"|(?!DELAY\x01|TRAN_MSG\x01|REAL_|__)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+" + re.escape(CRC_PLACEHOLDER)
+    rb"|(?!DELAY\x01|TRAN|REAL_|__)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+" + re.escape(CRC_PLACEHOLDER)
 )
-_BROKER_PROPERTIES = (TRAN_MSG, REAL_TOPIC, REAL_QID, SCHEDULE_POSITION, DUE_TIMESTAMP, CRC32)
+_BROKER_PROPERTIES = (
+    REAL_TOPIC,
+    REAL_QID,
+    SCHEDULE_POSITION,
+    DUE_TIMESTAMP,
+    TRANSACTION_STATE,
+    TRANSACTION_CHECK_TIMES,
+    HALF_TIMESTAMP,
+    CRC32,
+)
 
 
 class BatchError(ValueError):
@@ -73,6 +86,7 @@ class Batch:
     sizes: list[int]
     tags_codes: list[int]
     delay_level: int = 0
+    prepared: bool = False  # a half message
 
     @property
     def count(self) -> int:
@@ -85,6 +99,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
     sizes: list[int] = []
     codes: list[int] = []
     levels: set[int] = set()
+    prepared = False
     at, end, view = 0, len(records), memoryview(records)
     while at < end:
         if end - at < RECORD_BYTES_MIN:
@@ -103,8 +118,12 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
             raise BatchError(f"record {len(sizes)} does not name the batch's topic {topic!r} and queue {queue_id}")
         if int.from_bytes(records[properties_at - 2 : properties_at], "big") != record_end - properties_at:
             raise BatchError(f"record {len(sizes)}: the length of its properties does not fit its size {size}")
-        if sys_flag & _SYS_FLAGS_REFUSED:
-            raise BatchError(f"record {len(sizes)}: sysflag 0x{sys_flag:X} asks for IPv6 or for a transaction")
+        transaction = sys_flag & FLAG_TRANSACTION_MASK
+        if sys_flag & _SYS_FLAGS_REFUSED or transaction not in (0, FLAG_TRANSACTION_PREPARED):
+            raise BatchError(
+                f"record {len(sizes)}: sysflag 0x{sys_flag:X} asks for IPv6, or for the end of a transaction"
+            )
+        prepared |= transaction != 0
         if zlib.crc32(view[at + BODY_AT : topic_at]) & CRC_MASK != body_crc:
             raise BatchError(f"record {len(sizes)}: the body does not match its CRC; it was damaged on its way")
         plain = _PLAIN_PROPERTIES.fullmatch(records, properties_at, record_end)
@@ -114,7 +133,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
             tag = plain[1]
             codes.append(java_string_hash(tag.decode()) if tag else 0)
         else:
-            level, tag_text = _look_closer(len(sizes), properties)
+            level, tag_text = _look_closer(len(sizes), properties, prepared=transaction != 0)
             levels.add(level)
             codes.append(java_string_hash(tag_text))
         sizes.append(size)
@@ -123,7 +142,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
         raise BatchError(f"the batch says {count} records and holds {len(sizes)}")
     if len(levels) > 1:
         raise BatchError(f"the batch mixes the delay levels {sorted(levels)}; a batch has one")
-    return Batch(topic, queue_id, bytearray(records), sizes, codes, levels.pop())
+    return Batch(topic, queue_id, bytearray(records), sizes, codes, levels.pop(), prepared)
 
 
 def patch_batch(
@@ -151,7 +170,7 @@ def _text(number: int, properties: bytes) -> str:
         raise BatchError(f"record {number}: the properties are not UTF-8 at byte {error.start}") from None
 
 
-def _look_closer(number: int, properties: str) -> tuple[int, str]:
+def _look_closer(number: int, properties: str, *, prepared: bool) -> tuple[int, str]:
     """The delay level and the tag of properties that are not plain, or the reason why they are refused."""
     body, placeholder = properties[:-CRC_BYTES], properties[-CRC_BYTES:]
     if placeholder.encode() != CRC_PLACEHOLDER or (body and not body.endswith("\x02")):
@@ -163,6 +182,8 @@ def _look_closer(number: int, properties: str) -> tuple[int, str]:
     for name in _BROKER_PROPERTIES:
         if name in values:
             raise BatchError(f"record {number} has the property {name}, which belongs to the broker")
+    if TRAN_MSG in values and not prepared:
+        raise BatchError(f"record {number} has the property {TRAN_MSG} and not the prepared bit in its sysflag")
     level = values.get(DELAY, "0")
     if not level.isascii() or not level.isdigit() or len(level) > 3:
         raise BatchError(f"record {number}: the delay level {level!r} is not a whole number from 0 up")

@@ -37,17 +37,16 @@ class GroupMembers(Generic[S]):
 
     _clients: dict[str, _Client[S]] = field(default_factory=dict)
     _consumers: dict[str, set[str]] = field(default_factory=dict)
+    _producers: dict[str, set[str]] = field(default_factory=dict)
 
     def heartbeat(self, groups: ClientGroups, session: S, now_ms: int) -> set[str]:
         """A client says that it lives, through `session`; the newest session of a client id is the one that counts."""
         known = self._clients.get(groups.client_id)
-        before = known.groups.consumer_groups if known else frozenset()
+        before = known.groups if known else ClientGroups(groups.client_id)
         self._clients[groups.client_id] = _Client(groups, session, now_ms)
-        for group in before - groups.consumer_groups:
-            self._remove(group, groups.client_id)
-        for group in groups.consumer_groups - before:
-            self._consumers.setdefault(group, set()).add(groups.client_id)
-        return set(before ^ groups.consumer_groups)
+        _move(self._producers, groups.client_id, before.producer_groups, groups.producer_groups)
+        _move(self._consumers, groups.client_id, before.consumer_groups, groups.consumer_groups)
+        return set(before.consumer_groups ^ groups.consumer_groups)
 
     def leave(self, client_id: str, session: S) -> set[str]:
         """This session has ended; a newer session of the same client is not touched by it."""
@@ -55,8 +54,8 @@ class GroupMembers(Generic[S]):
         if client is None or client.session is not session:
             return set()
         del self._clients[client_id]
-        for group in client.groups.consumer_groups:
-            self._remove(group, client_id)
+        _move(self._producers, client_id, client.groups.producer_groups, frozenset())
+        _move(self._consumers, client_id, client.groups.consumer_groups, frozenset())
         return set(client.groups.consumer_groups)
 
     def expire(self, now_ms: int) -> set[str]:
@@ -75,8 +74,17 @@ class GroupMembers(Generic[S]):
         """The sessions of each group's members."""
         return {group: [self._clients[id_].session for id_ in self.consumer_ids(group)] for group in groups}
 
-    def _remove(self, group: str, client_id: str) -> None:
-        members = self._consumers[group]
+    def producer_sessions(self, group: str) -> list[S]:
+        """The sessions of the producer group's members."""
+        return [self._clients[id_].session for id_ in sorted(self._producers.get(group, ()))]
+
+
+def _move(table: dict[str, set[str]], client_id: str, before: frozenset[str], now: frozenset[str]) -> None:
+    """Take the client out of the groups that it has left, and into those that it has joined."""
+    for group in before - now:
+        members = table[group]
         members.discard(client_id)
         if not members:
-            del self._consumers[group]
+            del table[group]
+    for group in now - before:
+        table.setdefault(group, set()).add(client_id)

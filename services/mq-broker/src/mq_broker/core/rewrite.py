@@ -7,8 +7,6 @@ where it belongs, so that the log alone rebuilds everything around it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mq_broker.core.batches import Batch
 from mq_broker.core.delay_levels import DelayLevels
 from mqproto.java_hash import java_string_hash
@@ -32,7 +30,16 @@ from mqproto.record import Record, encode_record, iter_records, pack_ip
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
 
 
-def rewrite(record: Record, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> bytes:
+def rewrite(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    reconsume_times: int,
+    *,
+    sys_flag: int | None = None,
+    prepared_transaction_offset: int = 0,
+) -> bytes:
     """The same message as a new record. Raises RecordError when the properties do not fit any more."""
     return encode_record(
         topic=topic.encode(),
@@ -43,8 +50,9 @@ def rewrite(record: Record, topic: str, queue_id: int, properties: dict[str, str
         born_ip=pack_ip(record.born_host[0]),
         born_port=record.born_host[1],
         flag=record.flag,
-        sys_flag=record.sys_flag,
+        sys_flag=record.sys_flag if sys_flag is None else sys_flag,
         reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
     )
 
 
@@ -57,7 +65,8 @@ def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
         rewrite(record, SCHEDULE_TOPIC, level - 1, decode_properties(record.properties) | own, record.reconsume_times)
         for record in iter_records(bytes(batch.buffer))
     ]
-    return _batch(SCHEDULE_TOPIC, level - 1, records, [due_ms] * batch.count)
+    sizes = [len(data) for data in records]
+    return Batch(SCHEDULE_TOPIC, level - 1, bytearray().join(records), sizes, [due_ms] * batch.count)
 
 
 def deliver_record(record: Record, level: int) -> Batch:
@@ -68,7 +77,7 @@ def deliver_record(record: Record, level: int) -> Batch:
     properties.pop(DUE_TIMESTAMP, None)
     properties |= {WAIT: "false", SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
     data = rewrite(record, topic, queue_id, properties, record.reconsume_times)
-    return _batch(topic, queue_id, [data], [tag_code(properties)])
+    return single_record_batch(topic, queue_id, data, tag_code(properties))
 
 
 def retry_batch(record: Record, group: str, *, delay_level: int, reconsume_times_max: int) -> Batch:
@@ -85,7 +94,12 @@ def retry_batch(record: Record, group: str, *, delay_level: int, reconsume_times
         level, topic = delay_level or RETRY_LEVEL_BASE + times, retry_topic(group)
         properties[DELAY] = str(level)
     data = rewrite(record, topic, 0, properties, times + 1)
-    return _batch(topic, 0, [data], [tag_code(properties)], level)
+    return single_record_batch(topic, 0, data, tag_code(properties), level)
+
+
+def single_record_batch(topic: str, queue_id: int, data: bytes, tags_code: int, delay_level: int = 0) -> Batch:
+    """A batch of one record of the broker's own making."""
+    return Batch(topic, queue_id, bytearray(data), [len(data)], [tags_code], delay_level)
 
 
 def tag_code(properties: dict[str, str]) -> int:
@@ -108,8 +122,3 @@ def schedule_position(record: Record) -> tuple[int, int] | None:
         return None
     level, _, offset = value.partition(":")
     return int(level), int(offset)
-
-
-def _batch(topic: str, queue_id: int, records: list[bytes], tags_codes: Iterable[int], delay_level: int = 0) -> Batch:
-    sizes = [len(record) for record in records]
-    return Batch(topic, queue_id, bytearray().join(records), sizes, list(tags_codes), delay_level)

@@ -12,8 +12,11 @@ from typing import Any
 
 from mqproto.codes import Permission
 from mqproto.names import (
+    CHECK_MAX_TIMES_TOPIC,
     DEFAULT_TOPIC,
     DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
@@ -57,6 +60,8 @@ class TopicTable:
         self.data_version = 0
         self.on_change: Callable[[], None] = lambda: None  # called after every change
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
+        for topic in (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
+            self._put(TopicConfig(topic, 1, 1))
         if auto_create:
             perm = Permission.READ_WRITE | Permission.INHERIT
             self._put(TopicConfig(DEFAULT_TOPIC, default_queue_count, default_queue_count, perm))

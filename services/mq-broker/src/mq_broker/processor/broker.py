@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mq_broker.core.broker_time import BrokerTime
@@ -19,16 +19,20 @@ from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.rewrite import schedule_position
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.core.transaction_scan import TransactionScan
+from mq_broker.core.transactions import TransactionOptions, TransactionTable
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.offsets import Offsets
 from mq_broker.processor.producing import Producing
 from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Sessions
+from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import BODY_BYTES_MAX, Record
-from osenv import Clock, Disk
+from osenv import Clock, Disk, Rng, SystemRng
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +51,17 @@ class BrokerOptions:
     default_topic_queue_count: int = 4
     body_size_max: int = BODY_BYTES_MAX
     flush_consumer_offset_interval_ms: int = 5_000
+    transactions: TransactionOptions = field(default_factory=TransactionOptions)
 
 
 class Broker:
     """One broker. Create, `open`, `run` until it is cancelled, `close`; all on one event loop."""
 
-    def __init__(self, disk: Disk, clock: Clock, options: BrokerOptions, store_options: StoreOptions) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, options: BrokerOptions, store_options: StoreOptions, rng: Rng | None = None
+    ) -> None:
         self.options = options
+        self._rng = rng or SystemRng()
         self._clock = clock
         self.boot_timestamp_ms = clock.wall_ms()
         self.topics = TopicTable(
@@ -64,6 +72,8 @@ class Broker:
         self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
         self.consumer_offsets = ConsumerOffsets()
         self.delay_progress = DelayProgress()
+        self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
+        self.transaction_scan = TransactionScan(self.transaction_table)
         self.store = MessageStore(
             disk,
             clock,
@@ -73,7 +83,12 @@ class Broker:
                 "subscriptionGroup.json": self.groups,
                 CONSUMER_OFFSETS: self.consumer_offsets,
                 "delayOffset.json": self.delay_progress,
+                "transactionOffset.json": self.transaction_scan,
             },
+        )
+        self.transaction_scan.ends = lambda: (
+            self.store.queue_bounds(HALF_TOPIC, 0)[1],
+            self.store.queue_bounds(OP_HALF_TOPIC, 0)[1],
         )
 
     async def open(self) -> None:
@@ -87,12 +102,28 @@ class Broker:
         self.time = BrokerTime(
             wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms
         )
+        self.sessions = Sessions(self.topics, self.groups, self.time, self._clock)
+        self.transactions = Transactions(
+            self.store,
+            self.transaction_table,
+            self.sessions,
+            self.time,
+            self._clock,
+            self._rng,
+            self.options.transactions,
+        )
+        await self.store.flusher.flush()  # what was found becomes readable
+        await self.transactions.rebuild(self.transaction_scan)
         self.producing = Producing(
-            self.store, self.topics, self.options.delay_levels, self.time, self.options.body_size_max
+            self.store,
+            self.topics,
+            self.options.delay_levels,
+            self.transactions,
+            self.time,
+            self.options.body_size_max,
         )
         self.pulling = Pulling(self.store, self.topics, self.groups)
         self.long_polling = LongPolling(self.pulling, self._clock)
-        self.sessions = Sessions(self.topics, self.groups, self.time, self._clock)
         self.send_back = SendBack(self.producing, self.topics, self.groups)
         self.offsets = Offsets(self.store, self.topics, self.consumer_offsets)
         self.delay = DelayService(
@@ -105,6 +136,7 @@ class Broker:
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             self.delay.run,
             self.sessions.expire_forever,
+            self.transactions.check_forever,
             self._checkpoint_forever,
             self._persist_offsets_forever,
         )

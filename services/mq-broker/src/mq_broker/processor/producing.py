@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from mq_broker.core.batches import Batch, BatchError, check_batch
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
+from mq_broker.processor.transactions import Transactions
 from mq_broker.store.errors import StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
@@ -49,6 +51,7 @@ class Producing:
     store: MessageStore
     topics: TopicTable
     levels: DelayLevels
+    transactions: Transactions
     time: BrokerTime
     body_size_max: int
 
@@ -84,6 +87,7 @@ class Producing:
         self.store.put(delayed, store_ms)
 
     def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | BatchOutcome:
+        """The batch as it goes into the log, or why it does not."""
         topic, queue_id = incoming.topic, incoming.queue_id
         try:
             config = self.topics.get_or_create(topic)
@@ -101,9 +105,11 @@ class Producing:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         try:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
-            if batch.delay_level:
+            if batch.prepared:
+                batch = half_batch(batch, store_ms)
+            elif batch.delay_level:
                 batch = schedule_batch(batch, self.levels, store_ms)
-        except (BatchError, PropertiesError, RecordError) as error:
+        except (BatchError, HalfError, PropertiesError, RecordError) as error:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if len(batch.buffer) > self.store.run_bytes_max:
             remark = f"the batch takes {len(batch.buffer)} bytes; a commit-log file takes {self.store.run_bytes_max}"
@@ -119,4 +125,7 @@ class Producing:
             return [BatchOutcome(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))] * len(batches)
         except StoreError as error:
             return [BatchOutcome(ResponseCode.SYSTEM_ERROR, str(error))] * len(batches)
+        for batch in batches:
+            if batch.prepared:
+                self.transactions.prepared(batch)
         return [BatchOutcome(ResponseCode.SUCCESS, "", r.base_queue_offset, r.base_log_offset) for r in results]

@@ -28,6 +28,9 @@ class Session(Protocol):
     def consumer_ids_changed(self, group: str) -> None:
         """Tell the client that members of the group came or went."""
 
+    def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
+        """Ask the client what has become of the transaction; it answers by ending it."""
+
 
 @dataclass
 class Sessions:

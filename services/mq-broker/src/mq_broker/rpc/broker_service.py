@@ -10,6 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
+from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
 from mq_broker.processor.producing import BatchOutcome
@@ -170,6 +171,24 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         low, high = self._broker.store.queue_bounds(topic, queue_id)
         return pb.GetQueueOffsetsResponse(min_offset=low, max_offset=high)
 
+    # ---------------------------------------------------------------------------------------- transactions
+
+    async def EndTransaction(  # noqa: N802
+        self, request: pb.EndTransactionRequest, context: Any
+    ) -> pb.EndTransactionResponse:
+        try:
+            state = TransactionState(request.state)
+        except ValueError:
+            await _refuse(context, f"{request.state} is no transaction state; allowed are 0, 1 and 2")
+        ended = await self._broker.transactions.end(
+            request.producer_group, request.transaction_id, state, from_check=request.from_check
+        )
+        return pb.EndTransactionResponse(
+            code=ended.code,  # type: ignore[arg-type]
+            remark=ended.remark,
+            outcome=ended.outcome,  # type: ignore[arg-type]
+        )
+
 
 class _BadRequestError(ValueError):
     """A request on a stream that makes no sense."""
@@ -180,6 +199,10 @@ class _Session:
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
+
+    def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
+        check = pb.CheckTransaction(producer_group=producer_group, transaction_id=transaction_id, record=record)
+        self._replies.put(pb.SessionResponse(check_transaction=check))
 
     def consumer_ids_changed(self, group: str) -> None:
         self._replies.put(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))

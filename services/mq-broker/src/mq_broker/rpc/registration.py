@@ -7,6 +7,7 @@ that cannot be reached troubles nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -120,7 +121,8 @@ class _Link:
             while True:
                 request = self._registration.request()
                 self.beat.clear()
-                await call.write(request)
+                with contextlib.suppress(asyncio.InvalidStateError):  # the stream has ended; the read says how
+                    await call.write(request)
                 response = await call.read()
                 if response is grpc.aio.EOF:
                     log.warning("name server %s has ended the registration", self._address)

@@ -15,7 +15,9 @@ from osenv import Disk
 class State(Protocol):
     """Something that is kept as one JSON document."""
 
-    data_version: int
+    @property
+    def data_version(self) -> int:
+        """Grows with every change."""
 
     def to_json(self) -> dict[str, Any]:
         """The document."""

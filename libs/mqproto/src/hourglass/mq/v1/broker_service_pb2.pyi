@@ -75,6 +75,28 @@ CONSUME_FROM_FIRST_OFFSET: ConsumeFromWhere.ValueType  # 1
 CONSUME_FROM_TIMESTAMP: ConsumeFromWhere.ValueType  # 2
 Global___ConsumeFromWhere: _TypeAlias = ConsumeFromWhere  # noqa: Y015
 
+class _TransactionState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TransactionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TransactionState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOW: _TransactionState.ValueType  # 0
+    COMMIT_MESSAGE: _TransactionState.ValueType  # 1
+    ROLLBACK_MESSAGE: _TransactionState.ValueType  # 2
+
+class TransactionState(_TransactionState, metaclass=_TransactionStateEnumTypeWrapper):
+    """------------------------------------------------------------------------------------------------------ transactions
+
+    A half message is produced like any other, in a batch of its own, with the properties TRAN_MSG=true and PGROUP (the
+    producer group) and the prepared bit in its sysflag. Its UNIQ_KEY is the transaction id.
+    """
+
+UNKNOW: TransactionState.ValueType  # 0
+COMMIT_MESSAGE: TransactionState.ValueType  # 1
+ROLLBACK_MESSAGE: TransactionState.ValueType  # 2
+Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
+
 @_typing.final
 class RecordBatch(_message.Message):
     """---------------------------------------------------------------------------------------------------------- produce
@@ -533,26 +555,58 @@ class ConsumerIdsChanged(_message.Message):
 Global___ConsumerIdsChanged: _TypeAlias = ConsumerIdsChanged  # noqa: Y015
 
 @_typing.final
+class CheckTransaction(_message.Message):
+    """What has become of this transaction? Answered by EndTransaction with from_check."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    transaction_id: _builtins.str
+    record: _builtins.bytes
+    """The half message as it would be delivered: one record, under its own topic and queue."""
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        transaction_id: _builtins.str = ...,
+        record: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_group", b"producer_group", "record", b"record", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckTransaction: _TypeAlias = CheckTransaction  # noqa: Y015
+
+@_typing.final
 class SessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_ACK_FIELD_NUMBER: _builtins.int
     CONSUMER_IDS_CHANGED_FIELD_NUMBER: _builtins.int
+    CHECK_TRANSACTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat_ack(self) -> Global___HeartbeatAck: ...
     @_builtins.property
     def consumer_ids_changed(self) -> Global___ConsumerIdsChanged: ...
+    @_builtins.property
+    def check_transaction(self) -> Global___CheckTransaction: ...
     def __init__(
         self,
         *,
         heartbeat_ack: Global___HeartbeatAck | None = ...,
         consumer_ids_changed: Global___ConsumerIdsChanged | None = ...,
+        check_transaction: Global___CheckTransaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -805,3 +859,60 @@ class GetQueueOffsetsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetQueueOffsetsResponse: _TypeAlias = GetQueueOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class EndTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FROM_CHECK_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    transaction_id: _builtins.str
+    state: Global___TransactionState.ValueType
+    from_check: _builtins.bool
+    """Whether this answers a CheckTransaction."""
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        transaction_id: _builtins.str = ...,
+        state: Global___TransactionState.ValueType = ...,
+        from_check: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_check", b"from_check", "producer_group", b"producer_group", "state", b"state", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionRequest: _TypeAlias = EndTransactionRequest  # noqa: Y015
+
+@_typing.final
+class EndTransactionResponse(_message.Message):
+    """QUERY_NOT_FOUND for a transaction that this broker does not know (any more)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    outcome: Global___TransactionState.ValueType
+    """How the transaction has ended: by this request, or by an earlier one. UNKNOW while it is open."""
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        outcome: Global___TransactionState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "outcome", b"outcome", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015

@@ -84,6 +84,11 @@ class BrokerServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.FromString,
                 _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/EndTransaction',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServiceServicer:
@@ -156,6 +161,13 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndTransaction(self, request, context):
+        """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -208,6 +220,11 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.GetQueueOffsets,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -480,6 +497,33 @@ class BrokerService:
             '/hourglass.mq.v1.BrokerService/GetQueueOffsets',
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/EndTransaction',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

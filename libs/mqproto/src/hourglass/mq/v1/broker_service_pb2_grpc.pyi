@@ -48,6 +48,8 @@ class BrokerServiceStub:
     QueryConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]
     UpdateConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]
     GetQueueOffsets: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]
+    EndTransaction: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]
+    """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
 
 @_typing.type_check_only
 class BrokerServiceAsyncStub(BrokerServiceStub):
@@ -69,6 +71,8 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     QueryConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]  # type: ignore[assignment]
     UpdateConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]  # type: ignore[assignment]
     GetQueueOffsets: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]  # type: ignore[assignment]
+    EndTransaction: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]  # type: ignore[assignment]
+    """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
 
 class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -147,5 +151,13 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_service_pb2.GetQueueOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_service_pb2.GetQueueOffsetsResponse, _abc.Awaitable[_broker_service_pb2.GetQueueOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def EndTransaction(
+        self,
+        request: _broker_service_pb2.EndTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.EndTransactionResponse, _abc.Awaitable[_broker_service_pb2.EndTransactionResponse]]:
+        """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
 
 def add_BrokerServiceServicer_to_server(servicer: BrokerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

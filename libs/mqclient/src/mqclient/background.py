@@ -1,0 +1,79 @@
+"""Background tasks with an owner.
+
+Invariants: after `close` no task of this owner is left; an exception that nobody expected is always logged, with its
+trace, and never ends a periodic task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from osenv import Clock
+from osenv.clock import timeout
+
+logger = logging.getLogger("mqclient.background")
+
+
+class BackgroundTasks:
+    """Starts tasks, keeps them alive, and cancels what still runs when it is closed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
+        """Run `coroutine` as a task called `name`; with `awaited`, somebody awaits it and hears of its errors."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._answered if awaited else self._finished)
+        return task
+
+    def start_periodic(
+        self, action: Callable[[], Awaitable[object]], *, first_delay_s: float, interval_s: float, name: str
+    ) -> asyncio.Task[Any]:
+        """Run `action` after `first_delay_s` and then with `interval_s` between two runs."""
+        return self.start(self._repeat(action, first_delay_s, interval_s, name), name)
+
+    async def close(self) -> None:
+        """Cancel everything and wait until it has ended."""
+        current = asyncio.current_task()
+        while others := [task for task in self._tasks if task is not current]:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _repeat(
+        self, action: Callable[[], Awaitable[object]], first_delay_s: float, interval_s: float, name: str
+    ) -> None:
+        await self._clock.sleep(first_delay_s)
+        while True:
+            try:
+                await action()
+            except Exception:
+                logger.exception("%s failed; it runs again in %.3f s", name, interval_s)
+            await self._clock.sleep(interval_s)
+
+    def _answered(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, because those who awaited it may all have given up meanwhile
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the background task %s ended with an error", task.get_name(), exc_info=error)
+
+
+async def wait_event(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
+    """Wait until `event` is set, for at most `seconds`, and say whether it is. Clears nothing."""
+    if event.is_set():
+        return True
+    try:
+        async with timeout(clock, seconds):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True

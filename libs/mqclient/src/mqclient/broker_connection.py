@@ -1,0 +1,43 @@
+"""Everything that goes to one broker: a channel for streams, and a second one for unary calls (DESIGN.md, "The wire").
+
+Invariant: no held poll and no slow stream can block a unary call, because the two share no connection.
+"""
+
+from __future__ import annotations
+
+from mqclient.background import BackgroundTasks
+from mqclient.client_config import ClientConfig
+from mqclient.consumer.poll_stream import PollStream
+from mqclient.producer.produce_stream import ProduceStream
+from mqclient.session import Session, SessionHandler
+from mqclient.transport import Method, Transport
+from mqclient.transport.base import RequestT, ResponseT
+
+
+class BrokerConnection:
+    """Made when a broker's address is first met; the session is separate, because only known masters get one."""
+
+    def __init__(self, address: str, transport: Transport, config: ClientConfig, handler: SessionHandler) -> None:
+        self.address = address
+        self._config = config
+        self._tasks = BackgroundTasks(transport.clock)
+        self._stream_channel = transport.open_channel(address)
+        self._unary_channel = transport.open_channel(address)
+        self.produce = ProduceStream(address, self._stream_channel, transport.clock, self._tasks)
+        self.poll = PollStream(address, self._stream_channel, transport.clock, self._tasks)
+        self.session = Session(address, self._stream_channel, handler, config, transport.clock)
+
+    async def unary(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+    ) -> ResponseT:
+        """One call on the second channel, by default within `request_timeout_s`."""
+        return await self._unary_channel.unary(method, request, timeout_s or self._config.request_timeout_s)
+
+    async def close(self) -> None:
+        """Say goodbye, fail what is unanswered, leave nothing behind."""
+        await self.session.close()
+        self.produce.close()
+        self.poll.close()
+        await self._tasks.close()
+        await self._stream_channel.close()
+        await self._unary_channel.close()

@@ -1,0 +1,99 @@
+"""The long polls of all queues of one broker, on one stream (MISSION C7).
+
+Invariants: every poll ends: with an answer, an error, or when its caller is cancelled, and then the broker is told to
+forget it. Only the writer task touches the stream, so that a cancelled caller cannot break the polls of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from functools import partial
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.background import BackgroundTasks
+from mqclient.errors import ConnectionLostError, RequestTimeoutError
+from mqclient.request_stream import RequestStream
+from mqclient.transport import Channel
+from mqclient.transport.methods import POLL
+from osenv import Clock
+from osenv.clock import timeout
+
+Waiter = asyncio.Future[broker_pb.PollResponse]
+
+
+class PollStream:
+    """The Poll stream to `address`."""
+
+    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
+        self._address = address
+        self._clock = clock
+        self._tasks = tasks
+        self._stream = RequestStream(address, channel, POLL, lambda response: response.poll_id, tasks)
+        self._poll_ids = itertools.count(1)
+        self._outbox: deque[tuple[broker_pb.PollRequest, Waiter | None]] = deque()
+        self._wake = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._waiters: set[Waiter] = set()
+        self._closed = False
+
+    async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
+        """The broker's answer, which it may hold back for `suspend_s`.
+
+        Raises RequestTimeoutError after `guard_s` without an answer, or what the transport raised.
+        """
+        poll_id = next(self._poll_ids)
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        suspend_ms = int(suspend_s * 1000)
+        self._put(broker_pb.PollRequest(poll_id=poll_id, pull=request, suspend_timeout_ms=suspend_ms), waiter)
+        self._waiters.add(waiter)
+        try:
+            async with timeout(self._clock, guard_s):
+                return (await waiter).pull
+        except TimeoutError:
+            self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
+            raise RequestTimeoutError(f"{self._address} held a poll for more than {guard_s:.0f} s") from None
+        except asyncio.CancelledError:
+            self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
+            raise
+        finally:
+            self._waiters.discard(waiter)
+
+    def close(self) -> None:
+        """End every poll with ConnectionLostError."""
+        self._closed = True
+        self._stream.close()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionLostError(f"the client closed its polls to {self._address}"))
+
+    def _put(self, request: broker_pb.PollRequest, waiter: Waiter | None) -> None:
+        if self._closed:
+            return
+        self._outbox.append((request, waiter))
+        self._wake.set()
+        if self._writer is None:
+            self._writer = self._tasks.start(self._write(), f"mqclient poll {self._address}")
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                request, waiter = self._outbox.popleft()
+                if waiter is None:
+                    await self._stream.tell(request)
+                elif not waiter.done():
+                    answer = await self._stream.send(request.poll_id, request)
+                    answer.add_done_callback(partial(_hand_over, waiter))
+
+
+def _hand_over(waiter: Waiter, answer: asyncio.Future[broker_pb.PollResponse]) -> None:
+    error = answer.exception()  # asked for in any case: an error that nobody looks at would be reported as forgotten
+    if waiter.done():
+        return
+    if error is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(answer.result())

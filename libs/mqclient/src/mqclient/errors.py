@@ -1,0 +1,128 @@
+"""Every error that the client raises, in one tree, split by what the caller should do.
+
+MQClientError
+ ├─ RetryableError               nothing was stored: try again, now or later
+ │   ├─ NoRouteError             no name server answered, or no living broker has a queue for the topic
+ │   ├─ BrokerUnreachableError   there was no connection that the request could leave by
+ │   ├─ BrokerRefusedError       the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
+ │   └─ NotSentError             the time ran out before the request left
+ ├─ OutcomeUnknownError          it may be stored, it may not: trying again can store it twice
+ │   ├─ RequestTimeoutError      it left, and no answer came in time
+ │   └─ ConnectionLostError      it left, and the connection broke before the answer
+ └─ RejectedError                trying again will not help: change something first
+     ├─ MessageRejectedError     the message is not one that the queue takes
+     ├─ IllegalGroupError        the group name is not one that the queue takes
+     ├─ IllegalArgumentError     a setting, an address, or a subscription that makes no sense
+     ├─ BrokerRejectedError      the broker said no for good (NO_PERMISSION, MESSAGE_ILLEGAL, ...)
+     ├─ IllegalStateError        the producer, consumer or instance is not in a state that allows the call
+     └─ UnknownTransportError    nobody has registered the scheme of the URL
+"""
+
+from __future__ import annotations
+
+from mqproto.codes import ResponseCode
+
+
+class MQClientError(Exception):
+    """The root: whatever went wrong in the client."""
+
+
+class RetryableError(MQClientError):
+    """Nothing was stored; the same call may succeed later."""
+
+
+class NoRouteError(RetryableError):
+    """No living broker is known that could serve the topic."""
+
+
+class BrokerUnreachableError(RetryableError):
+    """The request never left, because there was no connection."""
+
+
+class NotSentError(RetryableError):
+    """The time for the call ran out before the request left."""
+
+
+class OutcomeUnknownError(MQClientError):
+    """The request left and nothing is known about what became of it."""
+
+
+class RequestTimeoutError(OutcomeUnknownError):
+    """No answer came in time."""
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection broke between request and answer."""
+
+
+class RejectedError(MQClientError):
+    """The call cannot succeed as it is."""
+
+
+class MessageRejectedError(RejectedError):
+    """The message breaks a rule; the sentence names the rule."""
+
+
+class IllegalGroupError(RejectedError):
+    """The group name breaks a rule; the sentence names the rule."""
+
+
+class IllegalArgumentError(RejectedError):
+    """An argument makes no sense; the sentence says what is allowed."""
+
+
+class IllegalStateError(RejectedError):
+    """Not now: the sentence names the state and what it allows."""
+
+
+class UnknownTransportError(RejectedError):
+    """The URL's scheme belongs to no transport that is installed."""
+
+
+class _BrokerAnswerError(MQClientError):
+    """What a broker said instead of SUCCESS."""
+
+    def __init__(self, code: int, remark: str, broker: str) -> None:
+        super().__init__(f"broker {broker} answered {code_name(code)}: {remark or 'it gave no reason'}")
+        self.code = code
+        self.remark = remark
+
+
+class BrokerRefusedError(_BrokerAnswerError, RetryableError):
+    """The broker refused, but may accept later."""
+
+
+class BrokerRejectedError(_BrokerAnswerError, RejectedError):
+    """The broker refused for a reason that stays."""
+
+
+# Codes that say "not now". TOPIC_NOT_EXIST is among them because the topic may be created at any time.
+REFUSED_FOR_NOW = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+def code_name(code: int) -> str:
+    """RocketMQ's name of a response code, or its number when it has none here."""
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return f"code {code}"
+
+
+def broker_answer_error(code: int, remark: str, broker: str) -> BrokerRefusedError | BrokerRejectedError:
+    """The error that says what the caller can do about an answer other than SUCCESS."""
+    kind = BrokerRefusedError if code in REFUSED_FOR_NOW else BrokerRejectedError
+    return kind(code, remark, broker)
+
+
+def require_success(code: int, remark: str, broker: str) -> None:
+    """Raise BrokerRefusedError or BrokerRejectedError unless `code` is SUCCESS."""
+    if code != ResponseCode.SUCCESS:
+        raise broker_answer_error(code, remark, broker)

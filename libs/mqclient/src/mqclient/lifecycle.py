@@ -1,0 +1,59 @@
+"""The life of a producer, a consumer or a client instance, as a table (MISSION L1).
+
+Invariants: the state only changes along the table; an event that the table does not have raises and changes nothing. A
+start first sets START_FAILED, so that a start that raises half-way leaves the truth behind.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mqclient.errors import IllegalStateError
+
+
+class ServiceState(Enum):
+    """RocketMQ's names."""
+
+    CREATE_JUST = "CREATE_JUST"
+    START_FAILED = "START_FAILED"
+    RUNNING = "RUNNING"
+    SHUTDOWN = "SHUTDOWN"
+
+
+class LifecycleEvent(Enum):
+    """What can happen to a service."""
+
+    START = "start"
+    STARTED = "finish its start"
+    SHUTDOWN = "shut down"
+
+
+TRANSITIONS: dict[tuple[ServiceState, LifecycleEvent], ServiceState] = {
+    (ServiceState.CREATE_JUST, LifecycleEvent.START): ServiceState.START_FAILED,
+    (ServiceState.START_FAILED, LifecycleEvent.STARTED): ServiceState.RUNNING,
+    (ServiceState.RUNNING, LifecycleEvent.SHUTDOWN): ServiceState.SHUTDOWN,
+}
+
+
+class Lifecycle:
+    """The state of the service called `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.state = ServiceState.CREATE_JUST
+
+    @property
+    def running(self) -> bool:
+        return self.state is ServiceState.RUNNING
+
+    def move(self, event: LifecycleEvent) -> None:
+        """Follow the table. Raises IllegalStateError."""
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            raise IllegalStateError(f"{self._name} cannot {event.value}: it is in state {self.state.value}")
+        self.state = following
+
+    def require_running(self) -> None:
+        """Raise IllegalStateError unless the service runs."""
+        if self.state is not ServiceState.RUNNING:
+            raise IllegalStateError(f"{self._name} is not running: it is in state {self.state.value}")

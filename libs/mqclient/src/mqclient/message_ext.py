@@ -1,0 +1,82 @@
+"""What a listener gets: a message together with where it stands and what happened to it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mqclient.message_id import offset_message_id
+from mqclient.message_queue import MessageQueue
+from mqproto.names import RETRY_PREFIX
+from mqproto.properties import KEY_SEPARATOR, KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, decode_properties
+from mqproto.record import Record
+
+
+class MessageExt:
+    """A view of one record; its parts are decoded when they are asked for."""
+
+    def __init__(self, record: Record, broker_name: str) -> None:
+        self._record = record
+        self.broker_name = broker_name
+        self.body = record.body
+        self.queue_id = record.queue_id
+        self.queue_offset = record.queue_offset
+        self.log_offset = record.log_offset
+        self.reconsume_times = record.reconsume_times
+
+    @cached_property
+    def topic(self) -> str:
+        """The topic that was sent to, also when the message comes from the group's retry topic (MISSION C12)."""
+        if self._record.topic.startswith(RETRY_PREFIX):
+            return self.properties.get(RETRY_TOPIC, self._record.topic)
+        return self._record.topic
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue that it was read from; for a retried message a queue of the retry topic."""
+        return MessageQueue(self._record.topic, self.broker_name, self.queue_id)
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """Everything that travels beside the body, the queue's own entries included."""
+        return decode_properties(self._record.properties)
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(KEYS, "").split(KEY_SEPARATOR)) if KEYS in self.properties else ()
+
+    @property
+    def flag(self) -> int:
+        return self._record.flag
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """When the producer sent it, by the producer's clock."""
+        return self._record.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """When the broker stored it, by the broker's clock."""
+        return self._record.store_timestamp_ms
+
+    @property
+    def size(self) -> int:
+        """Bytes in the commit log."""
+        return self._record.size
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id; the id by position for a message that has none."""
+        return self.properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id by position in the broker's log."""
+        host, port = self._record.store_host
+        return offset_message_id(host, port, self.log_offset)
+
+    def __repr__(self) -> str:
+        return f"<MessageExt {self.message_id} {self.message_queue} offset {self.queue_offset}>"

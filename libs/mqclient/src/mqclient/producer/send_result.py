@@ -1,0 +1,47 @@
+"""What a send came to (MISSION M10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mqclient.message_id import offset_message_id
+from mqclient.message_queue import MessageQueue
+from mqproto.address import parse_address
+from mqproto.codes import ResponseCode
+
+
+class SendStatus(Enum):
+    """RocketMQ's names. In all four cases the message is stored; all but SEND_OK say: less safe than wished."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+# By number, because that is what the wire has and what the hot path looks up.
+STATUS_OF_CODE: dict[int, SendStatus] = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(slots=True)
+class SendResult:
+    """`message_id` is the producer's unique id; `queue_offset` and `log_offset` are where the broker stored it."""
+
+    send_status: SendStatus
+    message_id: str
+    message_queue: MessageQueue
+    queue_offset: int
+    log_offset: int
+    broker_address: str
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id by position (M8); empty when the broker is reached by a name instead of an IPv4 address."""
+        host, port = parse_address(self.broker_address)
+        return offset_message_id(host, port, self.log_offset)

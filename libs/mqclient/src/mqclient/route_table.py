@@ -1,0 +1,110 @@
+"""Routes of the topics that this client has met (MISSION N6, N8).
+
+Invariants: a route stays until a newer one replaces it, so that sending goes on while every name server is down or has
+just restarted and knows nothing; one topic is asked for by one task at a time, however many sends wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mqclient.background import BackgroundTasks
+from mqclient.errors import MQClientError, NoRouteError
+from mqclient.message_queue import MessageQueue
+from mqclient.name_servers import NameServers
+from mqclient.route import MASTER_ID, TopicRoute
+from mqproto.names import DEFAULT_TOPIC
+
+logger = logging.getLogger("mqclient.route_table")
+
+
+class RouteTable:
+    """The cache, and how it is filled. `changed` is called after every route that differs from what was known."""
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        default_topic_queue_nums: int,
+        tasks: BackgroundTasks,
+        changed: Callable[[], None],
+    ) -> None:
+        self._name_servers = name_servers
+        self._default_topic_queue_nums = default_topic_queue_nums
+        self._tasks = tasks
+        self._changed = changed
+        self._routes: dict[str, TopicRoute] = {}
+        self._guesses: dict[str, TopicRoute] = {}  # of topics that do not exist yet
+        self._queries: dict[str, asyncio.Task[TopicRoute | None]] = {}
+        self._publish_queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._masters: dict[str, str] = {}
+
+    def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """What is cached for sending to `topic`: the hot path's look-up."""
+        return self._publish_queues.get(topic)
+
+    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues to send to, never empty; for a new topic on the default topic's brokers. Raises NoRouteError."""
+        queues = self._publish_queues.get(topic)
+        if queues:
+            return queues
+        if await self.refresh(topic) is None:
+            default = await self.refresh(DEFAULT_TOPIC)
+            if default is None:
+                raise NoRouteError(f"no living broker has the topic {topic!r}, and none creates topics by itself")
+            self._store(self._guesses, default.for_new_topic(topic, self._default_topic_queue_nums))
+        queues = self._publish_queues[topic]
+        if not queues:
+            raise NoRouteError(f"no queue of the topic {topic!r} can be written: not allowed, or no master lives")
+        return queues
+
+    async def subscribe_route(self, topic: str) -> TopicRoute | None:
+        """The route for reading `topic`; None when it does not exist. Raises NoRouteError when nobody answers."""
+        return self._routes.get(topic) or await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute | None:
+        """Ask a name server and remember the answer; None when the topic is not known to exist."""
+        query = self._queries.get(topic)
+        if query is None:
+            query = self._tasks.start(self._query(topic), f"mqclient route {topic}", awaited=True)
+            self._queries[topic] = query
+            query.add_done_callback(lambda _: self._queries.pop(topic, None))
+        # Shielded: the answer is everybody's, also when the caller who asked first gives up.
+        return await asyncio.shield(query)
+
+    async def refresh_all(self) -> None:
+        """Ask for every topic of the cache anew; topics that were guessed may exist by now."""
+        for topic in {*self._routes, *self._guesses}:
+            try:
+                await self.refresh(topic)
+            except MQClientError as error:
+                logger.warning("the route of %s could not be refreshed, the old one stays: %s", topic, error)
+
+    def master_address(self, broker_name: str) -> str | None:
+        """Where the broker's master listens, as far as any cached route says."""
+        return self._masters.get(broker_name)
+
+    def master_addresses(self) -> set[str]:
+        return set(self._masters.values())
+
+    async def _query(self, topic: str) -> TopicRoute | None:
+        route = await self._name_servers.query_route(topic)
+        if route is None:
+            return self._routes.get(topic)
+        self._guesses.pop(topic, None)
+        self._store(self._routes, route)
+        return route
+
+    def _store(self, into: dict[str, TopicRoute], route: TopicRoute) -> None:
+        if into.get(route.topic) == route:
+            return
+        into[route.topic] = route
+        self._publish_queues[route.topic] = route.publish_queues()
+        self._masters = {
+            name: addresses[MASTER_ID]
+            for known in (*self._guesses.values(), *self._routes.values())
+            for name, addresses in known.brokers.items()
+            if MASTER_ID in addresses
+        }
+        self._changed()

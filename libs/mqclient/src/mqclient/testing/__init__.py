@@ -1,0 +1,24 @@
+"""A cluster in memory for tests of the client: it can be told to fail, to hold its answers, and to break streams.
+
+    cluster = FakeCluster("shop")
+    broker = cluster.add_broker("broker-a")
+    async with Producer("group", cluster.url) as producer: ...
+
+The clock is a SimClock: nothing waits for real. A broker with a real store in memory is `memory://`, not this.
+"""
+
+from mqclient.testing.consuming import RecordingListener, consumer_of
+from mqclient.testing.fake_broker import FakeBroker
+from mqclient.testing.fake_channel import FakeChannel, FakeStream
+from mqclient.testing.fake_cluster import FakeCluster, FakeTransport, open_transport
+
+__all__ = [
+    "FakeBroker",
+    "FakeChannel",
+    "FakeCluster",
+    "FakeStream",
+    "FakeTransport",
+    "RecordingListener",
+    "consumer_of",
+    "open_transport",
+]

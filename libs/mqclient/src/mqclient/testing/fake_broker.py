@@ -1,0 +1,271 @@
+"""A broker that keeps its messages in lists and does what the test says.
+
+It follows the protocol as far as the client can see it; delay levels are not kept: what is sent back comes again at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import common_pb2 as common_pb
+from mqclient.errors import MQClientError
+from mqclient.testing.fake_channel import FakeStream
+from mqclient.transport import methods
+from mqproto.names import retry_topic
+from mqproto.properties import RETRY_TOPIC, decode_properties, encode_properties
+from mqproto.record import OFFSETS, OFFSETS_AT, STORE, STORE_AT, decode_record, encode_record, iter_records, pack_ip
+from osenv import Clock
+
+_Queue = tuple[str, int]
+
+
+class FakeBroker:
+    """One master. The attributes without underscore are the test's to read and to set."""
+
+    def __init__(self, name: str, address: str, clock: Clock, *, auto_create: bool) -> None:
+        self.name = name
+        self.address = address
+        self.auto_create = auto_create
+        self.down = False
+        self.silent = False  # takes everything, answers no frame, no poll and no heartbeat
+        self.topics: dict[str, common_pb.TopicConfig] = {}
+        self.queues: defaultdict[_Queue, list[bytes]] = defaultdict(list)
+        self.min_offsets: defaultdict[_Queue, int] = defaultdict(int)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.commits: list[broker_pb.UpdateConsumerOffsetRequest] = []
+        self.frames: list[broker_pb.ProduceRequest] = []
+        self.send_backs: list[broker_pb.ConsumerSendBackRequest] = []
+        self.polled_offsets: list[int] = []
+        self.cancelled_polls: list[int] = []
+        self.next_codes: list[int] = []  # of the batches to come, before everything is SUCCESS again
+        self.unary_errors: defaultdict[str, list[MQClientError]] = defaultdict(list)
+        self.streams: list[FakeStream] = []
+        self._clock = clock
+        self._log_end = 0
+        self._log: dict[int, bytes] = {}
+        self._members: dict[FakeStream, broker_pb.Heartbeat] = {}
+        self._polls: dict[tuple[int, int], tuple[FakeStream, broker_pb.PollRequest]] = {}
+        self._unary: dict[str, Callable[[Any], Any]] = {
+            methods.CONSUMER_SEND_BACK.path: self._consumer_send_back,
+            methods.GET_CONSUMER_LIST.path: self._get_consumer_list,
+            methods.QUERY_CONSUMER_OFFSET.path: self._query_consumer_offset,
+            methods.UPDATE_CONSUMER_OFFSET.path: self._update_consumer_offset,
+            methods.GET_QUEUE_OFFSETS.path: self._get_queue_offsets,
+            methods.UPDATE_TOPIC.path: self._update_topic,
+            methods.GET_BROKER_STATUS.path: self._get_broker_status,
+        }
+
+    # ------------------------------------------------------------------------------------------------ for the test
+
+    def create_topic(self, topic: str, queue_count: int = 4, perm: int = 6) -> None:
+        self.topics[topic] = common_pb.TopicConfig(
+            topic=topic, read_queue_count=queue_count, write_queue_count=queue_count, perm=perm
+        )
+
+    def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None) -> None:
+        """Store a message as if a producer had sent it."""
+        self._append(topic, queue_id, _record(topic, queue_id, body, properties or {}))
+        self._answer_polls()
+
+    def break_streams(self) -> None:
+        """Every connection is gone; whoever comes back is welcome unless `down` says otherwise."""
+        for stream in list(self.streams):
+            stream.break_off()
+
+    def answer_frame(self, frame: broker_pb.ProduceRequest) -> None:
+        """Answer a frame that came while the broker was silent."""
+        stream = next(stream for stream in self.streams if stream.path == methods.PRODUCE.path)
+        stream.answer(self._produce(frame))
+
+    def members(self, group: str) -> list[str]:
+        return sorted(
+            heartbeat.client_id
+            for heartbeat in self._members.values()
+            if any(consumer.group == group for consumer in heartbeat.consumers)
+        )
+
+    def producer_groups(self) -> list[str]:
+        return sorted(producer.group for heartbeat in self._members.values() for producer in heartbeat.producers)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Every stored body, queue by queue."""
+        return [decode_record(record).body for _, records in sorted(self.queues.items()) for record in records]
+
+    # ------------------------------------------------------------------------------------------ what channels call
+
+    async def unary(self, path: str, request: Any) -> Any:
+        await asyncio.sleep(0)
+        if self.unary_errors[path]:
+            raise self.unary_errors[path].pop(0)
+        return self._unary[path](request)
+
+    def stream_request(self, stream: FakeStream, request: Any) -> None:
+        if stream not in self.streams:
+            self.streams.append(stream)
+        if stream.path == methods.PRODUCE.path:
+            self.frames.append(request)
+            if not self.silent:
+                stream.answer(self._produce(request))
+        elif stream.path == methods.SESSION.path:
+            self._heartbeat(stream, request.heartbeat)
+        elif request.cancel:
+            self.cancelled_polls.append(request.poll_id)
+            self._polls.pop((id(stream), request.poll_id), None)
+        else:
+            self.polled_offsets.append(request.pull.queue_offset)
+            self._polls[id(stream), request.poll_id] = (stream, request)
+            self._answer_polls()
+
+    def stream_ended(self, stream: FakeStream) -> None:
+        if stream in self.streams:
+            self.streams.remove(stream)
+        self._polls = {key: poll for key, poll in self._polls.items() if poll[0] is not stream}
+        left = self._members.pop(stream, None)
+        if left is not None:
+            self._notify({consumer.group for consumer in left.consumers})
+
+    # ------------------------------------------------------------------------------------------------------ produce
+
+    def _produce(self, request: broker_pb.ProduceRequest) -> broker_pb.ProduceResponse:
+        response = broker_pb.ProduceResponse(request_id=request.request_id)
+        for batch in request.batches:
+            code = self.next_codes.pop(0) if self.next_codes else int(common_pb.SUCCESS)
+            if batch.topic not in self.topics:
+                if not self.auto_create:
+                    code = common_pb.TOPIC_NOT_EXIST
+                else:
+                    self.create_topic(batch.topic)
+            result = response.results.add(code=common_pb.ResponseCode.ValueType(code))
+            if code not in {0, 10, 11, 12}:
+                result.remark = f"{batch.topic} is refused"
+                continue
+            result.base_queue_offset = len(self.queues[batch.topic, batch.queue_id])
+            result.base_log_offset = self._log_end
+            at = 0
+            for record in iter_records(batch.records):
+                self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
+                at += record.size
+        self._answer_polls()
+        return response
+
+    def _append(self, topic: str, queue_id: int, record: bytes) -> None:
+        if topic not in self.topics:
+            self.create_topic(topic, 1 if topic.startswith("%") else 4)
+        data = bytearray(record)
+        OFFSETS.pack_into(data, OFFSETS_AT, len(self.queues[topic, queue_id]), self._log_end)
+        STORE.pack_into(data, STORE_AT, self._clock.wall_ms(), pack_ip("127.0.0.1"), 10911)
+        self.queues[topic, queue_id].append(bytes(data))
+        self._log[self._log_end] = bytes(data)
+        self._log_end += len(data)
+
+    # ------------------------------------------------------------------------------------------------------ consume
+
+    def _answer_polls(self) -> None:
+        if self.silent:
+            return
+        for key, (stream, poll) in list(self._polls.items()):
+            response = self._pull(poll.pull)
+            if response is not None:
+                del self._polls[key]
+                stream.answer(broker_pb.PollResponse(poll_id=poll.poll_id, pull=response))
+
+    def _pull(self, request: broker_pb.PullRequest) -> broker_pb.PullResponse | None:
+        """None while there is nothing to say. The tag filter is the client's here."""
+        queue = (request.topic, request.queue_id)
+        records, minimum = self.queues[queue], self.min_offsets[queue]
+        response = broker_pb.PullResponse(min_offset=minimum, max_offset=len(records))
+        if request.topic not in self.topics:
+            response.code = common_pb.TOPIC_NOT_EXIST
+        elif not minimum <= request.queue_offset <= len(records):
+            response.status = broker_pb.OFFSET_ILLEGAL
+            response.next_begin_offset = min(max(request.queue_offset, minimum), len(records))
+        elif request.queue_offset == len(records):
+            return None
+        else:
+            found = records[request.queue_offset : request.queue_offset + request.max_messages]
+            response.status = broker_pb.FOUND
+            response.count = len(found)
+            response.records = b"".join(found)
+            response.next_begin_offset = request.queue_offset + len(found)
+        return response
+
+    def _consumer_send_back(self, request: broker_pb.ConsumerSendBackRequest) -> broker_pb.ConsumerSendBackResponse:
+        self.send_backs.append(request)
+        record = decode_record(self._log[request.log_offset])
+        properties = decode_properties(record.properties)
+        properties.setdefault(RETRY_TOPIC, record.topic)
+        topic = retry_topic(request.group)
+        self._append(topic, 0, _record(topic, 0, record.body, properties, record.reconsume_times + 1))
+        self._answer_polls()
+        return broker_pb.ConsumerSendBackResponse()
+
+    def _query_consumer_offset(
+        self, request: broker_pb.QueryConsumerOffsetRequest
+    ) -> broker_pb.QueryConsumerOffsetResponse:
+        offset = self.offsets.get((request.group, request.queue.topic, request.queue.queue_id))
+        if offset is None:
+            return broker_pb.QueryConsumerOffsetResponse(code=common_pb.QUERY_NOT_FOUND)
+        return broker_pb.QueryConsumerOffsetResponse(offset=offset)
+
+    def _update_consumer_offset(
+        self, request: broker_pb.UpdateConsumerOffsetRequest
+    ) -> broker_pb.UpdateConsumerOffsetResponse:
+        self.commits.append(request)
+        for item in request.offsets:
+            self.offsets[request.group, item.topic, item.queue_id] = item.offset
+        return broker_pb.UpdateConsumerOffsetResponse()
+
+    def _get_queue_offsets(self, request: broker_pb.GetQueueOffsetsRequest) -> broker_pb.GetQueueOffsetsResponse:
+        queue = (request.queue.topic, request.queue.queue_id)
+        return broker_pb.GetQueueOffsetsResponse(min_offset=self.min_offsets[queue], max_offset=len(self.queues[queue]))
+
+    # ------------------------------------------------------------------------------------------------------ members
+
+    def _heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat) -> None:
+        known = self._members.get(stream)
+        before = {consumer.group for consumer in known.consumers} if known else set()
+        self._members[stream] = heartbeat
+        if self.silent:
+            return
+        stream.answer(broker_pb.SessionResponse(heartbeat_ack=broker_pb.HeartbeatAck()))
+        self._notify(before ^ {consumer.group for consumer in heartbeat.consumers})
+
+    def _notify(self, groups: set[str]) -> None:
+        for stream, heartbeat in list(self._members.items()):
+            for consumer in heartbeat.consumers:
+                if consumer.group in groups:
+                    changed = broker_pb.ConsumerIdsChanged(group=consumer.group)
+                    stream.answer(broker_pb.SessionResponse(consumer_ids_changed=changed))
+
+    def _get_consumer_list(self, request: broker_pb.GetConsumerListRequest) -> broker_pb.GetConsumerListResponse:
+        return broker_pb.GetConsumerListResponse(client_ids=self.members(request.group))
+
+    # -------------------------------------------------------------------------------------------------------- admin
+
+    def _update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.UpdateTopicResponse:
+        self.topics[request.config.topic] = request.config
+        return admin_pb.UpdateTopicResponse()
+
+    def _get_broker_status(self, _: admin_pb.GetBrokerStatusRequest) -> admin_pb.GetBrokerStatusResponse:
+        status = admin_pb.GetBrokerStatusResponse(broker_name=self.name, messages_stored=len(self._log))
+        status.delay_levels.add(level=16, delay_ms=1_800_000, waiting=2)
+        return status
+
+
+def _record(topic: str, queue_id: int, body: bytes, properties: dict[str, str], reconsume_times: int = 0) -> bytes:
+    return encode_record(
+        topic=topic.encode(),
+        body=body,
+        properties=encode_properties(properties),
+        queue_id=queue_id,
+        born_timestamp_ms=0,
+        born_ip=pack_ip("127.0.0.1"),
+        reconsume_times=reconsume_times,
+    )

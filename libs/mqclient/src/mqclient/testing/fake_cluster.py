@@ -1,0 +1,117 @@
+"""Name servers and brokers under one name, reached by `fake://name`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hourglass.mq.v1 import common_pb2 as common_pb
+from hourglass.mq.v1 import name_service_pb2 as name_pb
+from mqclient.errors import IllegalArgumentError, RequestTimeoutError
+from mqclient.testing.fake_broker import FakeBroker
+from mqclient.testing.fake_channel import FakeChannel, FakeServer, FakeStream
+from mqclient.transport import methods
+from mqproto.names import DEFAULT_TOPIC
+from osenv import Clock, Rng, SeededRng, SimClock
+
+_clusters: dict[str, FakeCluster] = {}
+
+
+class FakeNameServer:
+    """Knows the brokers of its cluster that are not down."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.down = False
+        self.knows_nothing = False  # as after a restart, before the brokers have registered again
+        self.asked: list[str] = []
+        self._cluster = cluster
+
+    async def unary(self, path: str, request: Any) -> Any:
+        await asyncio.sleep(0)
+        living = [] if self.knows_nothing else [broker for broker in self._cluster.brokers.values() if not broker.down]
+        if path == methods.LIST_CLUSTERS.path:
+            return name_pb.ListClustersResponse(brokers=[_broker_data(broker) for broker in living])
+        if path == methods.LIST_TOPICS.path:
+            return name_pb.ListTopicsResponse(topics=sorted({topic for broker in living for topic in broker.topics}))
+        self.asked.append(request.topic)
+        living = [broker for broker in living if request.topic in broker.topics]
+        if not living:
+            return name_pb.QueryRouteResponse(code=common_pb.TOPIC_NOT_EXIST, remark="no such topic")
+        route = name_pb.TopicRoute(brokers=[_broker_data(broker) for broker in living])
+        for broker in living:
+            config = broker.topics[request.topic]
+            route.queues.add(
+                broker_name=broker.name,
+                read_queue_count=config.read_queue_count,
+                write_queue_count=config.write_queue_count,
+                perm=config.perm,
+            )
+        return name_pb.QueryRouteResponse(route=route)
+
+    def stream_request(self, stream: FakeStream, request: Any) -> None:
+        raise RequestTimeoutError(f"a name server has no stream for {stream.path}: {request}")
+
+    def stream_ended(self, stream: FakeStream) -> None:
+        """Nothing to forget."""
+
+
+class FakeCluster:
+    """Made by a test; a later one of the same name takes its place."""
+
+    def __init__(self, name: str = "test", *, name_servers: int = 1) -> None:
+        self.clock = SimClock()
+        self.url = f"fake://{name}"
+        self.brokers: dict[str, FakeBroker] = {}
+        self.name_servers = {f"name-server-{number}": FakeNameServer(self) for number in range(name_servers)}
+        self.channels: list[FakeChannel] = []
+        _clusters[name] = self
+
+    @classmethod
+    def of(
+        cls, *names: str, topic: str | None = "orders", queue_count: int = 4
+    ) -> tuple[FakeCluster, list[FakeBroker]]:
+        """A cluster with these brokers, which have `topic` unless it is None."""
+        cluster = cls()
+        brokers = [cluster.add_broker(name) for name in names]
+        for broker in brokers if topic else []:
+            broker.create_topic(topic or "", queue_count)
+        return cluster, brokers
+
+    def add_broker(self, name: str, *, auto_create: bool = True) -> FakeBroker:
+        """A broker at `127.0.0.1:<port>`, with the default topic if it creates topics by itself."""
+        broker = FakeBroker(name, f"127.0.0.1:{10911 + len(self.brokers)}", self.clock, auto_create=auto_create)
+        if auto_create:
+            broker.create_topic(DEFAULT_TOPIC, 8)
+        self.brokers[broker.address] = broker
+        return broker
+
+    def server(self, address: str) -> FakeServer | None:
+        return self.brokers.get(address) or self.name_servers.get(address)
+
+
+class FakeTransport:
+    """Implements `Transport`."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.clock: Clock = cluster.clock
+        self.rng: Rng = SeededRng(1)
+        self.local_ip = "10.0.0.1"
+        self.name_servers = tuple(cluster.name_servers)
+        self._cluster = cluster
+
+    def open_channel(self, address: str) -> FakeChannel:
+        channel = FakeChannel(address, self._cluster.server(address))
+        self._cluster.channels.append(channel)
+        return channel
+
+
+def open_transport(rest: str) -> FakeTransport:
+    """The entry point: `rest` is the name that a test gave its cluster."""
+    cluster = _clusters.get(rest)
+    if cluster is None:
+        raise IllegalArgumentError(f"there is no FakeCluster with the name {rest!r}")
+    return FakeTransport(cluster)
+
+
+def _broker_data(broker: FakeBroker) -> name_pb.BrokerData:
+    return name_pb.BrokerData(cluster_name="fake", broker_name=broker.name, addresses={0: broker.address})

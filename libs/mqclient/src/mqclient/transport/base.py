@@ -1,0 +1,73 @@
+"""What a transport has to offer: channels to an address, and the world (time, chance, the own address).
+
+Every method raises only errors of `mqclient.errors`. For a request that certainly never left that is
+BrokerUnreachableError; where it may have left, ConnectionLostError or RequestTimeoutError; for one that the other side
+calls senseless, IllegalArgumentError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message as ProtobufMessage
+
+from osenv import Clock, Rng
+
+RequestT = TypeVar("RequestT", bound=ProtobufMessage)
+ResponseT = TypeVar("ResponseT", bound=ProtobufMessage)
+RequestT_contra = TypeVar("RequestT_contra", bound=ProtobufMessage, contravariant=True)
+ResponseT_co = TypeVar("ResponseT_co", bound=ProtobufMessage, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[RequestT, ResponseT]):
+    """One remote method: its full gRPC path and the messages that go each way."""
+
+    path: str
+    request_type: type[RequestT]
+    response_type: type[ResponseT]
+
+
+class Stream(Protocol[RequestT_contra, ResponseT_co]):
+    """One call with many requests and many answers. One task writes, one task reads.
+
+    Cancelling a task inside `write` or `read` may end the stream.
+    """
+
+    async def write(self, request: RequestT_contra) -> None:
+        """Return when the transport has taken the request, which is when the next one may follow."""
+
+    async def read(self) -> ResponseT_co | None:
+        """The next answer, or None when the other side has ended the stream in order."""
+
+    async def done_writing(self) -> None:
+        """Tell the other side that no request follows; answers may still come. Never raises for a broken stream."""
+
+    def cancel(self) -> None:
+        """Give the stream up at once. A `read` or `write` that runs raises ConnectionLostError."""
+
+
+class Channel(Protocol):
+    """One connection to one address, opened at first use and again when it broke."""
+
+    async def unary(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
+        """One request, one answer, within `timeout_s`."""
+
+    def stream(self, method: Method[RequestT, ResponseT]) -> Stream[RequestT, ResponseT]:
+        """Begin a stream. That nobody listens shows at the first write or read."""
+
+    async def close(self) -> None:
+        """Break off what runs and let the connection go."""
+
+
+class Transport(Protocol):
+    """The door to the network, and the world that belongs to it."""
+
+    clock: Clock
+    rng: Rng
+    local_ip: str
+    name_servers: tuple[str, ...]
+
+    def open_channel(self, address: str) -> Channel:
+        """A channel of its own: two channels to one address share no connection."""

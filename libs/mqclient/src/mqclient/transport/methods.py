@@ -1,0 +1,38 @@
+"""Every remote method that the client calls."""
+
+from __future__ import annotations
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import name_service_pb2 as name_pb
+from mqclient.transport.base import Method
+
+_NAME, _BROKER, _ADMIN = (f"/hourglass.mq.v1.{service}" for service in ("NameService", "BrokerService", "AdminService"))
+
+QUERY_ROUTE = Method(f"{_NAME}/QueryRoute", name_pb.QueryRouteRequest, name_pb.QueryRouteResponse)
+LIST_CLUSTERS = Method(f"{_NAME}/ListClusters", name_pb.ListClustersRequest, name_pb.ListClustersResponse)
+LIST_TOPICS = Method(f"{_NAME}/ListTopics", name_pb.ListTopicsRequest, name_pb.ListTopicsResponse)
+
+PRODUCE = Method(f"{_BROKER}/Produce", broker_pb.ProduceRequest, broker_pb.ProduceResponse)
+POLL = Method(f"{_BROKER}/Poll", broker_pb.PollRequest, broker_pb.PollResponse)
+SESSION = Method(f"{_BROKER}/Session", broker_pb.SessionRequest, broker_pb.SessionResponse)
+CONSUMER_SEND_BACK = Method(
+    f"{_BROKER}/ConsumerSendBack", broker_pb.ConsumerSendBackRequest, broker_pb.ConsumerSendBackResponse
+)
+GET_CONSUMER_LIST = Method(
+    f"{_BROKER}/GetConsumerList", broker_pb.GetConsumerListRequest, broker_pb.GetConsumerListResponse
+)
+QUERY_CONSUMER_OFFSET = Method(
+    f"{_BROKER}/QueryConsumerOffset", broker_pb.QueryConsumerOffsetRequest, broker_pb.QueryConsumerOffsetResponse
+)
+UPDATE_CONSUMER_OFFSET = Method(
+    f"{_BROKER}/UpdateConsumerOffset", broker_pb.UpdateConsumerOffsetRequest, broker_pb.UpdateConsumerOffsetResponse
+)
+GET_QUEUE_OFFSETS = Method(
+    f"{_BROKER}/GetQueueOffsets", broker_pb.GetQueueOffsetsRequest, broker_pb.GetQueueOffsetsResponse
+)
+
+UPDATE_TOPIC = Method(f"{_ADMIN}/UpdateTopic", admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse)
+GET_BROKER_STATUS = Method(
+    f"{_ADMIN}/GetBrokerStatus", admin_pb.GetBrokerStatusRequest, admin_pb.GetBrokerStatusResponse
+)

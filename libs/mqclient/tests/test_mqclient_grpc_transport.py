@@ -1,0 +1,314 @@
+"""The `mq://` transport on real gRPC over loopback: the same fake brokers, served by a grpc.aio server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import name_service_pb2 as name_pb
+from mqclient import (
+    Admin,
+    BrokerUnreachableError,
+    ConnectionLostError,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    IllegalArgumentError,
+    Message,
+    MessageExt,
+    MQClientError,
+    NoRouteError,
+    Producer,
+    PushConsumer,
+    RequestTimeoutError,
+)
+from mqclient.testing import FakeBroker, FakeCluster, FakeStream
+from mqclient.transport import Method, methods
+from mqclient.transport.base import Channel
+from mqclient.transport.grpc_transport import GrpcChannel, client_error, open_transport
+from mqproto.grpc_options import SERVER_OPTIONS
+
+STREAMS = (methods.PRODUCE, methods.POLL, methods.SESSION)
+UNARIES = tuple(
+    method
+    for method in vars(methods).values()
+    if isinstance(method, Method) and method.path not in {stream.path for stream in STREAMS}
+)
+
+
+@dataclass
+class Loopback:
+    """One process that is name server and broker at once."""
+
+    cluster: FakeCluster
+    broker: FakeBroker
+    server: grpc.aio.Server
+    peers: dict[str, set[str]] = field(default_factory=lambda: {"stream": set(), "unary": set()})
+
+    @property
+    def url(self) -> str:
+        return f"mq://{self.broker.address}"
+
+
+class Handlers(grpc.GenericRpcHandler):
+    """Every method of the protocol, passed on to the fakes."""
+
+    def __init__(self, loopback: Loopback) -> None:
+        self._loopback = loopback
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        path = handler_call_details.method
+        for stream in STREAMS:
+            if path == stream.path:
+                return grpc.stream_stream_rpc_method_handler(
+                    self._stream(path), stream.request_type.FromString, stream.response_type.SerializeToString
+                )
+        for unary in UNARIES:
+            if path == unary.path:
+                return grpc.unary_unary_rpc_method_handler(
+                    self._unary(path), unary.request_type.FromString, unary.response_type.SerializeToString
+                )
+        return None
+
+    def _unary(self, path: str) -> Callable[..., Any]:
+        loopback = self._loopback
+
+        async def call(request: Any, context: Any) -> Any:
+            if "NameService" in path:
+                return await loopback.cluster.name_servers["name-server-0"].unary(path, request)
+            loopback.peers["unary"].add(context.peer())
+            return await loopback.broker.unary(path, request)
+
+        return call
+
+    def _stream(self, path: str) -> Callable[..., Any]:
+        loopback = self._loopback
+
+        async def call(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            loopback.peers["stream"].add(context.peer())
+            stream = FakeStream(loopback.broker.address, path, loopback.broker)
+
+            async def feed() -> None:
+                async for request in requests:
+                    loopback.broker.stream_request(stream, request)
+                await stream.done_writing()
+
+            feeder = asyncio.create_task(feed())
+            try:
+                while (answer := await stream.read()) is not None:
+                    yield answer
+            except ConnectionLostError as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            finally:
+                feeder.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await feeder
+                stream.cancel()
+
+        return call
+
+
+@asynccontextmanager
+async def loopback_server() -> AsyncIterator[Loopback]:
+    cluster = FakeCluster("loopback")
+    broker = cluster.add_broker("broker-a")
+    broker.create_topic("orders")
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    loopback = Loopback(cluster, broker, server)
+    server.add_generic_rpc_handlers((Handlers(loopback),))
+    broker.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield loopback
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def channel_to(address: str) -> AsyncIterator[Channel]:
+    channel = GrpcChannel(address)
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+def own_tasks() -> set[asyncio.Task[Any]]:
+    """All tasks but those of the gRPC server, which come and go with its connections."""
+    return {task for task in asyncio.all_tasks() if "AioServer" not in repr(task)}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the conditions are states of fakes, which tell nobody
+            await asyncio.sleep(0.005)
+
+
+async def test_messages_go_through_and_nothing_is_left_behind() -> None:
+    async with loopback_server() as loopback:
+        before = own_tasks()
+        got: list[MessageExt] = []
+
+        async def listener(messages: list[MessageExt]) -> ConsumeStatus:
+            got.extend(messages)
+            failed = messages[0].body == b"0" and messages[0].reconsume_times == 0
+            return ConsumeStatus.RECONSUME_LATER if failed else ConsumeStatus.CONSUME_SUCCESS
+
+        consumer = PushConsumer("closers", loopback.url, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+        consumer.subscribe("orders", "created")
+        consumer.register_message_listener(listener)
+        loopback.broker.create_topic("%RETRY%closers", 1)
+        async with consumer, Producer("shop", loopback.url) as producer:
+            sends = (producer.send(Message("orders", b"%d" % n, tag="created")) for n in range(20))
+            results = await asyncio.gather(*sends)
+            await until(lambda: len(got) == 21)
+        assert {message.message_id for message in got} == {result.message_id for result in results}
+        assert sorted(message.body for message in got) == sorted([b"0"] + [b"%d" % n for n in range(20)])
+        assert {message.offset_message_id for message in got if not message.reconsume_times} != {""}
+        assert sum(loopback.broker.offsets["closers", "orders", queue] for queue in range(4)) == 20
+        assert loopback.broker.members("closers") == []
+        await until(lambda: own_tasks() == before)
+
+
+async def test_streams_and_unary_calls_share_no_connection() -> None:
+    async with loopback_server() as loopback:
+        consumer = PushConsumer("closers", loopback.url)
+        consumer.subscribe("orders")
+
+        async def listener(_: list[MessageExt]) -> ConsumeStatus:
+            return ConsumeStatus.CONSUME_SUCCESS
+
+        consumer.register_message_listener(listener)
+        async with consumer:
+            assert len(loopback.peers["stream"]) == len(loopback.peers["unary"]) == 1
+            assert not loopback.peers["stream"] & loopback.peers["unary"]
+
+
+async def test_admin_creates_topics_and_reads_the_brokers_status() -> None:
+    async with loopback_server() as loopback, Admin(loopback.url) as admin:
+        await admin.update_topic("payments", read_queue_count=2, write_queue_count=2)
+        assert loopback.broker.topics["payments"].write_queue_count == 2
+        route = await admin.topic_route("payments")
+        assert [queue.queue_id for queue in route.publish_queues()] == [0, 1]
+        assert "payments" in await admin.topic_list()
+        (status,) = await admin.broker_statuses()
+        assert (status.broker_name, status.address) == ("broker-a", loopback.broker.address)
+        assert [(level.level, level.waiting) for level in status.delay_levels] == [(16, 2)]
+        with pytest.raises(NoRouteError):
+            await admin.topic_route("nowhere")
+        with pytest.raises(NoRouteError, match="other-cluster"):
+            await admin.update_topic("payments", cluster_name="other-cluster")
+        with pytest.raises(IllegalArgumentError):
+            await admin.update_topic("bad topic")
+
+
+async def test_nobody_listening_is_unreachable_for_unary_and_stream() -> None:
+    async with loopback_server() as loopback:
+        address = loopback.broker.address
+    async with channel_to(address) as channel:
+        with pytest.raises(BrokerUnreachableError, match=address):
+            await channel.unary(methods.QUERY_ROUTE, name_pb.QueryRouteRequest(topic="orders"), 5.0)
+        stream = channel.stream(methods.PRODUCE)
+        with pytest.raises(BrokerUnreachableError):
+            await stream.write(broker_pb.ProduceRequest(request_id=1))
+        with pytest.raises(BrokerUnreachableError):
+            await channel.stream(methods.PRODUCE).read()
+
+
+async def test_late_answer_is_a_timeout_of_unknown_outcome() -> None:
+    async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
+
+        async def never(path: str, request: Any) -> Any:
+            await asyncio.Event().wait()
+
+        loopback.broker.unary = never  # type: ignore[method-assign]
+        with pytest.raises(RequestTimeoutError, match="DEADLINE_EXCEEDED"):
+            await channel.unary(methods.GET_CONSUMER_LIST, broker_pb.GetConsumerListRequest(group="g"), 0.05)
+
+
+async def test_server_that_goes_away_loses_the_connection_of_a_stream() -> None:
+    async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
+        loopback.broker.silent = True
+        stream = channel.stream(methods.PRODUCE)
+        await stream.write(broker_pb.ProduceRequest(request_id=1))
+        await until(lambda: len(loopback.broker.frames) == 1)
+        reading = asyncio.create_task(stream.read())
+        await loopback.server.stop(None)
+        with pytest.raises(ConnectionLostError):
+            await reading
+        with pytest.raises(MQClientError):
+            await stream.write(broker_pb.ProduceRequest(request_id=2))
+
+
+async def test_given_up_stream_and_closed_channel_raise_connection_lost() -> None:
+    async with loopback_server() as loopback:
+        loopback.broker.silent = True
+        channel = GrpcChannel(loopback.broker.address)
+        first, second = channel.stream(methods.PRODUCE), channel.stream(methods.POLL)
+        await first.write(broker_pb.ProduceRequest(request_id=1))
+        await second.write(broker_pb.PollRequest(poll_id=1))
+        readers = [asyncio.create_task(first.read()), asyncio.create_task(second.read())]
+        await asyncio.sleep(0)
+        first.cancel()
+        await channel.close()
+        for error in await asyncio.gather(*readers, return_exceptions=True):
+            assert isinstance(error, ConnectionLostError)
+
+
+async def test_stream_that_is_ended_in_order_reads_none() -> None:
+    async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
+        stream = channel.stream(methods.SESSION)
+        await stream.write(broker_pb.SessionRequest(heartbeat=broker_pb.Heartbeat(client_id="c")))
+        answer = await stream.read()
+        assert answer is not None
+        assert answer.WhichOneof("command") == "heartbeat_ack"
+        await stream.done_writing()
+        assert await stream.read() is None
+
+
+async def test_unknown_method_makes_no_sense() -> None:
+    async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
+        unknown = Method(
+            "/hourglass.mq.v1.BrokerService/Nonsense", name_pb.QueryRouteRequest, name_pb.QueryRouteResponse
+        )
+        with pytest.raises(IllegalArgumentError, match="UNIMPLEMENTED"):
+            await channel.unary(unknown, name_pb.QueryRouteRequest(), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "kind"),
+    [
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: refused",
+            BrokerUnreachableError,
+        ),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", ConnectionLostError),
+        (grpc.StatusCode.UNAVAILABLE, None, ConnectionLostError),
+        (grpc.StatusCode.INTERNAL, "boom", ConnectionLostError),
+        (grpc.StatusCode.CANCELLED, "shutting down", ConnectionLostError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", RequestTimeoutError),
+        (grpc.StatusCode.INVALID_ARGUMENT, "the batch is malformed", IllegalArgumentError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "message larger than max", IllegalArgumentError),
+        (None, None, ConnectionLostError),
+    ],
+)
+def test_every_status_has_its_place_in_the_error_tree(
+    status: grpc.StatusCode | None, details: str | None, kind: type[MQClientError]
+) -> None:
+    error = client_error("host:1", status, details)
+    assert type(error) is kind
+    assert "host:1" in str(error)
+
+
+def test_transport_has_the_name_servers_and_an_own_address() -> None:
+    transport = open_transport("one:9876;two:9876")
+    assert transport.name_servers == ("one:9876", "two:9876")
+    assert transport.local_ip.count(".") == 3

@@ -1,0 +1,96 @@
+"""Products in SQL. Units move by one conditional UPDATE each, and its row count decides.
+
+Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from orders.adapters.tables import products
+from orders.domain.errors import ProductExistsError
+from orders.domain.product import Product
+from orders.service.unit_of_work import StockSums
+
+_ADD = insert(products)
+_FIND = select(products).where(products.c.product_id.in_(bindparam("wanted_ids", expanding=True)))
+_RESERVE = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.available >= bindparam("units"))
+    .values(available=products.c.available - bindparam("units"), reserved=products.c.reserved + bindparam("units"))
+)
+_RELEASE = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
+    .values(available=products.c.available + bindparam("units"), reserved=products.c.reserved - bindparam("units"))
+)
+
+
+class SqlProducts:
+    """Implements `Products`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, product: Product) -> None:
+        row = {
+            "product_id": product.product_id,
+            "name": product.name,
+            "price_minor": product.price_minor,
+            "currency": product.currency,
+            "available": product.available,
+            "reserved": product.reserved,
+            "sold": product.sold,
+        }
+        try:
+            await self._connection.execute(_ADD, row)
+        except IntegrityError as error:
+            # The other constraints are the domain's invariants; what is left is the primary key.
+            raise ProductExistsError(product.product_id) from error
+
+    async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
+        rows = await self._connection.execute(_FIND, {"wanted_ids": list(product_ids)})
+        return {row.product_id: _product(row) for row in rows}
+
+    async def page(self, after: str | None, limit: int) -> list[Product]:
+        query = select(products).order_by(products.c.product_id).limit(limit)
+        if after is not None:
+            query = query.where(products.c.product_id > after)
+        return [_product(row) for row in await self._connection.execute(query)]
+
+    async def reserve(self, product_id: str, quantity: int) -> bool:
+        result = await self._connection.execute(_RESERVE, {"wanted_id": product_id, "units": quantity})
+        return result.rowcount == 1
+
+    async def release(self, product_id: str, quantity: int) -> None:
+        result = await self._connection.execute(_RELEASE, {"wanted_id": product_id, "units": quantity})
+        if result.rowcount != 1:
+            raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are reserved")
+
+    async def stock_sums(self) -> StockSums:
+        row = (
+            await self._connection.execute(
+                select(
+                    func.coalesce(func.sum(products.c.available), 0),
+                    func.coalesce(func.sum(products.c.reserved), 0),
+                    func.coalesce(func.sum(products.c.sold), 0),
+                )
+            )
+        ).one()
+        return StockSums(*(int(units) for units in row))
+
+
+def _product(row: Row[tuple[object, ...]]) -> Product:
+    return Product(
+        product_id=row.product_id,
+        name=row.name,
+        price_minor=row.price_minor,
+        currency=row.currency,
+        available=row.available,
+        reserved=row.reserved,
+        sold=row.sold,
+    )

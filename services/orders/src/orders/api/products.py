@@ -1,0 +1,56 @@
+"""The routes of products."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from orders.api import problem
+from orders.api.dependencies import UseCasesOf
+from orders.api.problem import documented
+from orders.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit, NewProduct, ProductAnswer, ProductPage
+
+router = APIRouter(prefix="/products", tags=["products"])
+
+ProductId = Annotated[str, Path(pattern=ID_PATTERN)]
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Put a product on sale",
+    responses=documented(
+        problem.PRODUCT_EXISTS,
+        problem.INVALID_REQUEST,
+        problem.MALFORMED_REQUEST,
+        problem.BODY_TOO_LARGE,
+        problem.STORAGE_UNAVAILABLE,
+    ),
+)
+async def add_product(new_product: NewProduct, use_cases: UseCasesOf, response: Response) -> ProductAnswer:
+    product = await use_cases.add_product(new_product.to_product())
+    response.headers["Location"] = f"/products/{product.product_id}"
+    return ProductAnswer.of(product)
+
+
+@router.get(
+    "",
+    summary="List products by id",
+    responses=documented(problem.INVALID_REQUEST, problem.INVALID_CURSOR, problem.STORAGE_UNAVAILABLE),
+)
+async def list_products(
+    use_cases: UseCasesOf,
+    limit: Annotated[Limit, Query()] = PAGE_DEFAULT,
+    cursor: Annotated[Cursor | None, Query()] = None,
+) -> ProductPage:
+    return ProductPage.of(await use_cases.queries.products(limit, cursor))
+
+
+@router.get(
+    "/{product_id}",
+    summary="One product and its stock",
+    responses=documented(problem.UNKNOWN_PRODUCT, problem.INVALID_REQUEST, problem.STORAGE_UNAVAILABLE),
+)
+async def get_product(product_id: ProductId, use_cases: UseCasesOf) -> ProductAnswer:
+    return ProductAnswer.of(await use_cases.queries.product(product_id))

@@ -1,0 +1,46 @@
+"""The timer of every order: a delayed message that comes back when the time to pay is over (MISSION X3, U5).
+
+Both handlers may be called again with the same message: a second timer finds the order decided and ignores it.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from orders.domain.delay_levels import DelayLevels
+from orders.service import events
+from orders.service.close_order import CloseOrder, ExpiryOutcome
+from orders.service.events import OrderDeadline
+from orders.service.message import MessagePublisher
+from osenv import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class OrderTimeouts:
+    """Sets timers and acts on those that ring."""
+
+    def __init__(self, close_order: CloseOrder, publisher: MessagePublisher, clock: Clock, levels: DelayLevels) -> None:
+        self._close_order = close_order
+        self._publisher = publisher
+        self._clock = clock
+        self._levels = levels
+
+    async def schedule(self, deadline: OrderDeadline) -> int:
+        """Send the order's timer for the time that remains; returns the delay level. Raises PublishError."""
+        level = self._levels.choose(deadline.expires_at_ms - self._clock.wall_ms())
+        await self._publisher.publish(events.timeout(deadline, level))
+        return level
+
+    async def ring(self, deadline: OrderDeadline) -> ExpiryOutcome:
+        """Close the order if it is due and unpaid; a timer that rings early is sent again for the rest.
+
+        Raises PublishError or StorageUnavailableError; the message must then be delivered again.
+        """
+        outcome = await self._close_order.expire(deadline.order_id)
+        if outcome is ExpiryOutcome.TOO_EARLY:
+            await self.schedule(deadline)
+        elif outcome is ExpiryOutcome.UNKNOWN_ORDER:
+            # Orders are never deleted: this is a message of another database, or a lost one.
+            log.warning("the timeout of an unknown order is ignored", order_id=deadline.order_id)
+        return outcome

@@ -1,0 +1,89 @@
+"""What can be read: each query sees one state of the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from orders.domain.errors import UnknownProductError
+from orders.domain.order import Order, StatusChange
+from orders.domain.order_status import OrderStatus
+from orders.domain.product import Product
+from orders.service import page_cursor
+from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a list; `next_cursor` leads to the next part and is None on the last."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Where all orders and all units are; every status is named."""
+
+    orders: dict[OrderStatus, int]
+    stock: StockSums
+    unpublished_messages: int
+
+
+class Queries:
+    """The questions behind the GET routes."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    async def product(self, product_id: str) -> Product:
+        """Raises UnknownProductError."""
+        async with self._units.reading() as unit:
+            found = await unit.products.find([product_id])
+        if product_id not in found:
+            raise UnknownProductError(product_id)
+        return found[product_id]
+
+    async def products(self, limit: int, cursor: str | None) -> Page[Product]:
+        """Products by id. Raises InvalidCursorError."""
+        after = None if cursor is None else page_cursor.decode(cursor, 1)[0]
+        async with self._units.reading() as unit:
+            found = await unit.products.page(after, limit + 1)
+        items = found[:limit]
+        return Page(items, page_cursor.encode(items[-1].product_id) if len(found) > limit else None)
+
+    async def order(self, order_id: str) -> Order:
+        """Raises UnknownOrderError."""
+        async with self._units.reading() as unit:
+            return await unit.orders.get(order_id)
+
+    async def orders(self, wanted: OrderFilter, limit: int, cursor: str | None) -> Page[Order]:
+        """Orders, newest first. Raises InvalidCursorError."""
+        after = None if cursor is None else _page_key(cursor)
+        async with self._units.reading() as unit:
+            found = await unit.orders.page(wanted, after, limit + 1)
+        items = found[:limit]
+        if len(found) <= limit:
+            return Page(items, None)
+        return Page(items, page_cursor.encode(str(items[-1].created_at_ms), items[-1].order_id))
+
+    async def history(self, order_id: str) -> list[StatusChange]:
+        """The order's changes, oldest first. Raises UnknownOrderError."""
+        async with self._units.reading() as unit:
+            await unit.orders.get(order_id)
+            return await unit.orders.history(order_id)
+
+    async def statistics(self) -> Statistics:
+        """Counts and sums of one moment."""
+        async with self._units.reading() as unit:
+            counts = await unit.orders.count_by_status()
+            stock = await unit.products.stock_sums()
+            unpublished = await unit.outbox.count_unpublished()
+        return Statistics({status: counts.get(status, 0) for status in OrderStatus}, stock, unpublished)
+
+
+def _page_key(cursor: str) -> PageKey:
+    created_at_ms, order_id = page_cursor.decode(cursor, 2)
+    return PageKey(page_cursor.number(created_at_ms, cursor), order_id)

@@ -1,0 +1,158 @@
+"""The port to the database: a unit of work that is committed as a whole or not at all.
+
+Invariants: a unit that ends without `commit` changes nothing; status and stock change by compare-and-set, so that of
+two units that want the same change exactly one gets it; no network call is made inside a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from orders.domain.order import Order, StatusChange
+from orders.domain.order_status import OrderStatus
+from orders.domain.product import Product
+from orders.service.message import OutgoingMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """The place of an order in a list: lists run from the newest to the oldest, by creation time, then by id."""
+
+    created_at_ms: int
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFilter:
+    """Which orders a list holds; None is any."""
+
+    buyer_id: str | None = None
+    status: OrderStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StockSums:
+    """Units over all products."""
+
+    available: int
+    reserved: int
+    sold: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """An idempotency key that was used: for which payload, and which order came of it."""
+
+    key: str
+    fingerprint: str
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A message that was committed and may not have been published yet."""
+
+    row_id: int
+    message: OutgoingMessage
+
+
+class Products(Protocol):
+    """The products and their stock."""
+
+    async def add(self, product: Product) -> None:
+        """Raises ProductExistsError."""
+
+    async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
+        """Those of the products that exist, by id."""
+
+    async def page(self, after: str | None, limit: int) -> list[Product]:
+        """At most `limit` products by ascending id, from behind `after`."""
+
+    async def reserve(self, product_id: str, quantity: int) -> bool:
+        """Move units from available to reserved; False, and nothing changed, if fewer are available."""
+
+    async def release(self, product_id: str, quantity: int) -> None:
+        """Move units from reserved back to available."""
+
+    async def stock_sums(self) -> StockSums:
+        """The sums over all products."""
+
+
+class Orders(Protocol):
+    """The orders with their lines and their history."""
+
+    async def add(self, order: Order, first: StatusChange) -> None:
+        """Write a new order and the first row of its history."""
+
+    async def get(self, order_id: str) -> Order:
+        """Raises UnknownOrderError."""
+
+    async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
+        """At most `limit` orders, newest first, from behind `after`."""
+
+    async def change_status(self, change: StatusChange) -> bool:
+        """Compare-and-set with a history row; False, and nothing changed, if the order left `old_status` before."""
+
+    async def history(self, order_id: str) -> list[StatusChange]:
+        """The order's changes, oldest first; none for an unknown order."""
+
+    async def count_by_status(self) -> dict[OrderStatus, int]:
+        """How many orders stand where; statuses without orders are left out."""
+
+
+class IdempotencyKeys(Protocol):
+    """The keys that were used."""
+
+    async def find(self, key: str) -> KeyClaim | None:
+        """The earlier use of the key, if there was one."""
+
+    async def claim(self, claim: KeyClaim, at_ms: int) -> None:
+        """Raises RequestInFlightError when another process claims the key at the same moment."""
+
+
+class Outbox(Protocol):
+    """Messages that are committed together with what they tell."""
+
+    async def add(self, message: OutgoingMessage, at_ms: int) -> None:
+        """Keep the message; it is published soon after the commit."""
+
+    async def unpublished(self, limit: int) -> list[OutboxRow]:
+        """The oldest rows that are not marked published."""
+
+    async def mark_published(self, row_ids: Sequence[int], at_ms: int) -> None:
+        """The queue has these."""
+
+    async def count_unpublished(self) -> int:
+        """How many rows wait."""
+
+
+class UnitOfWork(Protocol):
+    """One database transaction."""
+
+    @property
+    def products(self) -> Products: ...
+
+    @property
+    def orders(self) -> Orders: ...
+
+    @property
+    def keys(self) -> IdempotencyKeys: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    async def commit(self) -> None:
+        """Make the unit's changes durable and wake the outbox; without it they are rolled back."""
+
+
+class Units(Protocol):
+    """Opens units of work. Both raise StorageUnavailableError when the database does not answer."""
+
+    def reading(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """A unit that only reads, and sees one state of the database."""
+
+    def writing(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """A unit that may write."""

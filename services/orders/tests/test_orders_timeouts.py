@@ -1,0 +1,135 @@
+"""The timer of an order, from `created` to closing, through both consumer groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from orders.domain.errors import PublishError
+from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.service.close_order import ExpiryOutcome
+from orders.service.events import MalformedMessageError, OrderDeadline, read_deadline
+from orders.testing import RunningOrders, running_orders
+
+
+async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
+    await orders.add_product()
+    order = await orders.place("k")
+    return OrderDeadline(order.order_id, order.expires_at_ms)
+
+
+async def test_an_unpaid_order_closes_through_both_groups(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.empty_outbox()
+        assert await orders.deliver() == 1  # created -> scheduler
+        (timer,) = orders.publisher.messages
+        assert (timer.topic, timer.key, timer.delay_level) == ("order-timeouts", deadline.order_id, 16)
+        await orders.pass_payment_window()
+        await orders.deliver()  # the timer -> handler
+        assert (await orders.order(deadline.order_id)).status is OrderStatus.CLOSED
+        product = await orders.product()
+        assert (product.available, product.reserved) == (10, 0)
+        await orders.empty_outbox()
+        (closed,) = orders.publisher.taken("order-events", "closed")
+        body = json.loads(closed.body)
+        assert (body["version"], body["order_id"], body["reason"]) == (1, deadline.order_id, "expired")
+        assert body["closed_at_ms"] == body["expires_at_ms"] == deadline.expires_at_ms
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "level"), [(0, 16), (200, 16), (1_000, 15), (25 * 60_000, 9), (1_800_000, 0), (9_000_000, 0)]
+)
+async def test_a_late_scheduler_sends_the_remaining_time(tmp_path: Path, late_ms: int, level: int) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.clock.advance(late_ms / 1000)
+        assert await orders.application.timeouts.schedule(deadline) == level
+        (timer,) = orders.publisher.messages
+        assert timer.delay_level == level
+        assert read_deadline(timer.body) == deadline
+
+
+async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_nothing(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.clock.advance(20 * 60)
+        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
+        assert (await orders.order(deadline.order_id)).status is OrderStatus.PENDING_PAYMENT
+        (timer,) = orders.publisher.messages
+        assert timer.delay_level == 14  # ten minutes remain
+        await orders.clock.advance(10 * 60)
+        await orders.deliver()
+        assert (await orders.order(deadline.order_id)).closed_at_ms == deadline.expires_at_ms
+
+
+async def test_a_wrong_deadline_in_a_message_closes_nothing_early(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        forged = OrderDeadline(deadline.order_id, 1)
+        assert await orders.application.timeouts.ring(forged) is ExpiryOutcome.TOO_EARLY
+
+
+async def test_messages_that_come_again_change_nothing(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.pass_payment_window()
+        for expected in (ExpiryOutcome.CLOSED, ExpiryOutcome.ALREADY_DECIDED, ExpiryOutcome.ALREADY_DECIDED):
+            assert await orders.application.timeouts.ring(deadline) is expected
+        history = await orders.application.use_cases.queries.history(deadline.order_id)
+        assert [change.reason for change in history] == [ChangeReason.PLACED, ChangeReason.EXPIRED]
+        product = await orders.product()
+        assert (product.available, product.reserved) == (10, 0)
+
+
+async def test_the_timer_of_a_cancelled_order_is_ignored(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.application.use_cases.close_order.cancel(deadline.order_id)
+        await orders.pass_payment_window()
+        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
+        assert orders.publisher.messages == []
+
+
+async def test_the_timer_of_an_unknown_order_is_ignored_and_reported(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        with capture_logs() as lines:
+            assert await orders.application.timeouts.ring(OrderDeadline("ghost", 1)) is ExpiryOutcome.UNKNOWN_ORDER
+        assert [(line["log_level"], line["order_id"]) for line in lines] == [("warning", "ghost")]
+
+
+async def test_a_timer_that_cannot_be_sent_fails_so_that_the_message_comes_again(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        orders.publisher.is_down = True
+        with pytest.raises(PublishError):
+            await orders.application.timeouts.schedule(deadline)
+        with pytest.raises(PublishError):
+            await orders.application.timeouts.ring(deadline)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"order_id": 7, "expires_at_ms": 1}',
+        b'{"order_id": "", "expires_at_ms": 1}',
+        b'{"order_id": "o"}',
+        b'{"order_id": "o", "expires_at_ms": "1"}',
+        b'{"order_id": "o", "expires_at_ms": true}',
+        b'{"order_id": "o", "expires_at_ms": 1.5}',
+    ],
+)
+async def test_a_malformed_body_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        read_deadline(body)
+
+
+def test_members_of_later_versions_are_ignored() -> None:
+    assert read_deadline(b'{"version":9,"order_id":"o","expires_at_ms":3,"new":[]}') == OrderDeadline("o", 3)

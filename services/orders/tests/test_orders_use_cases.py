@@ -1,0 +1,194 @@
+"""Placing, cancelling and expiring orders, alone and against each other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from orders.domain.errors import (
+    IllegalTransitionError,
+    InsufficientStockError,
+    KeyReusedError,
+    MixedCurrenciesError,
+    RequestInFlightError,
+    StatusChangedError,
+    UnknownOrderError,
+    UnknownProductError,
+)
+from orders.domain.order import RequestedLine
+from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.product import Product
+from orders.service.close_order import ExpiryOutcome, close
+from orders.service.place_order import OrderRequest, Placed
+from orders.service.unit_of_work import KeyClaim
+from orders.testing import RunningOrders, running_orders
+
+REQUEST = OrderRequest("buyer-1", (RequestedLine("seat", 1),))
+
+
+def stock(product: Product) -> tuple[int, int, int]:
+    return product.available, product.reserved, product.sold
+
+
+async def reasons(orders: RunningOrders, order_id: str) -> list[ChangeReason]:
+    return [change.reason for change in await orders.application.use_cases.queries.history(order_id)]
+
+
+async def test_an_order_reserves_its_units_and_leaves_its_message_in_the_outbox(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        await orders.add_product(Product("meal", "A meal", 3000, "CNY", available=5))
+        request = OrderRequest("buyer-1", (RequestedLine("seat", 2), RequestedLine("meal", 1)))
+        order = (await orders.application.use_cases.place_order(request, "k")).order
+        assert order == await orders.order(order.order_id)
+        assert (order.status, order.total_minor, order.currency) == (OrderStatus.PENDING_PAYMENT, 34600, "CNY")
+        assert order.expires_at_ms == order.created_at_ms + 1_800_000 == orders.clock.wall_ms() + 1_800_000
+        assert stock(await orders.product("seat")) == (8, 2, 0)
+        assert stock(await orders.product("meal")) == (4, 1, 0)
+        assert await reasons(orders, order.order_id) == [ChangeReason.PLACED]
+        await orders.empty_outbox()
+        (message,) = orders.publisher.taken("order-events", "created")
+        assert message.key == order.order_id
+        assert message.delay_level == 0
+
+
+async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        await orders.add_product(Product("tea", "Tea", 1, "EUR", available=5))
+        place = orders.application.use_cases.place_order
+        for lines, error in (
+            ((RequestedLine("seat", 1), RequestedLine("ghost", 1)), UnknownProductError),
+            ((RequestedLine("seat", 1), RequestedLine("tea", 6)), MixedCurrenciesError),
+            ((RequestedLine("seat", 11),), InsufficientStockError),
+        ):
+            with pytest.raises(error):
+                await place(OrderRequest("buyer-1", lines), "k")
+        assert stock(await orders.product()) == (10, 0, 0)
+        await orders.place("k")
+        await orders.empty_outbox()
+        assert len(orders.publisher.messages) == 1
+
+
+async def test_the_last_unit_goes_to_exactly_one_of_many_buyers(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product(Product("seat", "A seat", 1, "CNY", available=1))
+        results = await asyncio.gather(*(orders.place(f"k{n}") for n in range(10)), return_exceptions=True)
+        assert sum(isinstance(result, InsufficientStockError) for result in results) == 9
+        assert stock(await orders.product()) == (0, 1, 0)
+
+
+async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        async with orders.application.units.writing() as unit:
+            assert not await unit.products.reserve("seat", 11)
+            assert await unit.products.reserve("seat", 10)
+            assert not await unit.products.reserve("seat", 1)
+            with pytest.raises(RuntimeError, match="fewer are reserved"):
+                await unit.products.release("seat", 11)
+
+
+async def test_a_repeated_key_answers_with_the_order_as_it_was_placed(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        place = orders.application.use_cases.place_order
+        first = await place(REQUEST, "k")
+        await orders.application.use_cases.close_order.cancel(first.order.order_id)
+        assert await place(REQUEST, "k") == Placed(first.order, replayed=True)
+        with pytest.raises(KeyReusedError):
+            await place(OrderRequest("buyer-2", REQUEST.lines), "k")
+        assert stock(await orders.product()) == (10, 0, 0)
+
+
+async def test_of_concurrent_requests_with_one_key_one_makes_an_order_and_the_others_are_told_to_wait(
+    tmp_path: Path,
+) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        place = orders.application.use_cases.place_order
+        results = await asyncio.gather(*(place(REQUEST, "k") for _ in range(5)), return_exceptions=True)
+        assert sum(isinstance(result, Placed) for result in results) == 1
+        assert sum(isinstance(result, RequestInFlightError) for result in results) == 4
+        assert (await place(REQUEST, "k")).replayed
+        assert stock(await orders.product()) == (9, 1, 0)
+
+
+async def test_a_key_that_another_process_has_just_claimed_is_in_flight(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        async with orders.application.units.writing() as unit:
+            with pytest.raises(RequestInFlightError):
+                await unit.keys.claim(KeyClaim("k", "f", order.order_id), 1)
+
+
+async def test_cancelling_frees_the_units_and_tells_it_once(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k", quantity=3)
+        closed = await orders.application.use_cases.close_order.cancel(order.order_id)
+        assert closed.status is OrderStatus.CLOSED
+        assert closed == await orders.order(order.order_id)
+        assert stock(await orders.product()) == (10, 0, 0)
+        with pytest.raises(IllegalTransitionError):
+            await orders.application.use_cases.close_order.cancel(order.order_id)
+        with pytest.raises(UnknownOrderError):
+            await orders.application.use_cases.close_order.cancel("ghost")
+        assert await reasons(orders, order.order_id) == [ChangeReason.PLACED, ChangeReason.CANCELLED]
+        await orders.empty_outbox()
+        assert len(orders.publisher.taken("order-events", "closed")) == 1
+
+
+async def test_no_order_expires_before_its_time(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        expire = orders.application.use_cases.close_order.expire
+        orders.clock.set_wall_ms(order.expires_at_ms - 1)
+        assert await expire(order.order_id) is ExpiryOutcome.TOO_EARLY
+        orders.clock.set_wall_ms(order.expires_at_ms)
+        assert await expire(order.order_id) is ExpiryOutcome.CLOSED
+        assert (await orders.order(order.order_id)).closed_at_ms == order.expires_at_ms
+        assert await expire(order.order_id) is ExpiryOutcome.ALREADY_DECIDED
+        assert await expire("ghost") is ExpiryOutcome.UNKNOWN_ORDER
+        assert stock(await orders.product()) == (10, 0, 0)
+
+
+@pytest.mark.parametrize("cancel_first", [True, False])
+async def test_cancelling_against_expiring_has_exactly_one_winner(tmp_path: Path, cancel_first: bool) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        close_order = orders.application.use_cases.close_order
+        placed = [await orders.place(f"k{n}") for n in range(5)]
+        await orders.pass_payment_window()
+        for order in placed:
+            contenders = [close_order.cancel(order.order_id), close_order.expire(order.order_id)]
+            results = await asyncio.gather(*contenders[:: 1 if cancel_first else -1], return_exceptions=True)
+            expired = ExpiryOutcome.CLOSED in results
+            lost = [result for result in results if isinstance(result, IllegalTransitionError)]
+            assert expired == bool(lost)
+            winner = ChangeReason.EXPIRED if expired else ChangeReason.CANCELLED
+            assert await reasons(orders, order.order_id) == [ChangeReason.PLACED, winner]
+        assert stock(await orders.product()) == (10, 0, 0)
+
+
+async def test_whoever_decides_on_an_old_reading_loses_by_compare_and_set(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        stale = await orders.place("k")
+        await orders.application.use_cases.close_order.cancel(stale.order_id)
+        async with orders.application.units.writing() as unit:
+            with pytest.raises(StatusChangedError):
+                await close(unit, stale, ChangeReason.EXPIRED, orders.clock.wall_ms())
+            await unit.commit()
+        assert await reasons(orders, stale.order_id) == [ChangeReason.PLACED, ChangeReason.CANCELLED]
+        assert stock(await orders.product()) == (10, 0, 0)
+        assert len(await unpublished(orders)) == 2
+
+
+async def unpublished(orders: RunningOrders) -> list[int]:
+    async with orders.application.units.reading() as unit:
+        return [row.row_id for row in await unit.outbox.unpublished(100)]
