@@ -1,0 +1,1 @@
+"""Hourglass as local processes: the demonstration, `make up`, and clusters for tests with real processes."""

@@ -1,0 +1,25 @@
+"""The first thing that runs in a managed process: `python -m hourglass_local.child MODULE ARGUMENT...`.
+
+Standard input is the leash: a pipe whose other end only the parent holds and never writes to. When the parent is gone,
+however it died, the pipe ends and the child asks itself to stop. It then becomes MODULE, as `python -m MODULE` would.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def _stop_with_the_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_stop_with_the_parent, name="leash", daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

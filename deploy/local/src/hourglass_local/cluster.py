@@ -1,0 +1,247 @@
+"""A whole Hourglass on this machine: name servers, brokers, orders, each a process of its own.
+
+Invariants: started in the order name servers, brokers, orders (MISSION N1), each ready before the next begins, and
+stopped in reverse; after `stop` no process of the cluster runs. Everything on disk lies below the cluster's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+import httpx
+import psutil
+
+from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
+from hourglass_local.ports import LOOPBACK, check_free, free_ports
+from hourglass_local.probes import grpc_serving, http_ready, registered_brokers
+from hourglass_local.process import Check, ManagedProcess
+from hourglass_local.waiting import eventually
+
+SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
+COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at every start
+REGISTER_TIMEOUT_S = 10.0
+WATCH_INTERVAL_S = 0.1
+BROKERS_MAX = len(string.ascii_lowercase)
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How the processes ended; names and sentences for people."""
+
+    killed: tuple[str, ...]  # SIGTERM was not enough
+    failed: tuple[str, ...]  # ended with another code than 0
+    leftover: tuple[int, ...]  # process ids that are still there
+
+
+class Cluster:
+    """An async context manager; `start` and `stop` for those who cannot use one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name_servers: int = 1,
+        brokers: int = 1,
+        orders: bool = True,
+        delay_levels: str = REAL_DELAY_LEVELS,
+        flush: str = SYNC_FLUSH,
+        commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES,
+        broker_settings: Mapping[str, str] | None = None,
+        ports: Sequence[int] | None = None,
+    ) -> None:
+        """`ports` are for the name servers, the brokers and orders, in this order; free ones without it.
+
+        Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
+        """
+        if name_servers < 1 or not 0 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"a cluster has at least one name server and 0 to {BROKERS_MAX} brokers")
+        count = name_servers + brokers + orders
+        if ports is not None and len(ports) != count:
+            raise ValueError(f"{count} processes need {count} ports, not {len(ports)}")
+        self._ports = free_ports(count) if ports is None else list(ports)
+        numbers = iter(self._ports)
+        self.folder = folder.absolute()
+        self.delay_levels = delay_levels
+        self.payment_window_ms = payment_window_ms(delay_levels)
+        self.name_server_addresses = [f"{LOOPBACK}:{next(numbers)}" for _ in range(name_servers)]
+        self.broker_addresses = [f"{LOOPBACK}:{next(numbers)}" for _ in range(brokers)]
+        self._broker_settings = {
+            "flushDiskType": flush,
+            "messageDelayLevel": delay_levels,
+            "mappedFileSizeCommitLog": str(commit_log_file_bytes),
+        } | dict(broker_settings or {})
+        self._http: httpx.AsyncClient | None = None
+        self.name_servers = [self._name_server(number) for number in range(name_servers)]
+        self.brokers = [self._broker(number) for number in range(brokers)]
+        self._services: dict[str, ManagedProcess] = {}
+        self._service_urls: dict[str, str] = {}
+        if orders:
+            self._add_orders(next(numbers))
+
+    # ------------------------------------------------------------------------------------------------- addresses
+
+    @property
+    def url(self) -> str:
+        """For mqclient."""
+        return "mq://" + ";".join(self.name_server_addresses)
+
+    @property
+    def orders(self) -> ManagedProcess:
+        """Raises KeyError in a cluster without orders."""
+        return self._services["orders"]
+
+    @property
+    def orders_url(self) -> str:
+        """Raises KeyError in a cluster without orders."""
+        return self._service_urls["orders"]
+
+    @property
+    def processes(self) -> list[ManagedProcess]:
+        """All, in the order in which they start."""
+        return [*self.name_servers, *self.brokers, *self._services.values()]
+
+    def store_folder(self, broker: ManagedProcess) -> Path:
+        """Where the broker keeps its messages."""
+        return self.folder / f"{broker.name}-store"
+
+    # ------------------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
+        check_free(self._ports)  # or a stranger's server there would be taken for ours
+        self._http = httpx.AsyncClient()
+        try:
+            for group in (self.name_servers, self.brokers, list(self._services.values())):
+                for process in group:
+                    process.launch()
+                for process in group:
+                    await process.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> StopReport:
+        """Stop everything in reverse order. Harmless when it has stopped already."""
+        failed = []
+        for process in reversed(self.processes):
+            was_running = process.running
+            await process.terminate()
+            if was_running and not process.was_killed_to_stop and process.exit_code != 0:
+                failed.append(f"{process.name} ended with code {process.exit_code}")
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+        return StopReport(
+            killed=tuple(process.name for process in self.processes if process.was_killed_to_stop),
+            failed=tuple(failed),
+            leftover=self.leftover(),
+        )
+
+    def check(self) -> None:
+        """Raises ProcessDiedError when a process has ended although nobody asked it to."""
+        for process in self.processes:
+            process.check()
+
+    async def watch(self) -> NoReturn:
+        """Measure every process again and again. Raises ProcessDiedError as soon as one has ended by itself."""
+        while True:
+            self.check()
+            for process in self.processes:
+                process.sample()
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def leftover(self) -> tuple[int, ...]:
+        """Ids of processes that the cluster started, or that they started, and that still run."""
+        own = {pid for process in self.processes for pid in process.pids}
+        return tuple(sorted(child.pid for child in psutil.Process().children(recursive=True) if child.pid in own))
+
+    async def wait_registered(self) -> None:
+        """Return when every name server that runs knows every broker that runs. Raises NotInTimeError."""
+        await eventually(self._all_registered, REGISTER_TIMEOUT_S, "brokers registered with all name servers")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ------------------------------------------------------------------------------------------------- the processes
+
+    def _name_server(self, number: int) -> ManagedProcess:
+        address = self.name_server_addresses[number]
+        suffix = f"-{number + 1}" if len(self.name_server_addresses) > 1 else ""
+
+        async def ready() -> bool:
+            return await grpc_serving(address)
+
+        return self._process(f"name-server{suffix}", "mq_namesrv", [f"listenPort={_port(address)}"], ready)
+
+    def _broker(self, number: int) -> ManagedProcess:
+        address, name = self.broker_addresses[number], f"broker-{string.ascii_lowercase[number]}"
+        settings = {
+            "brokerName": name,
+            "listenPort": _port(address),
+            "storePathRootDir": str(self.folder / f"{name}-store"),
+        } | self._broker_settings
+        arguments = ["-n", ";".join(self.name_server_addresses), *(f"{key}={value}" for key, value in settings.items())]
+
+        async def ready() -> bool:
+            return await grpc_serving(address) and await self._is_registered(address)
+
+        return self._process(name, "mq_broker", arguments, ready)
+
+    def _add_orders(self, port: int) -> None:
+        url = f"http://{LOOPBACK}:{port}"
+        environment = {
+            "ORDERS_DATABASE_URL": f"sqlite+aiosqlite:///{self.folder / 'orders.db'}",
+            "ORDERS_MQ_URL": self.url,
+            "ORDERS_LISTEN": f"{LOOPBACK}:{port}",
+            "ORDERS_PAYMENT_WINDOW_MS": str(self.payment_window_ms),
+            "ORDERS_DELAY_LEVELS": self.delay_levels,
+        }
+
+        async def ready() -> bool:
+            return self._http is not None and await http_ready(self._http, f"{url}/health/ready")
+
+        self._service_urls["orders"] = url
+        self._services["orders"] = self._process("orders", "orders", [], ready, environment)
+
+    def _process(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        ready: Check,
+        environment: Mapping[str, str] | None = None,
+    ) -> ManagedProcess:
+        log_path = self.folder / "logs" / f"{name}.log"
+        return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=environment)
+
+    async def _is_registered(self, broker_address: str) -> bool:
+        known = await self._known_brokers()
+        return all(broker_address in brokers for brokers in known)
+
+    async def _all_registered(self) -> bool:
+        known = await self._known_brokers()
+        wanted = {
+            address for broker, address in zip(self.brokers, self.broker_addresses, strict=True) if broker.running
+        }
+        return all(wanted <= brokers for brokers in known)
+
+    async def _known_brokers(self) -> list[set[str]]:
+        """What each name server that runs knows."""
+        servers = zip(self.name_servers, self.name_server_addresses, strict=True)
+        return await asyncio.gather(*(registered_brokers(address) for server, address in servers if server.running))
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]

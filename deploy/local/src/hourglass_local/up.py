@@ -1,0 +1,50 @@
+"""`make up`: everything in the foreground, on the usual ports, until it is asked to stop. What is stored stays."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from hourglass_local.cluster import Cluster
+
+NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT = 9876, 10911, 8001  # the services' own defaults
+COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
+
+
+USUAL_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT)
+
+
+async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, console: Console) -> None:
+    """Run until cancelled, on free ports without `ports`.
+
+    Raises PortInUseError, and ProcessError when a process dies; everything is stopped then.
+    """
+    begin = time.monotonic()
+    cluster = Cluster(
+        folder,
+        delay_levels=delay_levels,
+        commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+        ports=ports,
+    )
+    with contextlib.ExitStack() as stack:
+        async with cluster:
+            console.print(_addresses(cluster, time.monotonic() - begin), highlight=False, soft_wrap=True)
+            stack.callback(console.print, "Everything has stopped.")
+            await cluster.watch()
+
+
+def _addresses(cluster: Cluster, seconds: float) -> str:
+    window = timedelta(milliseconds=cluster.payment_window_ms)
+    return (
+        f"Started in {seconds:.1f} s. An unpaid order closes after {window} h.\n"
+        f"  shop         {cluster.orders_url}   described at {cluster.orders_url}/docs\n"
+        f"  queue        {cluster.url}\n"
+        f"  broker       {', '.join(cluster.broker_addresses)}\n"
+        f"  files, logs  {cluster.folder}\n"
+        "Ctrl-C stops everything."
+    )

@@ -1,0 +1,67 @@
+"""Clusters of several sizes: they start in order, know each other, and leave nothing behind."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hourglass_local.cluster import Cluster
+from hourglass_local.delay_levels import payment_window_ms, with_payment_window
+from hourglass_local.ports import PORT_MAX, PORT_MIN, PortInUseError, check_free, free_ports
+from hourglass_local.process import ProcessDiedError
+from mqclient import Admin
+
+
+@pytest.mark.processes
+async def test_three_brokers_and_two_name_servers_run_as_processes(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, name_servers=2, brokers=3, orders=False)
+    names = ["name-server-1", "name-server-2", "broker-a", "broker-b", "broker-c"]
+    assert [process.name for process in cluster.processes] == names
+    async with cluster:
+        pids = [process.pid for process in cluster.processes]
+        async with Admin(cluster.url) as admin:
+            assert [status.broker_name for status in await admin.broker_statuses()] == names[2:]
+        async with Admin(f"mq://{cluster.name_server_addresses[1]}") as admin:
+            assert [status.address for status in await admin.broker_statuses()] == cluster.broker_addresses
+        report = await cluster.stop()
+    assert (report.killed, report.failed, report.leftover) == ((), (), ())
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.processes
+async def test_cluster_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, orders=False, broker_settings={"brokerNam": "x"})
+    with pytest.raises(ProcessDiedError, match=r"(?s)broker-a has ended with code 2.*did you mean brokerName"):
+        await cluster.start()
+    assert not any(process.running for process in cluster.processes)
+    assert cluster.leftover() == ()
+
+
+async def test_port_of_somebody_else_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster = Cluster(tmp_path, brokers=0, orders=False, ports=[port])
+        with pytest.raises(PortInUseError, match=f"port {port} is in use"):
+            await cluster.start()
+    assert cluster.name_servers[0].pids == []
+
+
+def test_free_ports_are_different_and_outside_the_range_of_outgoing_connections() -> None:
+    ports = free_ports(20)
+    check_free(ports)
+    assert len(set(ports)) == 20
+    assert all(PORT_MIN <= port <= PORT_MAX for port in ports)
+
+
+@pytest.mark.parametrize("wrong", [{"name_servers": 0}, {"brokers": 27}, {"ports": [1]}, {"delay_levels": "1s"}])
+def test_cluster_that_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"cluster has at least|ports, not 1|levels"):
+        Cluster(tmp_path, **wrong)  # type: ignore[arg-type]
+
+
+def test_only_level_16_becomes_the_payment_window() -> None:
+    assert with_payment_window("10s") == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 10s 1h 2h"
+    assert payment_window_ms(with_payment_window("10s")) == 10_000

@@ -1,0 +1,100 @@
+"""Orders close by themselves although a process dies by SIGKILL while they wait (issue "From order to closing")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hourglass_local.buyers import PlannedOrder, make_plan, place_all
+from hourglass_local.cluster import Cluster
+from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL
+from hourglass_local.shop import Order, Shop
+from hourglass_local.summary import CLOSED
+from hourglass_local.waiting import eventually
+from mqclient import Admin
+
+ORDERS, BUYERS = 40, 8
+# Level 16 is the time to pay; a message that could not be handled comes back after level 3, 4, ..., here 1 s.
+DELAY_LEVELS = f"{'1s ' * 15}3s 1h 2h"
+CLOSE_TIMEOUT_S = 30
+
+pytestmark = pytest.mark.processes
+
+
+class Scenario:
+    """A running cluster, and what its buyers have done."""
+
+    def __init__(self, cluster: Cluster, shop: Shop, seed: int) -> None:
+        self.cluster = cluster
+        self.shop = shop
+        self.plan = make_plan(ORDERS, BUYERS, seed)
+        self.placed: dict[str, Order] = {}
+
+    async def place(self, planned: Sequence[PlannedOrder]) -> None:
+        await place_all(self.shop, planned, BUYERS, lambda order: self.placed.update({order.order_id: order}))
+
+    async def some_wait(self) -> None:
+        """Return when timers wait in the broker."""
+        async with Admin(self.cluster.url) as admin:
+
+            async def waiting() -> bool:
+                (status,) = await admin.broker_statuses()
+                return status.delay_levels[PAYMENT_WINDOW_LEVEL - 1].waiting >= ORDERS // 4
+
+            await eventually(waiting, 10, "timers in the broker")
+
+    async def all_closed(self) -> bool:
+        self.cluster.check()
+        statistics = await self.shop.statistics()
+        return statistics.orders[CLOSED] == ORDERS and not statistics.unpublished_messages
+
+
+@asynccontextmanager
+async def scenario(folder: Path, seed: int) -> AsyncIterator[Scenario]:
+    """Some orders wait and others are just being placed; at the end every promise is checked."""
+    async with Cluster(folder, delay_levels=DELAY_LEVELS) as cluster, Shop(cluster.orders_url) as shop:
+        running = Scenario(cluster, shop, seed)
+        for product in running.plan.products:
+            await shop.add_product(product)
+        before = await shop.products()
+        half = ORDERS // 2
+        await running.place(running.plan.orders[:half])
+        await running.some_wait()
+        placing = asyncio.create_task(running.place(running.plan.orders[half:]))
+        await eventually(lambda: len(running.placed) > half, 10, "an order of the second half", interval_s=0.001)
+        yield running
+        await placing
+        await eventually(running.all_closed, CLOSE_TIMEOUT_S, "every order closed", interval_s=0.1)
+        orders = await shop.orders()
+        assert orders.keys() == running.placed.keys()
+        assert len(orders) == ORDERS
+        assert [order for order in orders.values() if (order.closed_at_ms or 0) < order.expires_at_ms] == []
+        assert await shop.products() == before
+        stopped = await cluster.stop()
+        assert (stopped.killed, stopped.failed, stopped.leftover) == ((), (), ())
+
+
+async def test_orders_close_after_the_broker_was_killed(tmp_path: Path) -> None:
+    async with scenario(tmp_path, seed=1) as running:
+        (broker,) = running.cluster.brokers
+        await broker.kill()
+        await broker.start()
+
+
+async def test_orders_close_after_orders_was_killed(tmp_path: Path) -> None:
+    async with scenario(tmp_path, seed=2) as running:
+        await running.cluster.orders.kill()
+        await running.cluster.orders.start()
+
+
+async def test_orders_close_without_the_name_server(tmp_path: Path) -> None:
+    async with scenario(tmp_path, seed=3) as running:
+        (name_server,) = running.cluster.name_servers
+        await name_server.kill()
+        await eventually(running.all_closed, CLOSE_TIMEOUT_S, "every order closed", interval_s=0.1)
+        await name_server.start()
+        await running.cluster.wait_registered()

@@ -1,0 +1,108 @@
+"""The demonstration as a newcomer runs it, only smaller."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = [sys.executable, "-m", "hourglass_local"]
+COMMAND = [*PROGRAM, "demo"]
+
+
+def leftovers(folder: Path) -> list[list[str]]:
+    """Command lines of living processes that name the folder, or work in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in " ".join(process.cmdline()) or process.cwd() == str(folder):
+                found.append(process.cmdline())
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def test_demo_closes_every_order_and_leaves_no_process(tmp_path: Path) -> None:
+    environment = os.environ | {"DEMO_ORDERS": "20"}
+    run = subprocess.run(
+        COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert leftovers(tmp_path) == []
+
+    summary = json.loads((tmp_path / ".demo/summary.json").read_text())
+    assert summary["orders_placed"] == summary["closed"] == 20
+    assert summary["pending"] == summary["closed_early"] == 0
+    assert summary["stock_conserved"] is True
+    assert summary["stock_before"] == summary["stock_after"] > 0
+    assert summary["leftover_processes"] == summary["killed_processes"] == 0
+    assert summary["messages_stored"] >= 4 * 20  # created, waiting, due, closed
+    lateness = summary["close_lateness_ms"]
+    assert 0 <= lateness["p50"] <= lateness["p99"] <= lateness["max"]
+    assert summary["processes"].keys() == {"name-server", "broker-a", "orders"}
+    for usage in summary["processes"].values():
+        assert usage["rss_peak_mib"] > 10
+        assert usage["cpu_seconds"] > 0
+    assert 10 < summary["duration_s"] < 60
+
+    assert "closed by themselves" in run.stdout
+    assert "units on sale before / after" in run.stdout
+    for name in summary["processes"]:
+        assert (tmp_path / f".demo/logs/{name}.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("orders", "sentence"),
+    [
+        ("many", "hourglass: DEMO_ORDERS='many' is not a whole number of 1 to 100000\n"),
+        ("0", "hourglass: DEMO_ORDERS=0: allowed are 1 to 100000\n"),
+    ],
+)
+def test_demo_refuses_a_bad_number_of_orders(tmp_path: Path, orders: str, sentence: str) -> None:
+    environment = os.environ | {"DEMO_ORDERS": orders}
+    run = subprocess.run(
+        COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stderr) == (2, sentence)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_that_is_interrupted_stops_everything(tmp_path: Path) -> None:
+    with subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("Started name-server, broker-a, orders in")
+        running.send_signal(signal.SIGINT)
+        rest = running.stdout.read()
+    assert running.returncode == 130
+    assert rest.endswith("Interrupted; everything has been stopped.\n")
+    assert leftovers(tmp_path) == []
+
+
+def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    command = [*PROGRAM, "up", "--free-ports", "--folder", "here"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        banner = ""
+        while not banner.endswith("Ctrl-C stops everything.\n"):
+            line = running.stdout.readline()
+            assert line, banner
+            banner += line
+        shop = re.search(r"shop +(http://\S+)", banner)
+        assert shop is not None
+        assert httpx.get(f"{shop[1]}/health/ready").status_code == 200
+        running.terminate()
+        rest = running.stdout.read()
+    assert running.returncode == 0
+    assert "An unpaid order closes after 0:30:00 h." in banner
+    assert rest == "Everything has stopped.\n"
+    assert leftovers(tmp_path) == []
