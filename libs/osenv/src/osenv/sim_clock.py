@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Rounds that the event loop gets to finish what a timer started, before the clock moves on to the next timer.
-SETTLE_ROUNDS = 50
+# Rounds that the event loop gets at most to finish what a timer started, before the clock moves on to the next one.
+SETTLE_ROUNDS = 500
 
 
 @dataclass(order=True)
@@ -93,6 +93,12 @@ def _ns(seconds: float) -> int:
 
 
 async def settle(rounds: int = SETTLE_ROUNDS) -> None:
-    """Give every task that can run now the chance to run."""
+    """Let every task run that can run now, and whatever these set going, for at most `rounds` of the event loop.
+
+    asyncio's own loops show when nothing is left to run; others get all the rounds.
+    """
+    ready = getattr(asyncio.get_running_loop(), "_ready", None)
     for _ in range(rounds):
         await asyncio.sleep(0)
+        if ready is not None and not ready:
+            return

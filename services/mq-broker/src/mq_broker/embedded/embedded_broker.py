@@ -1,0 +1,172 @@
+"""A broker in this process, reached by `memory://name`.
+
+Invariants: at most one embedded broker of a name runs; while it is down, calls find nobody; a call that runs when it
+dies breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.transactions import TransactionOptions
+from mq_broker.embedded.calls import BrokenStream, MemoryStream, Servicer
+from mq_broker.embedded.name_service import OneBrokerNameService
+from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.rpc.admin_service import AdminService
+from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.registration import Registration
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mqclient.errors import BrokerUnreachableError, ConnectionLostError, IllegalArgumentError
+from osenv import Rng, SeededRng, SimClock, SimDisk
+
+NAME_SERVER_ADDRESS = "127.0.0.1:9876"
+BROKER_ADDRESS = "127.0.0.1:10911"
+COMMIT_LOG_FILE_BYTES = 8 * 1024 * 1024
+CONSUME_QUEUE_FILE_ENTRIES = 10_000
+REGISTER_PERIOD_S = 30
+
+_running: dict[str, EmbeddedBroker] = {}
+
+
+class EmbeddedBroker:
+    """Start it, or enter it as a context; `url` is what clients take. `clock` and `disk` may be given, and are kept."""
+
+    def __init__(
+        self,
+        name: str = "broker",
+        *,
+        clock: SimClock | None = None,
+        disk: SimDisk | None = None,
+        delay_levels: str = DEFAULT_DELAY_LEVELS,
+        flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH,
+        transactions: TransactionOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.url = f"memory://{name}"
+        self.clock = clock or SimClock()
+        self.disk = disk or SimDisk()
+        self.rng: Rng = SeededRng(seed)
+        self._options = BrokerOptions(
+            BrokerIdentity("DefaultCluster", "broker-a", 0, BROKER_ADDRESS),
+            DelayLevels.parse(delay_levels),
+            transactions=transactions or TransactionOptions(),
+        )
+        layout = StoreLayout(Path("/store"), COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES)
+        self._store_options = StoreOptions(layout, flush_disk_type, 200, "127.0.0.1", 10_911)
+        self._broker: Broker | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._services: dict[str, Any] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        """Open the store, recover, and answer. Raises ValueError when a broker of this name runs already."""
+        if _running.setdefault(self.name, self) is not self or self._broker is not None:
+            raise ValueError(f"an embedded broker named {self.name!r} runs already")
+        try:
+            broker = Broker(self.disk, self.clock, self._options, self._store_options, self.rng)
+            await broker.open()
+        except BaseException:
+            del _running[self.name]
+            raise
+        self._stopping = asyncio.Event()
+        registration = Registration(self._options.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
+        self._services = {
+            "NameService": OneBrokerNameService(self._options.identity, broker.topics),
+            "BrokerService": BrokerService(broker, self._stopping),
+            "AdminService": AdminService(broker, registration),
+        }
+        self._broker = broker
+        self._running = asyncio.create_task(broker.run(), name=f"embedded broker {self.name}")
+
+    async def stop(self) -> None:
+        """Stop cleanly: streams end, and the next start has nothing to recover."""
+        broker = self._broker
+        if broker is None:
+            return
+        self._stopping.set()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._end()
+        await broker.close()
+
+    async def kill(self) -> None:
+        """Die as by SIGKILL: calls break, and what was written stays on the disk."""
+        await self._end()
+        self.disk.kill()
+
+    async def lose_power(self) -> None:
+        """Die with the machine: of what was not synced, a random part stays on the disk."""
+        await self._end()
+        self.disk.crash(self.rng)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker behind the wire, to look at. Raises ValueError while it is down."""
+        if self._broker is None:
+            raise ValueError(f"the embedded broker {self.name!r} is down")
+        return self._broker
+
+    def call(self, path: str, request: Any, context: Any) -> Awaitable[Any]:
+        """A unary call as a task that breaks when the broker dies. Raises BrokerUnreachableError."""
+        return self._track(asyncio.ensure_future(self._method(path)(request, context)))
+
+    def stream(self, path: str) -> MemoryStream | BrokenStream:
+        """A stream to the method of this path."""
+        try:
+            stream = MemoryStream(self._method(path), f"embedded {path}")
+        except BrokerUnreachableError as error:
+            return BrokenStream(error)
+        self._track(stream.task)
+        return stream
+
+    def _method(self, path: str) -> Servicer:
+        if self._broker is None:
+            raise BrokerUnreachableError(f"the embedded broker {self.name!r} is down")
+        service, _, name = path.rpartition("/")
+        method: Servicer = getattr(self._services[service.rpartition(".")[2]], name)
+        return method
+
+    def _track(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    async def _end(self) -> None:
+        tasks = [*self._calls, *([self._running] if self._running else [])]
+        self._broker = self._running = None
+        self._services = {}
+        _running.pop(self.name, None)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> EmbeddedBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def find(name: str) -> EmbeddedBroker:
+    """The running embedded broker of this name. Raises IllegalArgumentError."""
+    try:
+        return _running[name]
+    except KeyError:
+        known = ", ".join(f"memory://{one}" for one in sorted(_running)) or "none"
+        raise IllegalArgumentError(f"no embedded broker {name!r} runs; there is: {known}") from None
+
+
+def broken() -> ConnectionLostError:
+    """What a call sees whose server has died."""
+    return ConnectionLostError("the connection to the embedded broker broke")
