@@ -116,7 +116,7 @@ class TestTopics:
         table = self.table()
         changes: list[int] = []
         before = table.data_version
-        table.on_change = lambda: changes.append(table.data_version)
+        table.on_change(lambda: changes.append(table.data_version))
         table.update(TopicConfig("orders", 2, 2))
         table.update(TopicConfig("orders", 2, 2))
         table.recovered("orders", 4)

@@ -217,6 +217,15 @@ class TestSessions:
             broker.sessions.ended(second, "b")
             assert first.changed == [GROUP] * 3
 
+    async def test_the_retry_topic_of_a_group_that_never_failed_survives_a_kill(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with running_broker(disk, clock, clean_stop=False) as broker:
+            broker.sessions.heartbeat(RecordingSession(), ClientGroups("a", consumer_groups=frozenset({GROUP})))
+            await clock.advance(0)
+        disk.kill()
+        async with running_broker(disk, clock) as broker:
+            assert broker.topics.get(retry_topic(GROUP)) is not None
+
     async def test_a_silent_member_is_dropped_after_120_s(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:

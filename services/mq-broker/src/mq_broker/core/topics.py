@@ -58,13 +58,17 @@ class TopicTable:
         self._auto_create = auto_create
         self._default_queue_count = default_queue_count
         self.data_version = 0
-        self.on_change: Callable[[], None] = lambda: None  # called after every change
+        self._listeners: list[Callable[[], None]] = []
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
         for topic in (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
             self._put(TopicConfig(topic, 1, 1))
         if auto_create:
             perm = Permission.READ_WRITE | Permission.INHERIT
             self._put(TopicConfig(DEFAULT_TOPIC, default_queue_count, default_queue_count, perm))
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after every change."""
+        self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
         """The topic, when it is there."""
@@ -112,7 +116,8 @@ class TopicTable:
         if self._topics.get(config.topic) != config:
             self._topics[config.topic] = config
             self.data_version += 1
-            self.on_change()
+            for listener in self._listeners:
+                listener()
         return config
 
     def to_json(self) -> dict[str, Any]:

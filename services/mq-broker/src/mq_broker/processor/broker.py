@@ -72,6 +72,8 @@ class Broker:
         self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
         self.consumer_offsets = ConsumerOffsets()
         self.delay_progress = DelayProgress()
+        self._topics_changed = asyncio.Event()
+        self.topics.on_change(self._topics_changed.set)
         self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
         self.transaction_scan = TransactionScan(self.transaction_table)
         self.store = MessageStore(
@@ -139,6 +141,7 @@ class Broker:
             self.transactions.check_forever,
             self._checkpoint_forever,
             self._persist_offsets_forever,
+            self._persist_topics_forever,
         )
         tasks = [asyncio.create_task(job(), name=job.__qualname__) for job in jobs]
         flusher = asyncio.create_task(self.store.run(), name="flusher")
@@ -165,6 +168,13 @@ class Broker:
         position = schedule_position(record)
         if position is not None:
             self.delay_progress.delivered(*position)
+
+    async def _persist_topics_forever(self) -> None:
+        """A topic that was made on the way is on disk a moment later; a crash before that finds it in the log."""
+        while True:
+            await self._topics_changed.wait()
+            self._topics_changed.clear()
+            await self.store.states.persist(TOPICS)
 
     async def _checkpoint_forever(self) -> None:
         while True:

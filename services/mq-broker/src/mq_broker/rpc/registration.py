@@ -46,7 +46,7 @@ class Registration:
     async def run(self) -> None:
         """Stay registered until cancelled; then say good-bye."""
         self._links = [_Link(self, address) for address in self.name_servers]
-        self.topics.on_change = self._changed
+        self.topics.on_change(self._changed)
         try:
             await asyncio.gather(*(link.run() for link in self._links))
         finally:
