@@ -21,6 +21,7 @@ from mqclient import (
     ConsumeFromWhere,
     ConsumeStatus,
     IllegalArgumentError,
+    LocalTransactionState,
     Message,
     MessageExt,
     MQClientError,
@@ -28,12 +29,14 @@ from mqclient import (
     Producer,
     PushConsumer,
     RequestTimeoutError,
+    TransactionProducer,
 )
-from mqclient.testing import FakeBroker, FakeCluster, FakeStream
+from mqclient.testing import FakeBroker, FakeCluster, FakeStream, RecordingTransactionListener
 from mqclient.transport import Method, methods
 from mqclient.transport.base import Channel
 from mqclient.transport.grpc_transport import GrpcChannel, client_error, open_transport
 from mqproto.grpc_options import SERVER_OPTIONS
+from mqproto.record import decode_record
 
 STREAMS = (methods.PRODUCE, methods.POLL, methods.SESSION)
 UNARIES = tuple(
@@ -149,6 +152,35 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - the conditions are states of fakes, which tell nobody
             await asyncio.sleep(0.005)
+
+
+async def test_100_delayed_sends_at_once_to_one_queue_succeed() -> None:
+    async with loopback_server() as loopback, Producer("shop", loopback.url) as producer:
+        sends = (
+            producer.send(Message("orders", b"%d" % n, delay_level=16), selector=lambda queues, *_: queues[0])
+            for n in range(100)
+        )
+        results = await asyncio.gather(*sends)
+        stored = [decode_record(record) for record in loopback.broker.queues["orders", 0]]
+    assert {(result.queue_offset, result.log_offset) for result in results} == {
+        (record.queue_offset, record.log_offset) for record in stored
+    }
+    assert {record.body for record in stored} == {b"%d" % n for n in range(100)}
+
+
+async def test_a_transaction_commits_and_a_check_is_answered() -> None:
+    async with loopback_server() as loopback:
+        before = own_tasks()
+        listener = RecordingTransactionListener(check_state=LocalTransactionState.COMMIT_MESSAGE)
+        async with TransactionProducer("shop", loopback.url, transaction_listener=listener) as producer:
+            await producer.send_message_in_transaction(Message("orders", b"at once"))
+            await until(lambda: loopback.broker.bodies == [b"at once"])
+            listener.state = LocalTransactionState.UNKNOW
+            asked = await producer.send_message_in_transaction(Message("orders", b"when asked"))
+            loopback.broker.check(asked.transaction_id)
+            await until(lambda: len(loopback.broker.bodies) == 2)
+        assert [message.transaction_id for message in listener.checked] == [asked.transaction_id]
+        await until(lambda: own_tasks() <= before)
 
 
 async def test_messages_go_through_and_nothing_is_left_behind() -> None:

@@ -27,6 +27,8 @@ from mqclient.errors import (
     RejectedError,
     RequestTimeoutError,
     RetryableError,
+    TransactionNotBegunError,
+    TransactionTombstonedError,
     UnknownTransportError,
 )
 from mqclient.lifecycle import ServiceState
@@ -35,7 +37,13 @@ from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.producer import Producer
 from mqclient.producer.queue_choice import MessageQueueSelector
-from mqclient.producer.send_result import SendResult, SendStatus
+from mqclient.producer.send_result import SendResult, SendStatus, TransactionSendResult
+from mqclient.producer.transaction_listener import (
+    LocalTransactionRolledBackError,
+    LocalTransactionState,
+    TransactionListener,
+)
+from mqclient.producer.transaction_producer import TransactionProducer
 from mqclient.route import BrokerQueues, TopicRoute
 
 __all__ = [
@@ -55,6 +63,8 @@ __all__ = [
     "IllegalArgumentError",
     "IllegalGroupError",
     "IllegalStateError",
+    "LocalTransactionRolledBackError",
+    "LocalTransactionState",
     "MQClientError",
     "Message",
     "MessageExt",
@@ -74,5 +84,10 @@ __all__ = [
     "SendStatus",
     "ServiceState",
     "TopicRoute",
+    "TransactionListener",
+    "TransactionNotBegunError",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TransactionTombstonedError",
     "UnknownTransportError",
 ]

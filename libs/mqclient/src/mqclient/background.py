@@ -37,6 +37,16 @@ class BackgroundTasks:
         """Run `action` after `first_delay_s` and then with `interval_s` between two runs."""
         return self.start(self._repeat(action, first_delay_s, interval_s, name), name)
 
+    async def drain(self, seconds: float) -> int:
+        """Wait until nothing runs any more, for at most `seconds`; return how many still do."""
+        try:
+            async with timeout(self._clock, seconds):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            return len(self._tasks)
+        return 0
+
     async def close(self) -> None:
         """Cancel everything and wait until it has ended."""
         current = asyncio.current_task()

@@ -27,6 +27,12 @@ from osenv.clock import timeout
 logger = logging.getLogger("mqclient.client_instance")
 
 
+class InnerProducer(Protocol):
+    """What the instance asks of a registered producer."""
+
+    def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None: ...
+
+
 class InnerConsumer(Protocol):
     """What the instance asks of a registered consumer."""
 
@@ -66,7 +72,7 @@ class ClientInstance:
         self._masters: dict[str, BrokerConnection] = {}  # by broker name, forgotten with every change of a route
         self._routed: set[str] = set()  # masters of the routes; an admin's connections may be to others
         self._with_session: set[str] = set()
-        self._producers: set[str] = set()
+        self._producers: dict[str, InnerProducer] = {}
         self._consumers: dict[str, InnerConsumer] = {}
         self._session_opened = asyncio.Event()
 
@@ -136,15 +142,15 @@ class ClientInstance:
 
     # ------------------------------------------------------------------------------------- producers and consumers
 
-    def register_producer(self, group: str) -> None:
+    def register_producer(self, group: str, producer: InnerProducer) -> None:
         """Name the group in every heartbeat. Raises IllegalStateError when it is there already (MISSION L14)."""
         if group in self._producers:
             raise IllegalStateError(self._registered_twice("producer", group))
-        self._producers.add(group)
+        self._producers[group] = producer
         self._membership_changed()
 
     def unregister_producer(self, group: str) -> None:
-        self._producers.discard(group)
+        self._producers.pop(group, None)
         self._membership_changed()
 
     def register_consumer(self, group: str, consumer: InnerConsumer) -> None:
@@ -190,6 +196,16 @@ class ClientInstance:
         consumer = self._consumers.get(group)
         if consumer is not None:
             consumer.rebalance_now()
+
+    def check_transaction(self, address: str, check: broker_pb.CheckTransaction) -> None:
+        """A broker wants to know what has become of a half message."""
+        producer = self._producers.get(check.producer_group)
+        broker_name = self.routes.broker_name(address)
+        if producer is None or broker_name is None:
+            what = "its producer group" if producer is None else "the broker"
+            logger.warning("the check of %s by %s: %s has left this client", check.transaction_id, address, what)
+        else:
+            producer.check_transaction(broker_name, check)
 
     async def wait_for_sessions(self, seconds: float) -> bool:
         """Wait until every session is open, for at most `seconds`, and say whether that came true."""

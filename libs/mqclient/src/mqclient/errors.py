@@ -5,7 +5,9 @@ MQClientError
  │   ├─ NoRouteError             no name server answered, or no living broker has a queue for the topic
  │   ├─ BrokerUnreachableError   there was no connection that the request could leave by
  │   ├─ BrokerRefusedError       the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
- │   └─ NotSentError             the time ran out before the request left
+ │   ├─ NotSentError             the time ran out before the request left
+ │   ├─ TransactionNotBegunError no half message was acknowledged, so the local transaction was not run
+ │   └─ TransactionTombstonedError a check-back has rolled the transaction back before it could commit
  ├─ OutcomeUnknownError          it may be stored, it may not: trying again can store it twice
  │   ├─ RequestTimeoutError      it left, and no answer came in time
  │   └─ ConnectionLostError      it left, and the connection broke before the answer
@@ -41,6 +43,14 @@ class BrokerUnreachableError(RetryableError):
 
 class NotSentError(RetryableError):
     """The time for the call ran out before the request left."""
+
+
+class TransactionNotBegunError(RetryableError):
+    """A half message may be stored; its local transaction was not run, so a check-back will roll it back."""
+
+
+class TransactionTombstonedError(RetryableError):
+    """The local transaction came too late and has to be rolled back; a new attempt has a new transaction id."""
 
 
 class OutcomeUnknownError(MQClientError):

@@ -7,7 +7,7 @@ from functools import cached_property
 from mqclient.message_id import offset_message_id
 from mqclient.message_queue import MessageQueue
 from mqproto.names import RETRY_PREFIX
-from mqproto.properties import KEY_SEPARATOR, KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, decode_properties
+from mqproto.properties import KEY_SEPARATOR, KEYS, PGROUP, RETRY_TOPIC, TAGS, UNIQ_KEY, decode_properties
 from mqproto.record import Record
 
 
@@ -71,6 +71,11 @@ class MessageExt:
     def message_id(self) -> str:
         """The producer's unique id; the id by position for a message that has none."""
         return self.properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def transaction_id(self) -> str:
+        """The transaction that it was sent in; empty for a message that was sent in none."""
+        return self.properties[UNIQ_KEY] if {PGROUP, UNIQ_KEY} <= self.properties.keys() else ""
 
     @property
     def offset_message_id(self) -> str:

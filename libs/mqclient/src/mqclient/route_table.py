@@ -39,6 +39,8 @@ class RouteTable:
         self._queries: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._publish_queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}
+        self._follows_all_masters = False
+        self._listed_masters: dict[str, str] = {}  # of the cluster list
 
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """What is cached for sending to `topic`: the hot path's look-up."""
@@ -73,8 +75,21 @@ class RouteTable:
         # Shielded: the answer is everybody's, also when the caller who asked first gives up.
         return await asyncio.shield(query)
 
+    async def follow_all_masters(self) -> None:
+        """From now on know every living master, whatever its topics. Raises NoRouteError when nobody answers.
+
+        Also after an error the masters are asked for with every refresh.
+        """
+        self._follows_all_masters = True
+        await self._list_masters()
+
     async def refresh_all(self) -> None:
         """Ask for every topic of the cache anew; topics that were guessed may exist by now."""
+        if self._follows_all_masters:
+            try:
+                await self._list_masters()
+            except MQClientError as error:
+                logger.warning("the list of masters could not be refreshed, the old one stays: %s", error)
         for topic in {*self._routes, *self._guesses}:
             try:
                 await self.refresh(topic)
@@ -87,6 +102,20 @@ class RouteTable:
 
     def master_addresses(self) -> set[str]:
         return set(self._masters.values())
+
+    def broker_name(self, master_address: str) -> str | None:
+        """Whose master listens there."""
+        return next((name for name, address in self._masters.items() if address == master_address), None)
+
+    async def _list_masters(self) -> None:
+        listed = {
+            broker.broker_name: broker.addresses[MASTER_ID]
+            for broker in await self._name_servers.list_brokers()
+            if MASTER_ID in broker.addresses
+        }
+        if listed and listed != self._listed_masters:  # an empty list is that of a name server that has just started
+            self._listed_masters = listed
+            self._find_masters()
 
     async def _query(self, topic: str) -> TopicRoute | None:
         route = await self._name_servers.query_route(topic)
@@ -101,7 +130,11 @@ class RouteTable:
             return
         into[route.topic] = route
         self._publish_queues[route.topic] = route.publish_queues()
-        self._masters = {
+        self._find_masters()
+
+    def _find_masters(self) -> None:
+        """Put together what the list and the routes say; a route is asked for more often, so it counts for more."""
+        self._masters = self._listed_masters | {
             name: addresses[MASTER_ID]
             for known in (*self._guesses.values(), *self._routes.values())
             for name, addresses in known.brokers.items()

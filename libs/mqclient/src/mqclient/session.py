@@ -35,6 +35,8 @@ class SessionHandler(Protocol):
 
     def consumer_ids_changed(self, group: str) -> None: ...
 
+    def check_transaction(self, address: str, check: broker_pb.CheckTransaction) -> None: ...
+
 
 class Session:
     """Keeps one Session stream to `address` open."""
@@ -113,6 +115,8 @@ class Session:
         command = response.WhichOneof("command")
         if command == "consumer_ids_changed":
             self._handler.consumer_ids_changed(response.consumer_ids_changed.group)
+        elif command == "check_transaction":
+            self._handler.check_transaction(self._address, response.check_transaction)
         elif command == "heartbeat_ack":
             ack = response.heartbeat_ack
             if ack.code != common_pb.SUCCESS:

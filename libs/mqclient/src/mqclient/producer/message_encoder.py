@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from mqclient.errors import MessageRejectedError
@@ -29,6 +30,7 @@ DELAY_LEVEL_MAX = 18  # MISSION D1: 18 levels
 FLAG_MIN, FLAG_MAX = -(2**31), 2**31 - 1
 TAG_ALTERNATIVE = "||"  # separates the tags of a subscription
 TAG_ANY = "*"
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _PROPERTIES_BYTES_ALLOWED = PROPERTIES_BYTES_MAX - CRC_BYTES
 
 
@@ -62,10 +64,13 @@ def check_message(message: Message) -> None:
         raise MessageRejectedError(f"the flag is {message.flag!r}; it has to be an integer of 32 bits")
 
 
-def message_properties(message: Message, unique_id: str) -> bytes:
-    """The text form of everything beside the body. Raises MessageRejectedError."""
+def message_properties(message: Message, unique_id: str, queue_own: Mapping[str, str] = NO_PROPERTIES) -> bytes:
+    """The text form of everything beside the body, with properties of the queue's own. Raises MessageRejectedError."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02"
     count = 1
+    for name, value in queue_own.items():
+        text += f"{name}\x01{value}\x02"
+        count += 1
     if message.tag is not None:
         text += f"{TAGS}\x01{_checked_tag(message.tag)}\x02"
         count += 1

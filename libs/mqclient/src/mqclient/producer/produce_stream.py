@@ -3,9 +3,12 @@
 It goes out in as many frames as may be unanswered, unless they become too small: then the broker stores the first one
 while the client still builds the second, where one large frame would make them wait for each other in turns.
 
+Plain messages of one queue share a batch of the frame. A delayed message and a half message are batches of their own:
+the broker writes them under another topic and with another size, so only the offset of a batch's first record is known.
+
 Invariants: a message is in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames
-are unanswered; messages of one queue leave in the order in which they were submitted. A message that has not been
-handed to the stream fails with a RetryableError, one that has with an OutcomeUnknownError.
+are unanswered; plain messages of one queue leave in the order in which they were submitted, and so do its delayed ones.
+A message that has not been handed to the stream fails with a RetryableError, one that has with an OutcomeUnknownError.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from mqproto.grpc_options import FRAME_BYTES_TARGET
 from osenv import Clock, Timer
 
 FRAMES_UNANSWERED_MAX = 4
+FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
 FRAME_MESSAGES_MIN = 32  # below this, what a frame itself costs outweighs the gain of having more of them
 _TIMER_EARLY_S = 0.001  # a Clock's timer may run this much early
 
@@ -45,17 +49,20 @@ Stored = tuple[int, int, int]
 class PendingSend:
     """A message between `submit` and its answer."""
 
-    __slots__ = ("deadline", "future", "queue", "record", "written")
+    __slots__ = ("alone", "deadline", "future", "queue", "record", "written")
 
-    def __init__(self, queue: MessageQueue, record: bytes, deadline: float, future: asyncio.Future[Stored]) -> None:
+    def __init__(
+        self, queue: MessageQueue, record: bytes, deadline: float, future: asyncio.Future[Stored], alone: bool
+    ) -> None:
         self.queue = queue
         self.record = record
+        self.alone = alone
         self.deadline = deadline
         self.future = future
         self.written = False
 
 
-Frame = dict[MessageQueue, list[PendingSend]]
+Frame = list[list[PendingSend]]  # its batches; none is empty, and all messages of one have the same queue
 
 
 class ProduceStream:
@@ -76,10 +83,15 @@ class ProduceStream:
         self._timer: Timer | None = None
         self._timer_due = float("inf")
 
-    def submit(self, queue: MessageQueue, record: bytes, deadline: float) -> asyncio.Future[Stored]:
-        """Send `record` to `queue`; the future ends by `deadline` (monotonic), with a result or an error."""
+    def submit(
+        self, queue: MessageQueue, record: bytes, deadline: float, *, alone: bool = False
+    ) -> asyncio.Future[Stored]:
+        """Send `record` to `queue`; the future ends by `deadline` (monotonic), with a result or an error.
+
+        `alone` has to be true for a delayed and for a half message.
+        """
         future: asyncio.Future[Stored] = self._loop.create_future()
-        self._waiting.append(PendingSend(queue, record, deadline, future))
+        self._waiting.append(PendingSend(queue, record, deadline, future, alone))
         self._wake.set()
         if deadline < self._timer_due:
             self._set_timer(deadline)
@@ -105,7 +117,8 @@ class ProduceStream:
                     self._frame_slots.release()
                     continue
                 request = broker_pb.ProduceRequest(request_id=next(self._request_ids))
-                for queue, pendings in frame.items():
+                for pendings in frame:
+                    queue = pendings[0].queue
                     records = b"".join([pending.record for pending in pendings])
                     request.batches.add(
                         topic=queue.topic, queue_id=queue.queue_id, count=len(pendings), records=records
@@ -116,23 +129,28 @@ class ProduceStream:
 
     def _take_frame(self) -> Frame:
         """Move messages from waiting into a frame: its share of them up to the target size, or one larger message."""
-        frame: Frame = {}
+        frame: Frame = []
+        plain: dict[MessageQueue, list[PendingSend]] = {}
         waiting = self._waiting
-        flying = sum(len(pendings) for other in self._flying.values() for pendings in other.values())
+        flying = sum(len(pendings) for other in self._flying.values() for pendings in other)
         left = max(FRAME_MESSAGES_MIN, -(-(len(waiting) + flying) // FRAMES_UNANSWERED_MAX))
         size = 0
-        while waiting and left and (not size or size + len(waiting[0].record) <= FRAME_BYTES_TARGET):
+        while waiting and left and len(frame) < FRAME_BATCHES_MAX:
+            if size and size + len(waiting[0].record) > FRAME_BYTES_TARGET:
+                break
             pending = waiting.popleft()
             if pending.future.done():  # cancelled by its caller, or too late
                 continue
             pending.written = True
             left -= 1
             size += len(pending.record)
-            pendings = frame.get(pending.queue)
-            if pendings is None:
-                frame[pending.queue] = [pending]
-            else:
+            pendings = None if pending.alone else plain.get(pending.queue)
+            if pendings is not None:
                 pendings.append(pending)
+                continue
+            frame.append([pending])
+            if not pending.alone:
+                plain[pending.queue] = frame[-1]
         return frame
 
     def _answered(self, request_id: int, answer: asyncio.Future[broker_pb.ProduceResponse]) -> None:
@@ -144,7 +162,7 @@ class ProduceStream:
         if error is not None:
             self._fail_frame(frame, error)
             return
-        for pendings, result in zip(frame.values(), answer.result().results, strict=True):
+        for pendings, result in zip(frame, answer.result().results, strict=True):
             self._finish_batch(pendings, result)
 
     def _finish_batch(self, pendings: list[PendingSend], result: broker_pb.BatchResult) -> None:
@@ -164,7 +182,7 @@ class ProduceStream:
     def _fail_frame(self, frame: Frame, error: BaseException) -> None:
         """The stream broke. What waits behind the frame has not left, and may go to another broker at once."""
         kind = BrokerUnreachableError if isinstance(error, BrokerUnreachableError) else ConnectionLostError
-        for pendings in frame.values():
+        for pendings in frame:
             for pending in pendings:
                 if not pending.future.done():
                     pending.future.set_exception(kind(str(error)))
@@ -186,7 +204,7 @@ class ProduceStream:
         """Fail what is too late; one timer for all messages, because a timer each would cost more than the message."""
         self._timer, self._timer_due = None, float("inf")
         now = self._clock.monotonic() + _TIMER_EARLY_S
-        frames = [pending for frame in self._flying.values() for pendings in frame.values() for pending in pendings]
+        frames = [pending for frame in self._flying.values() for pendings in frame for pending in pendings]
         earliest = float("inf")
         for pending in (*self._waiting, *frames):
             if pending.future.done():

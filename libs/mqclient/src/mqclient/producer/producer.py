@@ -11,6 +11,7 @@ import logging
 from types import TracebackType
 from typing import Any, Self
 
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import wait_event
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
@@ -33,7 +34,8 @@ from mqclient.producer.queue_choice import MessageQueueSelector, RoundRobin
 from mqclient.producer.send_result import STATUS_OF_CODE, SendResult
 from mqproto.codes import ResponseCode
 from mqproto.names import IllegalNameError, check_group
-from mqproto.record import encode_record, pack_ip
+from mqproto.properties import PGROUP, TRAN_MSG
+from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record, pack_ip
 from osenv.clock import timeout as clock_timeout
 
 logger = logging.getLogger("mqclient.producer")
@@ -81,14 +83,12 @@ class Producer:
         """Join the client instance. Raises UnknownTransportError, IllegalStateError; needs no server to be there."""
         self._lifecycle.move(LifecycleEvent.START)
         instance = acquire_instance(self._url, self._config)
+        self._assemble(instance)
         try:
-            instance.register_producer(self.group)
+            instance.register_producer(self.group, self)
         except IllegalStateError:
             await instance.release()
             raise
-        self._instance = instance
-        self._round_robin = RoundRobin(instance.rng)
-        self._born_ip = pack_ip(instance.local_ip)
         self._lifecycle.move(LifecycleEvent.STARTED)
 
     async def shutdown(self, *, timeout_s: float = 10.0) -> None:
@@ -97,10 +97,12 @@ class Producer:
         After `timeout_s` of waiting, what is still under way is abandoned and its sends raise.
         """
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
+        deadline = self._instance.clock.monotonic() + timeout_s
         if self._sending:
             self._idle.clear()
             if not await wait_event(self._instance.clock, self._idle, timeout_s):
                 logger.warning("producer %s leaves with %d sends under way", self.group, self._sending)
+        await self._finish(deadline)
         self._instance.unregister_producer(self.group)
         await self._instance.release()
 
@@ -121,17 +123,12 @@ class Producer:
         Raises MessageRejectedError for a message that breaks a rule, BrokerRejectedError when the broker refused it for
         good, a RetryableError when it is not stored, and an OutcomeUnknownError when it may be.
         """
-        self._lifecycle.require_running()
-        check_message(message)
-        if not timeout > 0:
-            raise IllegalArgumentError(f"the timeout is {timeout!r}; it has to be above 0 seconds")
+        self._check_send(message, timeout)
         self._sending += 1
         try:
             return await self._send(message, timeout, selector, selector_argument)
         finally:
-            self._sending -= 1
-            if not self._sending:
-                self._idle.set()
+            self._sent()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -143,14 +140,52 @@ class Producer:
         if self._lifecycle.running:
             await self.shutdown()
 
+    # -------------------------------------------------------------------------------- what the client instance asks
+
+    def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
+        """Nobody here can answer; the broker asks another member of the group when its next check is due."""
+        logger.warning(
+            "producer %s has no transaction listener and cannot answer broker %s for %s; another member will be asked",
+            self.group,
+            broker_name,
+            check.transaction_id,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _assemble(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._round_robin = RoundRobin(instance.rng)
+        self._born_ip = pack_ip(instance.local_ip)
+
+    async def _finish(self, deadline: float) -> None:
+        """What a kind of producer does after its last send, before it leaves; until `deadline` (monotonic)."""
+
+    def _check_send(self, message: Message, timeout_s: float) -> None:
+        self._lifecycle.require_running()
+        check_message(message)
+        if not timeout_s > 0:
+            raise IllegalArgumentError(f"the timeout is {timeout_s!r}; it has to be above 0 seconds")
+
+    def _sent(self) -> None:
+        """One send less is under way."""
+        self._sending -= 1
+        if not self._sending:
+            self._idle.set()
+
     async def _send(
-        self, message: Message, timeout_s: float, selector: MessageQueueSelector | None, selector_argument: Any
+        self,
+        message: Message,
+        timeout_s: float,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: Any = None,
+        *,
+        half: bool = False,
     ) -> SendResult:
         instance, topic = self._instance, message.topic
         deadline = instance.clock.monotonic() + timeout_s
         born_timestamp_ms = instance.clock.wall_ms()
-        unique_id = instance.unique_ids.next(born_timestamp_ms)
-        properties = message_properties(message, unique_id)
+        unique_id, properties = self._identify(message, born_timestamp_ms, half)
         tries = 1 if selector is not None else self._tries
         failed_broker: str | None = None
         unknown: OutcomeUnknownError | None = None
@@ -173,8 +208,11 @@ class Producer:
                     born_timestamp_ms=born_timestamp_ms,
                     born_ip=self._born_ip,
                     flag=message.flag,
+                    sys_flag=FLAG_TRANSACTION_PREPARED if half else 0,
                 )
-                code, queue_offset, log_offset = await connection.produce.submit(queue, record, deadline)
+                code, queue_offset, log_offset = await connection.produce.submit(
+                    queue, record, deadline, alone=half or message.delay_level > 0
+                )
                 return SendResult(STATUS_OF_CODE[code], unique_id, queue, queue_offset, log_offset, connection.address)
             except MQClientError as error:
                 if isinstance(error, OutcomeUnknownError):
@@ -185,7 +223,15 @@ class Producer:
                     raise unknown from error  # what an earlier try left open is the truth about the whole send
                 logger.info("%s is tried again after: %s", unique_id, error)
                 failed_broker = queue.broker_name
+                if half:  # the half that this try may have left behind must not end as the next one does
+                    unique_id, properties = self._identify(message, born_timestamp_ms, half)
         raise AssertionError("every try of the loop above returns, raises or is followed by another")
+
+    def _identify(self, message: Message, born_timestamp_ms: int, half: bool) -> tuple[str, bytes]:
+        """A new unique id, and the properties with it."""
+        unique_id = self._instance.unique_ids.next(born_timestamp_ms)
+        queue_own = {TRAN_MSG: "true", PGROUP: self.group} if half else {}
+        return unique_id, message_properties(message, unique_id, queue_own)
 
     def _may_retry(self, error: MQClientError, deadline: float) -> bool:
         if not self._lifecycle.running or self._instance.clock.monotonic() >= deadline:

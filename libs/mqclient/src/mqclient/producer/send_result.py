@@ -7,6 +7,7 @@ from enum import Enum
 
 from mqclient.message_id import offset_message_id
 from mqclient.message_queue import MessageQueue
+from mqclient.producer.transaction_listener import LocalTransactionState
 from mqproto.address import parse_address
 from mqproto.codes import ResponseCode
 
@@ -45,3 +46,17 @@ class SendResult:
         """The id by position (M8); empty when the broker is reached by a name instead of an IPv4 address."""
         host, port = parse_address(self.broker_address)
         return offset_message_id(host, port, self.log_offset)
+
+
+@dataclass(slots=True)
+class TransactionSendResult(SendResult):
+    """Where the half message was stored, and what the local transaction came to.
+
+    Offsets are those of the half topic; the message gets others when it is committed.
+    """
+
+    local_transaction_state: LocalTransactionState
+
+    @property
+    def transaction_id(self) -> str:
+        return self.message_id

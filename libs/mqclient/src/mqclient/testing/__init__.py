@@ -11,14 +11,18 @@ from mqclient.testing.consuming import RecordingListener, consumer_of
 from mqclient.testing.fake_broker import FakeBroker
 from mqclient.testing.fake_channel import FakeChannel, FakeStream
 from mqclient.testing.fake_cluster import FakeCluster, FakeTransport, open_transport
+from mqclient.testing.fake_transactions import FakeTransactions
+from mqclient.testing.transactions import RecordingTransactionListener
 
 __all__ = [
     "FakeBroker",
     "FakeChannel",
     "FakeCluster",
     "FakeStream",
+    "FakeTransactions",
     "FakeTransport",
     "RecordingListener",
+    "RecordingTransactionListener",
     "consumer_of",
     "open_transport",
 ]

@@ -1,7 +1,7 @@
 """A broker that keeps its messages in lists and does what the test says.
 
-It follows the protocol as far as the client can see it; delay levels are not kept: what is sent back comes again at
-once.
+It follows the protocol as far as the client can see it; delays are not waited for: what is sent with a level, and what
+is sent back, comes at once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.errors import MQClientError
 from mqclient.testing.fake_channel import FakeStream
+from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
 from mqclient.transport import methods
 from mqproto.names import retry_topic
-from mqproto.properties import RETRY_TOPIC, decode_properties, encode_properties
+from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties, encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, STORE, STORE_AT, decode_record, encode_record, iter_records, pack_ip
 from osenv import Clock
 
 _Queue = tuple[str, int]
+
+FRAME_BATCHES_MAX = 1_024
+DELAYED_EXTRA_BYTES = 37  # a delayed record takes more in the log than on the wire
 
 
 class FakeBroker:
@@ -44,7 +48,9 @@ class FakeBroker:
         self.polled_offsets: list[int] = []
         self.cancelled_polls: list[int] = []
         self.next_codes: list[int] = []  # of the batches to come, before everything is SUCCESS again
+        self.transactions = FakeTransactions()
         self.unary_errors: defaultdict[str, list[MQClientError]] = defaultdict(list)
+        self.unary_gate: asyncio.Event | None = None  # unary calls wait for it
         self.streams: list[FakeStream] = []
         self._clock = clock
         self._log_end = 0
@@ -57,6 +63,7 @@ class FakeBroker:
             methods.QUERY_CONSUMER_OFFSET.path: self._query_consumer_offset,
             methods.UPDATE_CONSUMER_OFFSET.path: self._update_consumer_offset,
             methods.GET_QUEUE_OFFSETS.path: self._get_queue_offsets,
+            methods.END_TRANSACTION.path: self._end_transaction,
             methods.UPDATE_TOPIC.path: self._update_topic,
             methods.GET_BROKER_STATUS.path: self._get_broker_status,
         }
@@ -81,7 +88,7 @@ class FakeBroker:
     def answer_frame(self, frame: broker_pb.ProduceRequest) -> None:
         """Answer a frame that came while the broker was silent."""
         stream = next(stream for stream in self.streams if stream.path == methods.PRODUCE.path)
-        stream.answer(self._produce(frame))
+        stream.answer(self.produce(frame))
 
     def members(self, group: str) -> list[str]:
         return sorted(
@@ -93,6 +100,16 @@ class FakeBroker:
     def producer_groups(self) -> list[str]:
         return sorted(producer.group for heartbeat in self._members.values() for producer in heartbeat.producers)
 
+    def check(self, transaction_id: str, *, member: int = 0) -> None:
+        """Ask a member of the half's producer group what has become of it."""
+        command = self.transactions.check(transaction_id)
+        sessions = [
+            stream
+            for stream, heartbeat in self._members.items()
+            if any(producer.group == command.producer_group for producer in heartbeat.producers)
+        ]
+        sessions[member].answer(broker_pb.SessionResponse(check_transaction=command))
+
     @property
     def bodies(self) -> list[bytes]:
         """Every stored body, queue by queue."""
@@ -102,6 +119,8 @@ class FakeBroker:
 
     async def unary(self, path: str, request: Any) -> Any:
         await asyncio.sleep(0)
+        if self.unary_gate is not None:
+            await self.unary_gate.wait()
         if self.unary_errors[path]:
             raise self.unary_errors[path].pop(0)
         return self._unary[path](request)
@@ -112,7 +131,7 @@ class FakeBroker:
         if stream.path == methods.PRODUCE.path:
             self.frames.append(request)
             if not self.silent:
-                stream.answer(self._produce(request))
+                stream.answer(self.produce(request))
         elif stream.path == methods.SESSION.path:
             self._heartbeat(stream, request.heartbeat)
         elif request.cancel:
@@ -133,8 +152,10 @@ class FakeBroker:
 
     # ------------------------------------------------------------------------------------------------------ produce
 
-    def _produce(self, request: broker_pb.ProduceRequest) -> broker_pb.ProduceResponse:
+    def produce(self, request: broker_pb.ProduceRequest) -> broker_pb.ProduceResponse:
+        """The answer to a frame."""
         response = broker_pb.ProduceResponse(request_id=request.request_id)
+        too_many = len(request.batches) > FRAME_BATCHES_MAX
         for batch in request.batches:
             code = self.next_codes.pop(0) if self.next_codes else int(common_pb.SUCCESS)
             if batch.topic not in self.topics:
@@ -142,17 +163,33 @@ class FakeBroker:
                     code = common_pb.TOPIC_NOT_EXIST
                 else:
                     self.create_topic(batch.topic)
+            remark = "the frame has too many batches" if too_many else refusal(batch)
+            if remark:
+                code = common_pb.MESSAGE_ILLEGAL
             result = response.results.add(code=common_pb.ResponseCode.ValueType(code))
             if code not in {0, 10, 11, 12}:
-                result.remark = f"{batch.topic} is refused"
+                result.remark = remark or f"{batch.topic} is refused"
                 continue
             result.base_queue_offset = len(self.queues[batch.topic, batch.queue_id])
             result.base_log_offset = self._log_end
             at = 0
             for record in iter_records(batch.records):
-                self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
+                if is_half(record):
+                    self.transactions.prepare(record)
+                    self._log_end += record.size
+                else:
+                    self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
+                if DELAY in decode_properties(record.properties):
+                    self._log_end += DELAYED_EXTRA_BYTES
                 at += record.size
         self._answer_polls()
+        return response
+
+    def _end_transaction(self, request: broker_pb.EndTransactionRequest) -> broker_pb.EndTransactionResponse:
+        response, committed = self.transactions.end(request)
+        if committed is not None:
+            self._append(committed.topic, committed.queue_id, committed_record(committed))
+            self._answer_polls()
         return response
 
     def _append(self, topic: str, queue_id: int, record: bytes) -> None:

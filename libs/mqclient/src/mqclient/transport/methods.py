@@ -31,6 +31,7 @@ UPDATE_CONSUMER_OFFSET = Method(
 GET_QUEUE_OFFSETS = Method(
     f"{_BROKER}/GetQueueOffsets", broker_pb.GetQueueOffsetsRequest, broker_pb.GetQueueOffsetsResponse
 )
+END_TRANSACTION = Method(f"{_BROKER}/EndTransaction", broker_pb.EndTransactionRequest, broker_pb.EndTransactionResponse)
 
 UPDATE_TOPIC = Method(f"{_ADMIN}/UpdateTopic", admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse)
 GET_BROKER_STATUS = Method(

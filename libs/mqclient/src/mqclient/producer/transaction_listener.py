@@ -1,0 +1,42 @@
+"""The application's half of a transaction (MISSION T1, T5, T14)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Protocol
+
+from mqclient.message import Message
+from mqclient.message_ext import MessageExt
+
+
+class LocalTransactionState(Enum):
+    """RocketMQ's names: deliver the message, forget it, or ask again later."""
+
+    COMMIT_MESSAGE = "COMMIT_MESSAGE"
+    ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
+    UNKNOW = "UNKNOW"
+
+
+class TransactionListener(Protocol):
+    """Runs the local transaction, and answers for it later, in any process of the producer group."""
+
+    async def execute_local_transaction(self, message: Message, transaction_id: str, arg: Any) -> LocalTransactionState:
+        """Do the local work; the half message is stored. `arg` is what the sender gave.
+
+        An exception goes to the sender, and leaves the state open for a check; where it is certain that nothing was
+        committed, raise LocalTransactionRolledBackError instead.
+        """
+
+    async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """What has become of `message.transaction_id`? It may never have begun, or still be at work.
+
+        Before ROLLBACK_MESSAGE make sure that it cannot commit any more. An exception counts as UNKNOW.
+        """
+
+
+class LocalTransactionRolledBackError(Exception):
+    """Raised by a listener whose local transaction has failed and left nothing behind; the sender gets `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"the local transaction was rolled back: {cause!r}")
+        self.cause = cause

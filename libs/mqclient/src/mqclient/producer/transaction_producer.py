@@ -1,0 +1,198 @@
+"""Messages that become visible if and only if a local transaction commits (MISSION T1-T7, T12-T14).
+
+Invariants: a local transaction runs only after its half message was acknowledged, and at most once; every try to send a
+half has a transaction id of its own, so that a half which an earlier try may have left behind is rolled back by its
+check and never ends with a later one; a broker that cannot be told how a transaction ended will ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.background import BackgroundTasks
+from mqclient.client_config import ClientConfig
+from mqclient.client_instance import ClientInstance
+from mqclient.errors import (
+    MessageRejectedError,
+    MQClientError,
+    OutcomeUnknownError,
+    TransactionNotBegunError,
+    require_success,
+)
+from mqclient.message import Message
+from mqclient.message_ext import MessageExt
+from mqclient.producer.producer import RETRY_TIMES_WHEN_SEND_FAILED, SEND_TIMEOUT_S, Producer
+from mqclient.producer.send_result import SendResult, SendStatus, TransactionSendResult
+from mqclient.producer.transaction_checks import TransactionChecks, known_state
+from mqclient.producer.transaction_listener import (
+    LocalTransactionRolledBackError,
+    LocalTransactionState,
+    TransactionListener,
+)
+from mqclient.transport.methods import END_TRANSACTION
+from osenv.clock import timeout as clock_timeout
+
+logger = logging.getLogger("mqclient.transaction_producer")
+
+JOIN_TIMEOUT_S = 3.0  # how long `start` waits to be reachable for checks; it goes on without, and becomes so later
+
+# SLAVE_NOT_AVAILABLE says that the master alone has the half, as the cluster's operator has allowed.
+RUNS_LOCAL_TRANSACTION = frozenset({SendStatus.SEND_OK, SendStatus.SLAVE_NOT_AVAILABLE})
+
+
+class TransactionProducer(Producer):
+    """A producer whose group answers for its half messages; `send` and the rest are as in Producer."""
+
+    def __init__(
+        self,
+        group: str,
+        url: str,
+        *,
+        transaction_listener: TransactionListener,
+        client_config: ClientConfig | None = None,
+        retry_times_when_send_failed: int = RETRY_TIMES_WHEN_SEND_FAILED,
+    ) -> None:
+        """Every member of `group` needs a listener that can answer for all of them.
+
+        Raises IllegalGroupError, IllegalArgumentError.
+        """
+        super().__init__(
+            group, url, client_config=client_config, retry_times_when_send_failed=retry_times_when_send_failed
+        )
+        self._listener = transaction_listener
+        self._checks: TransactionChecks
+        self._ends: BackgroundTasks
+
+    async def start(self) -> None:
+        """Join the client instance, and open sessions to all masters so that their checks arrive.
+
+        Returns when they are open, or after a few seconds: needs no server to be there. Raises UnknownTransportError,
+        IllegalStateError.
+        """
+        await super().start()
+        try:
+            if not await self._join():
+                logger.warning("producer %s cannot be asked by every broker yet; it keeps trying", self.group)
+        except BaseException:  # a start that is cancelled leaves nothing behind
+            await self.shutdown(timeout_s=0.0)
+            raise
+
+    async def send_message_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        timeout: float = SEND_TIMEOUT_S,  # noqa: ASYNC109 - the budget is shared by several tries
+    ) -> TransactionSendResult:
+        """Store the half message within `timeout` seconds, run the local transaction with `arg`, and end both alike.
+
+        The message is delivered when the listener returns COMMIT_MESSAGE, or says so to a later check; the broker is
+        told in the background, and asks when it has not heard. A half that is stored less safely than wished
+        (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT) is rolled back, and nothing runs.
+
+        Raises what the listener raises. Before the local transaction: MessageRejectedError, BrokerRejectedError, or a
+        RetryableError; then it has not run, nothing will be delivered, and a new call is safe.
+        """
+        self._check_send(message, timeout)
+        if message.delay_level:
+            raise MessageRejectedError("a transactional message cannot have a delay level; send it with level 0")
+        self._sending += 1
+        try:
+            try:
+                half = await self._send(message, timeout, half=True)
+            except OutcomeUnknownError as error:
+                raise TransactionNotBegunError(f"the half message was not acknowledged: {error}") from error
+            state = LocalTransactionState.ROLLBACK_MESSAGE
+            if half.send_status in RUNS_LOCAL_TRANSACTION:
+                state = await self._execute(message, half, arg)
+            else:
+                self._end_soon(half, state)
+        finally:
+            self._sent()
+        return _result(half, state)
+
+    # -------------------------------------------------------------------------------- what the client instance asks
+
+    def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
+        """A broker asks what has become of a half message of this group."""
+        self._checks.submit(broker_name, check)
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _assemble(self, instance: ClientInstance) -> None:
+        super()._assemble(instance)
+        self._ends = BackgroundTasks(instance.clock)
+        self._checks = TransactionChecks(instance.clock, self._listener, self._answer_check)
+
+    async def _join(self) -> bool:
+        """Know all masters, also those that have none of this producer's topics, and have a session with each."""
+        try:
+            async with clock_timeout(self._instance.clock, JOIN_TIMEOUT_S):
+                await self._instance.routes.follow_all_masters()
+        except (MQClientError, TimeoutError) as error:
+            logger.info("producer %s starts without knowing all masters: %s", self.group, error)
+            return False
+        return await self._instance.wait_for_sessions(JOIN_TIMEOUT_S)
+
+    async def _finish(self, deadline: float) -> None:
+        await self._checks.close(deadline)
+        untold = await self._ends.drain(deadline - self._instance.clock.monotonic())
+        if untold:
+            logger.warning("producer %s leaves with %d transactions that brokers will ask for", self.group, untold)
+        await self._ends.close()
+
+    async def _execute(self, message: Message, half: SendResult, arg: Any) -> LocalTransactionState:
+        """Run the local transaction, and let the broker know how it went. Raises what the listener raises."""
+        try:
+            state = known_state(
+                await self._listener.execute_local_transaction(message, half.message_id, arg), half.message_id
+            )
+        except LocalTransactionRolledBackError as error:
+            self._end_soon(half, LocalTransactionState.ROLLBACK_MESSAGE)
+            cause = error.cause
+        except Exception:
+            logger.info("the local transaction of %s raised; a check will ask how it ended", half.message_id)
+            raise
+        else:
+            self._end_soon(half, state)
+            return state
+        raise cause
+
+    def _end_soon(self, half: SendResult, state: LocalTransactionState) -> None:
+        """Tell the broker in the background (MISSION T7)."""
+        if state is not LocalTransactionState.UNKNOW:
+            ending = self._end(half.message_queue.broker_name, half.message_id, state, from_check=False)
+            self._ends.start(ending, f"mqclient end transaction {half.message_id}")
+
+    async def _answer_check(self, message: MessageExt, state: LocalTransactionState) -> None:
+        await self._end(message.broker_name, message.transaction_id, state, from_check=True)
+
+    async def _end(self, broker_name: str, id_: str, state: LocalTransactionState, *, from_check: bool) -> None:
+        """Tell the broker that holds the half. What goes wrong is logged, and left to the next check."""
+        wanted = broker_pb.TransactionState.Value(state.value)
+        request = broker_pb.EndTransactionRequest(
+            producer_group=self.group, transaction_id=id_, state=wanted, from_check=from_check
+        )
+        try:
+            response = await self._instance.connection(broker_name).unary(END_TRANSACTION, request)
+            require_success(response.code, response.remark, broker_name)
+        except MQClientError as error:
+            logger.warning("transaction %s: broker %s was not told %s: %s", id_, broker_name, state.value, error)
+            return
+        if state is not LocalTransactionState.UNKNOW and response.outcome != wanted:
+            outcome = broker_pb.TransactionState.Name(response.outcome)
+            logger.error("transaction %s is %s here and %s at broker %s", id_, state.value, outcome, broker_name)
+
+
+def _result(half: SendResult, state: LocalTransactionState) -> TransactionSendResult:
+    return TransactionSendResult(
+        half.send_status,
+        half.message_id,
+        half.message_queue,
+        half.queue_offset,
+        half.log_offset,
+        half.broker_address,
+        state,
+    )
