@@ -40,6 +40,17 @@ async def test_a_level_16_message_arrives_after_exactly_30_minutes() -> None:
         assert record.born_timestamp_ms == 1
 
 
+async def test_no_fraction_of_a_millisecond_is_missing_from_a_delay() -> None:
+    clock = SimClock()
+    async with running_broker(SimDisk(), clock) as broker:
+        await clock.advance(0.0009)
+        await produce(broker, incoming("t", [b"x"], delay_level=1))
+        await clock.advance(0.9999)
+        assert await bodies(broker) == []
+        await clock.advance(0.0002)
+        assert await bodies(broker) == [b"x"]
+
+
 async def test_nothing_polls_while_a_message_waits() -> None:
     clock, disk = SimClock(), SimDisk()
     async with running_broker(disk, clock) as broker:

@@ -6,6 +6,7 @@ log already says. Across a restart only the wall clock remains (docs/guarantees.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 ROUNDING_MS = 1e-4  # more than floating point can be wrong by, less than anybody could notice
@@ -20,8 +21,12 @@ class BrokerTime:
         self._start_ms = max(wall_ms, newest_store_ms)
 
     def now_ms(self) -> int:
-        """The time now."""
+        """The time now, in whole milliseconds that have passed: what is due is compared with it."""
         return self._start_ms + int((self._monotonic() - self._start) * 1000 + ROUNDING_MS)
+
+    def stamp_ms(self) -> int:
+        """The store timestamp of a record that is written now: rounded up, so that no delay after it is cut short."""
+        return self._start_ms + math.ceil((self._monotonic() - self._start) * 1000 - ROUNDING_MS)
 
     def seconds_until(self, due_ms: int) -> float:
         """How long until `due_ms`, not below zero, with a fraction of a millisecond more rather than less."""

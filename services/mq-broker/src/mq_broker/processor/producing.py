@@ -57,7 +57,7 @@ class Producing:
 
     def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
         """Store what can be stored; acknowledge only after `acknowledge`."""
-        store_ms = self.time.now_ms()
+        store_ms = self.time.stamp_ms()
         checked = [self._check(batch, store_ms) for batch in incoming]
         batches = [batch for batch in checked if isinstance(batch, Batch)]
         if sum(len(batch.buffer) for batch in batches) <= self.store.run_bytes_max:

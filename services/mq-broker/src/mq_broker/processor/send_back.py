@@ -42,7 +42,7 @@ class SendBack:
         try:
             batch = retry_batch(record, group, delay_level=delay_level, reconsume_times_max=times_max)
             self.topics.ensure_group_topic(batch.topic)
-            self.producing.forward([batch], self.producing.time.now_ms())
+            self.producing.forward([batch], self.producing.time.stamp_ms())
             await store.wait_stored(store.log_end)
         except StoreError as error:
             return ResponseCode.SYSTEM_ERROR, str(error)

@@ -129,14 +129,14 @@ class Transactions:
         if self.table.open_half(half.transaction_id) is not half or not sessions:
             return
         again = recheck_batch(record, half.check_times)
-        self.store.put([again], self.time.now_ms())
+        self.store.put([again], self.time.stamp_ms())
         self.prepared(again)
         message = committed_batch(record)
         self.rng.choice(sessions).check_transaction(half.producer_group, half.transaction_id, bytes(message.buffer))
 
     def _close(self, half: OpenHalf, record: Record, action: Action, *, parked: bool) -> None:
         """One write: what the half leaves behind, and the op message. Raises StoreError; then it is still open."""
-        store_ms = self.time.now_ms()
+        store_ms = self.time.stamp_ms()
         phase = Phase.COMMITTED if action is Action.COMMIT else Phase.ROLLED_BACK
         batches = [op_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP)]
         if phase is Phase.COMMITTED:

@@ -109,7 +109,7 @@ class DelayService:
             if not batches:
                 break
             now_ms = self.time.now_ms()
-            self.put(batches, now_ms)
+            self.put(batches, self.time.stamp_ms())
             self._delivered(level, batches, dues, now_ms, queue)
             await asyncio.sleep(0)
         if next_head is None:
@@ -125,11 +125,10 @@ class DelayService:
         entries = queue.read_hot(offset, DELIVER_RECORDS_MAX)
         if entries is None:
             entries = await self.store.read_entries(queue, offset, DELIVER_RECORDS_MAX)
+        readable = [entry for entry in CQ_ENTRY.iter_unpack(entries) if entry[0] + entry[1] <= self.store.readable_end]
+        records = await self.store.read_records([(log_offset, size) for log_offset, size, _ in readable])
         now_ms = self.time.now_ms()
-        for log_offset, size, due_then_ms in CQ_ENTRY.iter_unpack(entries):
-            if log_offset + size > self.store.readable_end:
-                break
-            record = await self.store.read_record(log_offset)
+        for record, (_, _, due_then_ms) in zip(records, readable, strict=True):
             due_ms = self.levels.due_ms(level, record.store_timestamp_ms, due_then_ms)
             if due_ms > now_ms:
                 return batches, dues, _Head(offset + len(batches), due_ms)

@@ -302,6 +302,13 @@ class MessageStore:
         """Consume-queue entries from disk, away from the event loop. Raises OSError."""
         return await self._disk.offload(queue.read, offset, count)
 
+    async def read_records(self, places: Sequence[tuple[int, int]]) -> list[Record]:
+        """The records at these (offset, size), with one visit to the disk at most. Raises RecordError, OSError."""
+        parts = [self._log.read_hot(at, size) for at, size in places]
+        if None in parts:
+            parts = await self._disk.offload(lambda: [self._log.read(at, size) for at, size in places])
+        return [decode_record(part) for part in parts if part is not None]
+
     async def read_record(self, log_offset: int) -> Record:
         """The record at this place. Raises ValueError (RecordError) when there is none."""
         if not self._log.begin <= log_offset <= self._log.end - SEGMENT_HEAD.size:

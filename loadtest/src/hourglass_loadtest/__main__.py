@@ -1,0 +1,129 @@
+"""The command line: `python -m hourglass_loadtest bench`; `client` is what the bench starts as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that is not there yet is no news
+
+from rich.console import Console
+
+from hourglass_loadtest.bench import choose, run_bench, run_profile
+from hourglass_loadtest.measure import measure
+from hourglass_loadtest.measure.broker_meter import BrokerMeter
+from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.run import RunError
+from hourglass_loadtest.workload import WorkloadError, load_workloads, parse_workload
+from hourglass_local.ports import PortInUseError
+from hourglass_local.process import ProcessError
+from hourglass_local.waiting import NotInTimeError
+from mqclient import MQClientError
+from osenv.signals import stop_event
+
+if sys.platform == "win32":
+    from asyncio import run as run_client_loop
+else:
+    from uvloop import run as run_client_loop
+
+PROGRAM, PACKAGE = "loadtest", "hourglass_loadtest"
+WORKLOADS, EVIDENCE = Path("loadtest/workloads"), Path("docs/evidence")
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 all well, 1 a run failed, 2 bad options or workload files, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _client(options) if options.command == "client" else asyncio.run(_until_asked_to_stop(options))
+    except WorkloadError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (RunError, ProcessError, PortInUseError, OSError) as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _client(options: argparse.Namespace) -> int:
+    try:
+        workload = parse_workload(json.loads(options.workload))
+    except json.JSONDecodeError as error:
+        raise WorkloadError(f"the workload is not JSON: {error}") from error
+    try:
+        metrics = run_client_loop(measure(options.url, workload, BrokerMeter(options.broker_pid)))
+    except* (MQClientError, MeasureError, NotInTimeError) as group:
+        for leaf in _leaves(group):
+            print(f"{PROGRAM}: {type(leaf).__name__}: {leaf}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    print(json.dumps(metrics))
+    return 0
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The errors themselves, each sentence once."""
+    found: dict[str, BaseException] = {}
+    for error in group.exceptions:
+        for leaf in _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]:
+            found.setdefault(str(leaf), leaf)
+    return list(found.values())
+
+
+async def _bench(options: argparse.Namespace) -> None:
+    workloads = choose(load_workloads(options.workloads), options.only, quick=options.quick)
+    console = Console()
+    if options.profile:
+        if len(options.only) != 1:
+            raise WorkloadError("--profile needs one --only NAME")
+        (workload,) = workloads
+        await run_profile(workload, options.out or EVIDENCE / f"{workload.name}-profile.txt", console)
+        return
+    # The evidence is of one commit and of all workloads; parts of it go where --out says, or nowhere.
+    whole = not options.only and not options.quick
+    await run_bench(workloads, options.out or (EVIDENCE / "queue-benchmarks.json" if whole else None), console)
+
+
+async def _until_asked_to_stop(options: argparse.Namespace) -> int:
+    """Run the bench; SIGINT and SIGTERM cancel it, and it stops its processes itself."""
+    asked = asyncio.create_task(stop_event().wait())
+    working = asyncio.create_task(_bench(options))
+    await asyncio.wait({asked, working}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    working.cancel()
+    await asyncio.wait({working})
+    if working.cancelled():
+        print(f"{PROGRAM}: interrupted; everything has been stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    working.result()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hourglass_loadtest", description="Benchmarks of the Hourglass queue."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    bench = commands.add_parser("bench", help="run the workload files and print their medians")
+    bench.add_argument("--only", action="append", default=[], metavar="NAME", help="this workload; may be repeated")
+    bench.add_argument("--quick", action="store_true", help="a few messages and one run: shows that it works")
+    bench.add_argument("--profile", action="store_true", help="one run of one produce workload under cProfile")
+    bench.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"for the results; without it, only a whole bench is written, to {EVIDENCE}/queue-benchmarks.json, "
+        f"and a profile, to {EVIDENCE}/NAME-profile.txt",
+    )
+    bench.add_argument("--workloads", type=Path, default=WORKLOADS, metavar="FOLDER", help=f"default: {WORKLOADS}")
+    client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
+    client.add_argument("url", help="of the queue")
+    client.add_argument("broker_pid", type=int, help="process id of the broker, which is measured")
+    client.add_argument("workload", help="as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The bench: chosen workloads, one after the other, every run on a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.profile_text import write_profile
+from hourglass_loadtest.report import print_report
+from hourglass_loadtest.results import Result, write_results
+from hourglass_loadtest.run import Profiles, run_once
+from hourglass_loadtest.workload import Kind, Workload, WorkloadError
+
+
+def choose(workloads: Sequence[Workload], only: Sequence[str], *, quick: bool) -> list[Workload]:
+    """Those that are wanted, all of them without `only`. Raises WorkloadError for a name that there is not."""
+    known = {workload.name for workload in workloads}
+    for name in only:
+        if name not in known:
+            raise WorkloadError(f"there is no workload {name!r}; there are: {', '.join(sorted(known))}")
+    chosen = [workload for workload in workloads if not only or workload.name in only]
+    return [workload.quick() for workload in chosen] if quick else chosen
+
+
+async def run_bench(workloads: Sequence[Workload], out: Path | None, console: Console) -> None:
+    """Run, print the table, and write the results to `out`. Raises RunError, ProcessError, OSError."""
+    code, machine = describe_code(Path.cwd()), describe_machine()
+    results: list[Result] = []
+    for workload in workloads:
+        runs = []
+        for number in range(workload.runs):
+            with console.status(f"{workload.name}, run {number + 1} of {workload.runs}", refresh_per_second=1):
+                runs.append(await run_once(workload))
+        results.append(Result(workload, runs))
+    print_report(console, results, machine)
+    if out is not None:
+        write_results(out, results, code, machine)
+        console.print(f"Written to {out}.", highlight=False, soft_wrap=True)
+
+
+async def run_profile(workload: Workload, out: Path, console: Console) -> None:
+    """One run with broker and client under cProfile; their statistics go to `out`.
+
+    Raises WorkloadError unless it is a produce workload, and what `run_bench` raises.
+    """
+    if workload.kind is not Kind.PRODUCE:
+        raise WorkloadError(f"{workload.name} is of kind {workload.kind}; only produce workloads are profiled")
+    code = describe_code(Path.cwd())
+    with TemporaryDirectory(prefix="hourglass-profile-") as folder:
+        profiles = Profiles(Path(folder) / "broker.prof", Path(folder) / "client.prof")
+        with console.status(f"{workload.name} under cProfile"):
+            metrics = await run_once(workload, profiles)
+        write_profile(out, workload, profiles, metrics, code)
+    console.print(f"Written to {out}.", highlight=False, soft_wrap=True)

@@ -1,0 +1,69 @@
+"""Messages a second out of a backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from hourglass_loadtest.measure.broker_meter import BrokerMeter
+from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.measure.receiving import make_consumer
+from hourglass_loadtest.measure.sending import GROUP, make_topic, send_all
+from hourglass_loadtest.workload import Workload
+from mqclient import ConsumeStatus, MessageExt, Producer
+
+TOPIC, WARM_UP_TOPIC = "bench", "bench-warm-up"
+TIMEOUT_S = 120.0
+
+
+async def measure(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
+    """Time runs from the call of `start` until `shutdown` has returned, which commits the offsets."""
+    async with Producer(GROUP, url) as producer:
+        for topic, count in ((WARM_UP_TOPIC, workload.warm_up_messages), (TOPIC, workload.messages)):
+            await make_topic(url, topic, workload)
+            await send_all(producer, topic, count, workload)
+    if workload.warm_up_messages:
+        await _drain(url, WARM_UP_TOPIC, workload.warm_up_messages, workload)
+    cpu_begin = broker.cpu_seconds()
+    first_s, seconds = await _drain(url, TOPIC, workload.messages, workload)
+    return {
+        "msg_per_s": workload.messages / seconds,
+        "first_message_ms": first_s * 1000,
+        "broker_cpu_s_per_1000": (broker.cpu_seconds() - cpu_begin) / workload.messages * 1000,
+    }
+
+
+class _Countdown:
+    """A listener that knows how many messages are to come."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.first_at: float | None = None
+        self.done = asyncio.Event()
+
+    async def __call__(self, messages: list[MessageExt]) -> ConsumeStatus:
+        if self.first_at is None:
+            self.first_at = time.perf_counter()
+        self.left -= len(messages)
+        if self.left <= 0:
+            self.done.set()
+        return ConsumeStatus.CONSUME_SUCCESS
+
+
+async def _drain(url: str, topic: str, count: int, workload: Workload) -> tuple[float, float]:
+    """Seconds until the first message, and until the offsets behind the last one are committed."""
+    listener = _Countdown(count)
+    consumer = make_consumer(url, topic, workload, listener)
+    begin = time.perf_counter()
+    await consumer.start()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await listener.done.wait()
+    except TimeoutError:
+        raise MeasureError(f"{listener.left:,} of {count:,} messages did not arrive in {TIMEOUT_S:.0f} s") from None
+    finally:
+        await consumer.shutdown()
+    end = time.perf_counter()
+    if listener.left or listener.first_at is None:
+        raise MeasureError(f"{-listener.left:,} messages arrived twice although nothing failed")
+    return listener.first_at - begin, end - begin

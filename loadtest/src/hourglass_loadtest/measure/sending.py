@@ -1,0 +1,51 @@
+"""Sending as fast as the acknowledgements come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.workload import Workload
+from mqclient import Admin, Message, Producer, SendStatus
+
+GROUP = "bench-producers"
+SEND_TIMEOUT_S = 30.0
+
+
+async def make_topic(url: str, topic: str, workload: Workload) -> None:
+    """Topics exist before anything is measured."""
+    async with Admin(url) as admin:
+        await admin.update_topic(topic, read_queue_count=workload.queues, write_queue_count=workload.queues)
+
+
+async def send_all(producer: Producer, topic: str, count: int, workload: Workload) -> list[float]:
+    """Send `count` messages with `workload.in_flight` under way at any time; seconds that each send took.
+
+    Raises MQClientError, or MeasureError when one is stored less safely than wished.
+    """
+    latencies_s: list[float] = []
+    body = os.urandom(workload.body_bytes)
+    numbers = iter(range(count))
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(workload.in_flight, count)):
+            tasks.create_task(_send_some(producer, topic, body, numbers, latencies_s))
+    return latencies_s
+
+
+async def send_one(producer: Producer, message: Message) -> None:
+    """Send, and accept nothing but SEND_OK. Raises MQClientError, MeasureError."""
+    result = await producer.send(message, timeout=SEND_TIMEOUT_S)
+    if result.send_status is not SendStatus.SEND_OK:
+        raise MeasureError(f"the broker answered {result.send_status.value}, not SEND_OK")
+
+
+async def _send_some(
+    producer: Producer, topic: str, body: bytes, numbers: Iterator[int], latencies_s: list[float]
+) -> None:
+    for _ in numbers:
+        begin = time.perf_counter()
+        await send_one(producer, Message(topic, body))
+        latencies_s.append(time.perf_counter() - begin)

@@ -1,0 +1,106 @@
+"""One run of one workload: a fresh store, name server and broker as processes, and the client as another one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hourglass_loadtest.workload import Workload
+from hourglass_local.cluster import Cluster
+from hourglass_local.process import MIB, Check, ManagedProcess
+from hourglass_local.waiting import alongside
+
+COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
+RUN_TIMEOUT_S = 300.0
+ERROR_LINES = 10
+
+
+class RunError(RuntimeError):
+    """A run that gave no result; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """Where cProfile's statistics of broker and client go."""
+
+    broker: Path
+    client: Path
+
+
+async def run_once(workload: Workload, profiles: Profiles | None = None) -> dict[str, float]:
+    """Metrics by name. Raises RunError, ProcessError, PortInUseError; nothing is left running then."""
+    with TemporaryDirectory(prefix="hourglass-bench-") as folder:
+        cluster = _BenchCluster(Path(folder), workload, profiles)
+        async with cluster:
+            (broker,) = cluster.brokers
+            metrics = await alongside(_run_client(cluster.url, broker.pid, workload, profiles), cluster.watch())
+            stopped = await cluster.stop()
+        if stopped.killed or stopped.failed or stopped.leftover:
+            raise RunError(f"{workload.name}: the processes did not end as they should: {stopped}")
+        return metrics | {"broker_rss_peak_mib": broker.usage.rss_peak_bytes / MIB}
+
+
+class _BenchCluster(Cluster):
+    """Name server and broker, the latter under cProfile if wanted."""
+
+    def __init__(self, folder: Path, workload: Workload, profiles: Profiles | None) -> None:
+        self._profiles = profiles
+        super().__init__(folder, orders=False, flush=workload.flush, commit_log_file_bytes=COMMIT_LOG_FILE_BYTES)
+
+    def _process(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        ready: Check,
+        environment: Mapping[str, str] | None = None,
+    ) -> ManagedProcess:
+        if self._profiles is not None and module == "mq_broker":
+            module, *arguments = _profiled(self._profiles.broker, [module, *arguments])
+        return super()._process(name, module, arguments, ready, environment)
+
+
+def _profiled(statistics: Path, command: Sequence[str]) -> list[str]:
+    """Module and arguments that run `command`, a module and its arguments, under cProfile."""
+    return ["cProfile", "-o", str(statistics), "-m", *command]
+
+
+async def _run_client(url: str, broker_pid: int, workload: Workload, profiles: Profiles | None) -> dict[str, float]:
+    command = ["hourglass_loadtest", "client", url, str(broker_pid), json.dumps(workload.to_dict())]
+    if profiles is not None:
+        command = _profiled(profiles.client, command)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "hourglass_local.child",  # it ends with us, however we end
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C in the terminal is ours alone
+    )
+    try:
+        async with asyncio.timeout(RUN_TIMEOUT_S):
+            output, errors, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
+    except TimeoutError:
+        raise RunError(f"{workload.name}: the client was not done after {RUN_TIMEOUT_S:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if code != 0:
+        end = "\n".join(errors.decode(errors="replace").splitlines()[-ERROR_LINES:])
+        raise RunError(f"{workload.name}: the client ended with code {code}:\n{end}")
+    metrics: dict[str, float] = json.loads(output)
+    return metrics
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    if stream is None:
+        raise AssertionError("all streams of the client are pipes")
+    return await stream.read()

@@ -1,0 +1,47 @@
+"""Each module of contract tests runs in two worlds: an embedded broker whose clock the test moves, and processes.
+
+In both, every delay level is one second, and open transactions are checked after half a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+import pytest_asyncio
+from contract_world import MemoryWorld, ProcessWorld, Visit, World
+
+from hourglass_local.cluster import Cluster
+from mq_broker.core.transactions import TransactionOptions
+from mq_broker.embedded import EmbeddedBroker
+
+DELAY_LEVELS = " ".join(["1s"] * 18)
+CHECK_INTERVAL_MS, CHECK_IMMUNITY_MS, CHECKS_MAX = 200, 500, 15
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["memory", pytest.param("processes", marks=pytest.mark.processes)]
+)
+async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    if request.param == "memory":
+        checks = TransactionOptions(CHECK_INTERVAL_MS, CHECK_IMMUNITY_MS, CHECKS_MAX)
+        async with EmbeddedBroker("contract", delay_levels=DELAY_LEVELS, transactions=checks) as broker:
+            yield MemoryWorld(broker)
+        return
+    settings = {
+        "transactionCheckInterval": str(CHECK_INTERVAL_MS),
+        "transactionTimeOut": str(CHECK_IMMUNITY_MS),
+        "transactionCheckMax": str(CHECKS_MAX),
+    }
+    folder = tmp_path_factory.mktemp("contract")
+    async with Cluster(folder, orders=False, delay_levels=DELAY_LEVELS, broker_settings=settings) as cluster:
+        yield ProcessWorld(cluster)
+        stopped = await cluster.stop()
+        assert (stopped.killed, stopped.failed, stopped.leftover) == ((), (), ())
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def visit(world: World) -> AsyncIterator[Visit]:
+    async with AsyncExitStack() as stack:
+        yield Visit(world, stack)
