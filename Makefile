@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient services/mq-namesrv services/mq-broker services/orders deploy/local
+PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check format test lock proto clean
+.PHONY: help setup demo up check format test bench lock proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,7 +28,7 @@ up: setup  ## Run name server, broker and orders in the foreground until Ctrl-C
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests/architecture tests/integration
+	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests/architecture tests/contract tests/integration
 
 format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -36,6 +36,9 @@ format: setup  ## Format the code and mend what ruff can mend
 
 test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest
+
+bench: setup  ## Measure the queue: throughput, latency, memory, as a table and in docs/evidence/ (some minutes)
+	$(BIN)/python -m hourglass_loadtest bench
 
 lock: setup  ## Pin requirements.in anew: every platform, with hashes
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orders.config import Config, ConfigError, from_environment
+from orders.config import Config, from_environment
+from servicekit.config import ConfigError
 
 DEMO_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 10s 1h 2h"
 

@@ -12,13 +12,16 @@ import pytest
 
 import telemetry
 from orders.api import problem
-from orders.api.problem import MEDIA_TYPE, PROBLEM_OF_ERROR, TYPE_PREFIX, ProblemType, problem_response
+from orders.api.problem import PROBLEM_OF_ERROR
 from orders.domain import errors
 from orders.domain.product import Product
 from orders.testing import RunningOrders, running_orders
+from servicekit.api import problem as common
+from servicekit.api.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
+from servicekit.errors import ServiceError
 
 SEAT = {"product_id": "seat", "name": "A seat", "price_minor": 15800, "currency": "CNY", "available": 10}
-KINDS = [value for value in vars(problem).values() if isinstance(value, ProblemType)]
+KINDS = [value for module in (problem, common) for value in vars(module).values() if isinstance(value, ProblemType)]
 
 
 def problem_of(answer: httpx.Response, kind: ProblemType) -> dict[str, Any]:
@@ -60,7 +63,7 @@ async def test_an_invalid_order_is_refused_with_the_field_and_what_is_allowed(
 ) -> None:
     async with running_orders(tmp_path) as orders:
         await orders.add_product()
-        body = problem_of(await orders.post_order("k", **changes), problem.INVALID_REQUEST)
+        body = problem_of(await orders.post_order("k", **changes), common.INVALID_REQUEST)
         assert [found["field"] for found in body["errors"]] == [field]
         assert message in body["errors"][0]["message"]
         assert field in body["detail"]
@@ -88,7 +91,7 @@ async def test_an_invalid_product_is_refused_with_the_field(
 ) -> None:
     async with running_orders(tmp_path) as orders:
         answer = await orders.http.post("/products", json=SEAT | changes)
-        body = problem_of(answer, problem.INVALID_REQUEST)
+        body = problem_of(answer, common.INVALID_REQUEST)
         assert [found["field"] for found in body["errors"]] == [field]
 
 
@@ -106,26 +109,26 @@ async def test_an_invalid_product_is_refused_with_the_field(
 )
 async def test_an_invalid_parameter_is_refused_with_its_name(tmp_path: Path, path: str, field: str) -> None:
     async with running_orders(tmp_path) as orders:
-        body = problem_of(await orders.http.get(path), problem.INVALID_REQUEST)
+        body = problem_of(await orders.http.get(path), common.INVALID_REQUEST)
         assert [found["field"] for found in body["errors"]] == [field]
 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "é", "MTIz", "LTEfbw", "OTk5OTk5OTk5OTk5OTk5OTk5OTkfbw", "MR9vH28"])
 async def test_a_made_up_cursor_is_refused(tmp_path: Path, cursor: str) -> None:
     async with running_orders(tmp_path) as orders:
-        problem_of(await orders.http.get("/orders", params={"cursor": cursor}), problem.INVALID_CURSOR)
+        problem_of(await orders.http.get("/orders", params={"cursor": cursor}), common.INVALID_CURSOR)
 
 
 async def test_idempotency_keys_are_required_limited_and_bound_to_their_payload(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         await orders.add_product()
-        problem_of(await orders.post_order(None), problem.MISSING_IDEMPOTENCY_KEY)
+        problem_of(await orders.post_order(None), common.MISSING_IDEMPOTENCY_KEY)
         for unusable in ("", "a b", "k" * 256):
-            problem_of(await orders.post_order(unusable), problem.INVALID_IDEMPOTENCY_KEY)
+            problem_of(await orders.post_order(unusable), common.INVALID_IDEMPOTENCY_KEY)
         assert (await orders.post_order("k" * 255)).status_code == 201
         await orders.post_order("k")
-        problem_of(await orders.post_order("k", buyer_id="buyer-2"), problem.KEY_REUSED)
-        problem_of(await orders.post_order("k", items=[item(quantity=2)]), problem.KEY_REUSED)
+        problem_of(await orders.post_order("k", buyer_id="buyer-2"), common.KEY_REUSED)
+        problem_of(await orders.post_order("k", items=[item(quantity=2)]), common.KEY_REUSED)
 
 
 async def test_a_request_in_flight_is_told_apart(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ async def test_a_request_in_flight_is_told_apart(tmp_path: Path) -> None:
         await orders.add_product()
         answers = await asyncio.gather(orders.post_order("k"), orders.post_order("k"))
         (refused,) = [answer for answer in answers if answer.status_code != 201]
-        problem_of(refused, problem.REQUEST_IN_FLIGHT)
+        problem_of(refused, common.REQUEST_IN_FLIGHT)
         assert refused.headers["Retry-After"] == "1"
 
 
@@ -160,14 +163,14 @@ async def test_refusals_carry_what_a_program_needs(tmp_path: Path) -> None:
 
 async def test_what_is_not_an_api_call_is_a_problem_too(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
-        problem_of(await orders.http.get("/nowhere"), problem.NO_SUCH_ROUTE)
+        problem_of(await orders.http.get("/nowhere"), common.NO_SUCH_ROUTE)
         refused = await orders.http.delete("/orders")
-        problem_of(refused, problem.METHOD_NOT_ALLOWED)
+        problem_of(refused, common.METHOD_NOT_ALLOWED)
         assert refused.headers["Allow"]
         headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
         for body in (b"{", b"\xff\xfe", b'{"a": NaNa}'):
             answer = await orders.http.post("/orders", content=body, headers=headers)
-            problem_of(answer, problem.MALFORMED_REQUEST)
+            problem_of(answer, common.MALFORMED_REQUEST)
 
 
 async def test_a_body_that_is_too_large_is_refused_with_and_without_a_declared_length(tmp_path: Path) -> None:
@@ -178,8 +181,8 @@ async def test_a_body_that_is_too_large_is_refused_with_and_without_a_declared_l
     async with running_orders(tmp_path) as orders:
         headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
         answer = await orders.http.post("/orders", content=b" " * 65_537, headers=headers)
-        problem_of(answer, problem.BODY_TOO_LARGE)
-        problem_of(await orders.http.post("/orders", content=chunks(), headers=headers), problem.BODY_TOO_LARGE)
+        problem_of(answer, common.BODY_TOO_LARGE)
+        problem_of(await orders.http.post("/orders", content=chunks(), headers=headers), common.BODY_TOO_LARGE)
 
 
 async def test_a_mistake_of_the_service_says_nothing_but_its_trace(
@@ -193,7 +196,7 @@ async def test_a_mistake_of_the_service_says_nothing_but_its_trace(
 
         await orders.add_product()
         monkeypatch.setattr(orders.clock, "wall_ms", fail)
-        body = problem_of(await orders.post_order("k"), problem.INTERNAL_ERROR)
+        body = problem_of(await orders.post_order("k"), common.INTERNAL_ERROR)
         assert "secret" not in str(body)
         assert len(body["trace_id"]) == 32
 
@@ -218,8 +221,13 @@ def test_every_error_that_a_route_can_raise_has_a_kind_of_problem() -> None:
         below = error.__subclasses__()
         return {error} if not below else set().union(*(leaves(kind) for kind in below))
 
-    # PublishError stays between the service and the queue.
-    assert set(PROBLEM_OF_ERROR) == leaves(errors.OrdersError) - {errors.PublishError}
+    of_orders = {
+        error for error in vars(errors).values() if isinstance(error, type) and error.__module__ == errors.__name__
+    }
+    # A refund that is requested again stays between the service and the queue.
+    assert set(PROBLEM_OF_ERROR) == of_orders - {errors.RefundRequestedError}
+    of_servicekit = {error for error in leaves(ServiceError) if error.__module__ == "servicekit.errors"}
+    assert set(COMMON_PROBLEMS) == of_servicekit
     assert len({kind.uri for kind in KINDS}) == len(KINDS)
 
 

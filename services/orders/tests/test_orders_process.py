@@ -68,7 +68,7 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
         assert (await http.post("/products", json=seat)).status_code == 201
         order = {"buyer_id": "b", "items": [{"product_id": "seat", "quantity": 1}]}
         placed = await http.post("/orders", json=order, headers={"Idempotency-Key": "k"})
-        assert placed.status_code == 201
+        assert (placed.status_code, placed.json()["type"]) == (503, "urn:hourglass:problem:queue-unavailable")
         ready = await http.get("/health/ready")
         assert (ready.status_code, ready.json()["checks"]["database"]) == (503, "ok")
         assert ready.json()["checks"]["producer"] == ready.json()["checks"]["consumers"] != "ok"
@@ -84,7 +84,7 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
 
     async with process(tmp_path) as started, http_of(await port_of(started)) as http:
         statistics = (await http.get("/statistics")).json()
-        assert (statistics["orders"]["PENDING_PAYMENT"], statistics["unpublished_messages"]) == (1, 1)
+        assert (statistics["orders"]["PENDING_PAYMENT"], statistics["stock"]["available"]) == (0, 1)
 
 
 async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -> None:

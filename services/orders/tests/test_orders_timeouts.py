@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orders.domain.errors import PublishError
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.service.close_order import ExpiryOutcome
-from orders.service.events import MalformedMessageError, OrderDeadline, read_deadline
+from orders.service.events import OrderDeadline, read_deadline
 from orders.testing import RunningOrders, running_orders
+from servicekit.errors import MalformedMessageError, PublishError
 
 
 async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
@@ -24,16 +24,14 @@ async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
 async def test_an_unpaid_order_closes_through_both_groups(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         deadline = await placed_deadline(orders)
-        await orders.empty_outbox()
         assert await orders.deliver() == 1  # created -> scheduler
-        (timer,) = orders.publisher.messages
+        (timer,) = orders.publisher.taken("order-timeouts", "expire")
         assert (timer.topic, timer.key, timer.delay_level) == ("order-timeouts", deadline.order_id, 16)
         await orders.pass_payment_window()
         await orders.deliver()  # the timer -> handler
         assert (await orders.order(deadline.order_id)).status is OrderStatus.CLOSED
         product = await orders.product()
         assert (product.available, product.reserved) == (10, 0)
-        await orders.empty_outbox()
         (closed,) = orders.publisher.taken("order-events", "closed")
         body = json.loads(closed.body)
         assert (body["version"], body["order_id"], body["reason"]) == (1, deadline.order_id, "expired")
@@ -48,7 +46,7 @@ async def test_a_late_scheduler_sends_the_remaining_time(tmp_path: Path, late_ms
         deadline = await placed_deadline(orders)
         await orders.clock.advance(late_ms / 1000)
         assert await orders.application.timeouts.schedule(deadline) == level
-        (timer,) = orders.publisher.messages
+        (timer,) = orders.publisher.taken("order-timeouts", "expire")
         assert timer.delay_level == level
         assert read_deadline(timer.body) == deadline
 
@@ -59,7 +57,7 @@ async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_no
         await orders.clock.advance(20 * 60)
         assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
         assert (await orders.order(deadline.order_id)).status is OrderStatus.PENDING_PAYMENT
-        (timer,) = orders.publisher.messages
+        (timer,) = orders.publisher.taken("order-timeouts", "expire")
         assert timer.delay_level == 14  # ten minutes remain
         await orders.clock.advance(10 * 60)
         await orders.deliver()
@@ -91,7 +89,17 @@ async def test_the_timer_of_a_cancelled_order_is_ignored(tmp_path: Path) -> None
         await orders.application.use_cases.close_order.cancel(deadline.order_id)
         await orders.pass_payment_window()
         assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
-        assert orders.publisher.messages == []
+        assert orders.publisher.taken("order-timeouts", "expire") == []
+
+
+async def test_the_timer_of_a_paid_order_is_ignored(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        deadline = await placed_deadline(orders)
+        await orders.pay(await orders.order(deadline.order_id))
+        await orders.pass_payment_window()
+        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
+        assert (await orders.order(deadline.order_id)).status is OrderStatus.AWAITING_SHIPMENT
+        assert [message.tag for message in orders.publisher.messages] == ["created", "paid"]
 
 
 async def test_the_timer_of_an_unknown_order_is_ignored_and_reported(tmp_path: Path) -> None:

@@ -1,29 +1,31 @@
 """Orders as tests want it: composed as in production, on a database of its own, with a clock that the test moves and a
-publisher that remembers.
+queue that remembers.
 
-`running_orders` gives the whole; `deliver` plays the queue: it hands published messages to the groups that read them.
+`running_orders` gives the whole; `deliver` and `check_back` play the queue.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from orders.adapters import migrate
-from orders.adapters.database import Database
-from orders.adapters.recording_publisher import RecordingPublisher
+from orders.app import MIGRATIONS
 from orders.bootstrap import Application, bootstrap
-from orders.config import SQLITE_PREFIX, Config
+from orders.config import Config
 from orders.domain.order import Order, RequestedLine
+from orders.domain.payment import Payment
 from orders.domain.product import Product
+from orders.service.accept_payment import PaymentOutcome
 from orders.service.place_order import OrderRequest
 from osenv import SeededRng, SimClock
+from servicekit.adapters.database import Database
+from servicekit.config import SQLITE_PREFIX
+from servicekit.testing import RecordingPublisher, deliver
 
 PRODUCT = Product("seat", "A seat", 15800, "CNY", available=10)
 
@@ -57,44 +59,45 @@ class RunningOrders:
         payload = {"buyer_id": "buyer-1", "items": [{"product_id": PRODUCT.product_id, "quantity": 1}]} | changes
         return await self.http.post("/orders", json=payload, headers={} if key is None else {"Idempotency-Key": key})
 
-    async def empty_outbox(self) -> None:
-        """Publish everything that was committed."""
-        while await self.application.relay.publish_batch():
-            pass
+    async def pay(self, order: Order, payment_id: str = "payment-1", **changes: Any) -> PaymentOutcome:
+        """Let the order's payment arrive now; `changes` replace its members."""
+        payment = Payment(payment_id, order.order_id, order.total_minor, order.currency, self.clock.wall_ms())
+        return await self.application.accept_payment(replace(payment, **changes))
+
+    async def check_back(self) -> None:
+        """Let the queue ask about every open transaction."""
+        await self.publisher.check_back(self.application.transactions.check)
 
     async def pass_payment_window(self) -> None:
         await self.clock.advance(self.config.payment_window_ms / 1000)
 
     async def deliver(self) -> int:
         """Hand every published message to the groups that read it, delays ignored; returns how many there were."""
-        messages, self.publisher.messages[:] = self.publisher.messages[:], []
-        for message in messages:
-            for subscription in self.application.subscriptions:
-                if subscription.topic == message.topic and subscription.tags in {"*", message.tag}:
-                    await subscription.handle(message.body)
-        return len(messages)
+        return await deliver(self.publisher.messages, self.application.subscriptions)
 
 
 @asynccontextmanager
 async def running_orders(
-    folder: Path, *, seed: int = 1, payment_window_ms: int = 1_800_000
+    folder: Path,
+    *,
+    seed: int = 1,
+    payment_window_ms: int = 1_800_000,
+    publisher: RecordingPublisher | None = None,
+    clock: SimClock | None = None,
 ) -> AsyncIterator[RunningOrders]:
-    """Orders on the database in `folder`, which is made and migrated when it is not there. No task runs by itself."""
+    """Orders on the database in `folder`, which is made and migrated when it is not there. No task runs by itself.
+
+    A test that restarts orders hands queue and clock on.
+    """
     config = Config(database_url=f"{SQLITE_PREFIX}{folder / 'orders.db'}", payment_window_ms=payment_window_ms)
     database = Database(config.database_url)
-    publisher = RecordingPublisher()
-    clock = SimClock()
+    publisher = publisher or RecordingPublisher()
+    clock = clock or SimClock()
     try:
-        await migrate.upgrade(database)
+        await MIGRATIONS.upgrade(database)
         application = bootstrap(config, database, publisher, clock, SeededRng(seed), health_parts={})
         transport = httpx.ASGITransport(application.api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://orders") as http:
             yield RunningOrders(application, database, publisher, clock, config, http)
     finally:
         await database.dispose()
-
-
-async def until(is_met: Callable[[], bool]) -> None:
-    """Let other tasks run until the condition is met; the test's own timeout ends it otherwise."""
-    while not is_met():  # noqa: ASYNC110 - any condition, whoever brings it about
-        await asyncio.sleep(0)

@@ -27,7 +27,12 @@ _LINES_OF = (
 _CHANGE_STATUS = (
     update(orders)
     .where(orders.c.order_id == bindparam("wanted_id"), orders.c.status == bindparam("old_status"))
-    .values(status=bindparam("new_status"), closed_at_ms=bindparam("new_closed_at_ms"))
+    .values(
+        status=bindparam("new_status"),
+        closed_at_ms=bindparam("new_closed_at_ms"),
+        payment_id=bindparam("new_payment_id"),
+        paid_at_ms=bindparam("new_paid_at_ms"),
+    )
 )
 
 
@@ -47,6 +52,8 @@ class SqlOrders:
             "created_at_ms": order.created_at_ms,
             "expires_at_ms": order.expires_at_ms,
             "closed_at_ms": order.closed_at_ms,
+            "payment_id": order.payment_id,
+            "paid_at_ms": order.paid_at_ms,
         }
         lines = [
             {
@@ -80,15 +87,16 @@ class SqlOrders:
             query = query.where(place < (after.created_at_ms, after.order_id))
         return await self._with_lines((await self._connection.execute(query)).all())
 
-    async def change_status(self, change: StatusChange) -> bool:
-        closed_at_ms = change.at_ms if change.new_status is OrderStatus.CLOSED else None
+    async def change_status(self, order: Order, change: StatusChange) -> bool:
         result = await self._connection.execute(
             _CHANGE_STATUS,
             {
                 "wanted_id": change.order_id,
                 "old_status": change.old_status,
                 "new_status": change.new_status,
-                "new_closed_at_ms": closed_at_ms,
+                "new_closed_at_ms": order.closed_at_ms,
+                "new_payment_id": order.payment_id,
+                "new_paid_at_ms": order.paid_at_ms,
             },
         )
         if result.rowcount != 1:
@@ -105,6 +113,10 @@ class SqlOrders:
     async def count_by_status(self) -> dict[OrderStatus, int]:
         rows = await self._connection.execute(select(orders.c.status, func.count()).group_by(orders.c.status))
         return {OrderStatus(status): count for status, count in rows}
+
+    async def count_paid(self) -> int:
+        query = select(func.count()).select_from(orders).where(orders.c.payment_id.is_not(None))
+        return (await self._connection.execute(query)).scalar_one()
 
     async def _add_history(self, change: StatusChange) -> None:
         row = {
@@ -134,6 +146,8 @@ def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
         created_at_ms=row.created_at_ms,
         expires_at_ms=row.expires_at_ms,
         closed_at_ms=row.closed_at_ms,
+        payment_id=row.payment_id,
+        paid_at_ms=row.paid_at_ms,
     )
 
 

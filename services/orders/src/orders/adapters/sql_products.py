@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy import Row, Update, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,6 +27,11 @@ _RELEASE = (
     update(products)
     .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
     .values(available=products.c.available + bindparam("units"), reserved=products.c.reserved - bindparam("units"))
+)
+_SELL = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
+    .values(reserved=products.c.reserved - bindparam("units"), sold=products.c.sold + bindparam("units"))
 )
 
 
@@ -67,7 +72,13 @@ class SqlProducts:
         return result.rowcount == 1
 
     async def release(self, product_id: str, quantity: int) -> None:
-        result = await self._connection.execute(_RELEASE, {"wanted_id": product_id, "units": quantity})
+        await self._take_from_reserved(_RELEASE, product_id, quantity)
+
+    async def sell(self, product_id: str, quantity: int) -> None:
+        await self._take_from_reserved(_SELL, product_id, quantity)
+
+    async def _take_from_reserved(self, statement: Update, product_id: str, quantity: int) -> None:
+        result = await self._connection.execute(statement, {"wanted_id": product_id, "units": quantity})
         if result.rowcount != 1:
             raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are reserved")
 

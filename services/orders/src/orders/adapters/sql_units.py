@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from orders.adapters.database import Database
-from orders.adapters.sql_idempotency_keys import SqlIdempotencyKeys
 from orders.adapters.sql_orders import SqlOrders
-from orders.adapters.sql_outbox import SqlOutbox
 from orders.adapters.sql_products import SqlProducts
+from orders.adapters.sql_refunds import SqlRefunds
+from orders.adapters.tables import idempotency_keys, transactions
+from servicekit.adapters.database import Database
+from servicekit.adapters.sql_transactions import SqlTransactionRows
 
 
 class SqlUnitOfWork:
     """Implements `UnitOfWork`."""
 
-    def __init__(self, connection: AsyncConnection, on_outbox_commit: Callable[[], None]) -> None:
+    def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self._on_outbox_commit = on_outbox_commit
         self.products = SqlProducts(connection)
         self.orders = SqlOrders(connection)
-        self.keys = SqlIdempotencyKeys(connection)
-        self.outbox = SqlOutbox(connection)
+        self.refunds = SqlRefunds(connection)
+        self.keys = idempotency_keys.of(connection)
+        self.transactions = SqlTransactionRows(transactions, connection)
 
     async def commit(self) -> None:
         await self._connection.commit()
-        if self.outbox.has_additions:
-            self._on_outbox_commit()
 
 
 class SqlUnits:
-    """Implements `Units`; `on_outbox_commit` is called after each commit that left messages in the outbox."""
+    """Implements `Units`."""
 
-    def __init__(self, database: Database, on_outbox_commit: Callable[[], None]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._on_outbox_commit = on_outbox_commit
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
         async with self._database.reading() as connection:
-            yield SqlUnitOfWork(connection, self._on_outbox_commit)
+            yield SqlUnitOfWork(connection)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[SqlUnitOfWork]:
         async with self._database.writing() as connection:
-            yield SqlUnitOfWork(connection, self._on_outbox_commit)
+            yield SqlUnitOfWork(connection)

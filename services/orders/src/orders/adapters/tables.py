@@ -1,8 +1,9 @@
 """The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: stock is never negative, a status is one of the five, closed_at_ms is set
-exactly for closed orders, a product is in one line of an order at most, a key makes one order. The SQL is the common
-part of SQLite and PostgreSQL. Times are wall-clock milliseconds, money is in minor units.
+exactly for closed orders, payment_id and paid_at_ms exactly for paid ones, a payment pays for one order and is sent
+back once, a product is in one line of an order at most, a key makes one order. The SQL is the common part of SQLite and
+PostgreSQL. Times are wall-clock milliseconds, money is in minor units.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
     UniqueConstraint,
 )
 
+from mqclient.sqlalchemy import TransactionTable
+from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
+
 ID_LENGTH_MAX = 64
-KEY_LENGTH_MAX = 255
 
 metadata = MetaData(
     naming_convention={
@@ -64,6 +66,18 @@ orders = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
     Column("closed_at_ms", BigInteger),
+    Column(
+        "payment_id",
+        String(ID_LENGTH_MAX),
+        CheckConstraint(
+            "(payment_id IS NOT NULL) = (status IN ('AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'))", name="payment_id"
+        ),
+    ),
+    Column(
+        "paid_at_ms",
+        BigInteger,
+        CheckConstraint("(paid_at_ms IS NOT NULL) = (payment_id IS NOT NULL)", name="paid_at_ms"),
+    ),
     CheckConstraint(
         "status IN ('PENDING_PAYMENT', 'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED', 'CLOSED')", name="status"
     ),
@@ -72,6 +86,7 @@ orders = Table(
     Index(None, "created_at_ms", "order_id"),
     Index(None, "buyer_id", "created_at_ms", "order_id"),
     Index(None, "status", "created_at_ms", "order_id"),
+    Index(None, "payment_id", unique=True),
 )
 
 order_lines = Table(
@@ -99,25 +114,17 @@ order_history = Table(
     Index(None, "order_id", "change_id"),
 )
 
-idempotency_keys = Table(
-    "idempotency_keys",
-    metadata,
-    Column("idempotency_key", String(KEY_LENGTH_MAX), primary_key=True),
-    Column("fingerprint", String(64), nullable=False),
-    # Checked at commit: the key is claimed before its order is written.
-    Column("order_id", ForeignKey(orders.c.order_id, deferrable=True, initially="DEFERRED"), nullable=False),
-    Column("created_at_ms", BigInteger, nullable=False),
-)
+idempotency_keys = IdempotencyKeysTable(metadata, orders.c.order_id)
 
-outbox = Table(
-    "outbox",
+transactions = TransactionTable(metadata)
+
+refund_requests = Table(
+    "refund_requests",
     metadata,
-    Column("id", _ROW_ID, primary_key=True),
-    Column("topic", String(127), nullable=False),
-    Column("tag", String(127), nullable=False),
-    Column("key", String(ID_LENGTH_MAX), nullable=False),
-    Column("body", Text, nullable=False),
-    Column("created_at_ms", BigInteger, nullable=False),
-    Column("published_at_ms", BigInteger),
-    Index(None, "published_at_ms", "id"),
+    Column("payment_id", String(ID_LENGTH_MAX), primary_key=True),
+    Column("order_id", ForeignKey(orders.c.order_id), nullable=False),
+    Column("amount_minor", BigInteger, nullable=False),
+    Column("currency", String(3), nullable=False),
+    Column("reason", String(20), nullable=False),
+    Column("requested_at_ms", BigInteger, nullable=False),
 )

@@ -7,21 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from orders.api import problem
-from orders.api.dependencies import IdempotencyKey, UseCasesOf
-from orders.api.problem import documented
-from orders.api.schemas import (
-    ID_PATTERN,
-    PAGE_DEFAULT,
-    Cursor,
-    Limit,
-    NewOrder,
-    OrderAnswer,
-    OrderHistory,
-    OrderPage,
-    StatusChangeAnswer,
-)
+from orders.api.dependencies import UseCasesOf
+from orders.api.schemas import NewOrder, OrderAnswer, OrderHistory, OrderPage, StatusChangeAnswer
 from orders.domain.order_status import OrderStatus
 from orders.service.unit_of_work import OrderFilter
+from servicekit.api import problem as common
+from servicekit.api.idempotency_key import REPLAYED_HEADER, IdempotencyKey
+from servicekit.api.problem import documented
+from servicekit.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit
 
 router = APIRouter(prefix="/orders", tags=["orders"])
 
@@ -33,17 +26,19 @@ OrderId = Annotated[str, Path(pattern=ID_PATTERN)]
     status_code=201,
     summary="Place an order; its units are reserved until it is paid or closes",
     responses=documented(
-        problem.MISSING_IDEMPOTENCY_KEY,
-        problem.INVALID_IDEMPOTENCY_KEY,
-        problem.MALFORMED_REQUEST,
+        common.MISSING_IDEMPOTENCY_KEY,
+        common.INVALID_IDEMPOTENCY_KEY,
+        common.MALFORMED_REQUEST,
         problem.UNKNOWN_PRODUCT,
         problem.INSUFFICIENT_STOCK,
-        problem.REQUEST_IN_FLIGHT,
-        problem.INVALID_REQUEST,
+        common.REQUEST_IN_FLIGHT,
+        common.INVALID_REQUEST,
         problem.MIXED_CURRENCIES,
-        problem.KEY_REUSED,
-        problem.BODY_TOO_LARGE,
-        problem.STORAGE_UNAVAILABLE,
+        common.KEY_REUSED,
+        common.BODY_TOO_LARGE,
+        common.QUEUE_UNAVAILABLE,
+        common.TRANSACTION_GIVEN_UP,
+        common.STORAGE_UNAVAILABLE,
     ),
 )
 async def place_order(
@@ -54,14 +49,14 @@ async def place_order(
     placed = await use_cases.place_order(new_order.to_request(), key)
     response.headers["Location"] = f"/orders/{placed.order.order_id}"
     if placed.replayed:
-        response.headers["Idempotency-Replayed"] = "true"
+        response.headers[REPLAYED_HEADER] = "true"
     return OrderAnswer.of(placed.order)
 
 
 @router.get(
     "",
     summary="List orders, newest first",
-    responses=documented(problem.INVALID_REQUEST, problem.INVALID_CURSOR, problem.STORAGE_UNAVAILABLE),
+    responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
 )
 async def list_orders(
     use_cases: UseCasesOf,
@@ -76,7 +71,7 @@ async def list_orders(
 @router.get(
     "/{order_id}",
     summary="One order",
-    responses=documented(problem.UNKNOWN_ORDER, problem.INVALID_REQUEST, problem.STORAGE_UNAVAILABLE),
+    responses=documented(problem.UNKNOWN_ORDER, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
 async def get_order(order_id: OrderId, use_cases: UseCasesOf) -> OrderAnswer:
     return OrderAnswer.of(await use_cases.queries.order(order_id))
@@ -85,7 +80,7 @@ async def get_order(order_id: OrderId, use_cases: UseCasesOf) -> OrderAnswer:
 @router.get(
     "/{order_id}/history",
     summary="Every change of an order's status, oldest first",
-    responses=documented(problem.UNKNOWN_ORDER, problem.INVALID_REQUEST, problem.STORAGE_UNAVAILABLE),
+    responses=documented(problem.UNKNOWN_ORDER, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
 async def get_history(order_id: OrderId, use_cases: UseCasesOf) -> OrderHistory:
     changes = await use_cases.queries.history(order_id)
@@ -99,8 +94,10 @@ async def get_history(order_id: OrderId, use_cases: UseCasesOf) -> OrderHistory:
         problem.UNKNOWN_ORDER,
         problem.ILLEGAL_TRANSITION,
         problem.STATUS_CHANGED,
-        problem.INVALID_REQUEST,
-        problem.STORAGE_UNAVAILABLE,
+        common.INVALID_REQUEST,
+        common.QUEUE_UNAVAILABLE,
+        common.TRANSACTION_GIVEN_UP,
+        common.STORAGE_UNAVAILABLE,
     ),
 )
 async def cancel_order(order_id: OrderId, use_cases: UseCasesOf) -> OrderAnswer:

@@ -1,47 +1,13 @@
-"""Errors as RFC 9457 problems: one table from error to type, status and title. The types are stable; texts may change.
-
-A problem carries the trace id of its request, and the members of its error that a program may want to read.
-"""
+"""The kinds of problems that orders adds to those of servicekit.api.problem."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
-
-import telemetry
 from orders.domain import errors
-
-MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:hourglass:problem:"
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemType:
-    """A kind of problem. `members` are attributes of the error that the answer repeats."""
-
-    name: str
-    status: int
-    title: str
-    members: tuple[str, ...] = ()
-    retry_after_s: int | None = None
-
-    @property
-    def uri(self) -> str:
-        return TYPE_PREFIX + self.name
-
-
-INVALID_REQUEST = ProblemType("invalid-request", 422, "The request is not valid")
-MALFORMED_REQUEST = ProblemType("malformed-request", 400, "The request cannot be read")
-MISSING_IDEMPOTENCY_KEY = ProblemType("missing-idempotency-key", 400, "The Idempotency-Key header is missing")
-INVALID_IDEMPOTENCY_KEY = ProblemType("invalid-idempotency-key", 400, "The Idempotency-Key header is not usable")
-NO_SUCH_ROUTE = ProblemType("no-such-route", 404, "There is nothing at this address")
-METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "This address does not take this method")
-BODY_TOO_LARGE = ProblemType("body-too-large", 413, "The request body is too large")
-INTERNAL_ERROR = ProblemType("internal-error", 500, "The service made a mistake")
+from servicekit.api.problem import ProblemType
+from servicekit.errors import ServiceError
 
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "There is no such order", ("order_id",))
@@ -50,14 +16,10 @@ INSUFFICIENT_STOCK = ProblemType(
     "insufficient-stock", 409, "There are not enough units", ("product_id", "quantity", "available")
 )
 MIXED_CURRENCIES = ProblemType("mixed-currencies", 422, "An order has one currency", ("currencies",))
-ILLEGAL_TRANSITION = ProblemType("illegal-transition", 409, "The order's status does not allow this", ("status",))
-KEY_REUSED = ProblemType("idempotency-key-reused", 422, "The idempotency key belongs to another request")
-INVALID_CURSOR = ProblemType("invalid-cursor", 422, "The cursor is not valid")
-REQUEST_IN_FLIGHT = ProblemType("request-in-flight", 409, "The same request is being carried out", retry_after_s=1)
+ILLEGAL_TRANSITION = ProblemType("illegal-transition", 409, "The order's status does not allow this", ("order_status",))
 STATUS_CHANGED = ProblemType("status-changed", 409, "Somebody else changed the order", ("order_id",), retry_after_s=1)
-STORAGE_UNAVAILABLE = ProblemType("storage-unavailable", 503, "The database does not answer", retry_after_s=1)
 
-PROBLEM_OF_ERROR = MappingProxyType(
+PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
     {
         errors.UnknownProductError: UNKNOWN_PRODUCT,
         errors.UnknownOrderError: UNKNOWN_ORDER,
@@ -65,66 +27,6 @@ PROBLEM_OF_ERROR = MappingProxyType(
         errors.InsufficientStockError: INSUFFICIENT_STOCK,
         errors.MixedCurrenciesError: MIXED_CURRENCIES,
         errors.IllegalTransitionError: ILLEGAL_TRANSITION,
-        errors.KeyReusedError: KEY_REUSED,
-        errors.InvalidCursorError: INVALID_CURSOR,
-        errors.RequestInFlightError: REQUEST_IN_FLIGHT,
         errors.StatusChangedError: STATUS_CHANGED,
-        errors.StorageUnavailableError: STORAGE_UNAVAILABLE,
     }
 )
-
-
-class FieldError(BaseModel):
-    """One thing that is wrong with the request."""
-
-    field: str = Field(
-        description="where: body, query, path or header, then the names and positions",
-        examples=["body.items.0.quantity"],
-    )
-    message: str = Field(description="what is allowed", examples=["Input should be greater than or equal to 1"])
-
-
-class Problem(BaseModel):
-    """An error as RFC 9457 describes it. Kinds of problems may have more members."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str = Field(description="stable name of the kind of problem", examples=[TYPE_PREFIX + "insufficient-stock"])
-    title: str = Field(description="the kind of problem for people")
-    status: int
-    detail: str = Field(description="what happened this time")
-    trace_id: str | None = Field(description="the trace of the request, to look it up")
-    errors: list[FieldError] | None = Field(default=None, description="of invalid-request: each field that is wrong")
-
-
-class ProblemError(Exception):
-    """A problem that arises in the HTTP layer itself."""
-
-    def __init__(self, kind: ProblemType, detail: str) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-
-
-def problem_response(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> JSONResponse:
-    """The answer for a problem."""
-    body = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
-    body |= {"trace_id": telemetry.current_trace_id()}
-    # RFC 9457 keeps `status` for the HTTP status; the order's own goes by a longer name.
-    body |= {"order_status" if name == "status" else name: value for name, value in (members or {}).items()}
-    headers = None if kind.retry_after_s is None else {"Retry-After": str(kind.retry_after_s)}
-    return JSONResponse(body, kind.status, headers, media_type=MEDIA_TYPE)
-
-
-def documented(*kinds: ProblemType) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these problems."""
-    by_status: dict[int | str, list[ProblemType]] = {}
-    for kind in kinds:
-        by_status.setdefault(kind.status, []).append(kind)
-    return {
-        status: {
-            "description": "; ".join(f"{kind.title} (`{kind.uri}`)" for kind in same_status),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-        }
-        for status, same_status in by_status.items()
-    }

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Path, Query, Response
 
 from orders.api import problem
 from orders.api.dependencies import UseCasesOf
-from orders.api.problem import documented
-from orders.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit, NewProduct, ProductAnswer, ProductPage
+from orders.api.schemas import NewProduct, ProductAnswer, ProductPage
+from servicekit.api import problem as common
+from servicekit.api.problem import documented
+from servicekit.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit
 
 router = APIRouter(prefix="/products", tags=["products"])
 
@@ -22,10 +24,10 @@ ProductId = Annotated[str, Path(pattern=ID_PATTERN)]
     summary="Put a product on sale",
     responses=documented(
         problem.PRODUCT_EXISTS,
-        problem.INVALID_REQUEST,
-        problem.MALFORMED_REQUEST,
-        problem.BODY_TOO_LARGE,
-        problem.STORAGE_UNAVAILABLE,
+        common.INVALID_REQUEST,
+        common.MALFORMED_REQUEST,
+        common.BODY_TOO_LARGE,
+        common.STORAGE_UNAVAILABLE,
     ),
 )
 async def add_product(new_product: NewProduct, use_cases: UseCasesOf, response: Response) -> ProductAnswer:
@@ -37,7 +39,7 @@ async def add_product(new_product: NewProduct, use_cases: UseCasesOf, response: 
 @router.get(
     "",
     summary="List products by id",
-    responses=documented(problem.INVALID_REQUEST, problem.INVALID_CURSOR, problem.STORAGE_UNAVAILABLE),
+    responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
 )
 async def list_products(
     use_cases: UseCasesOf,
@@ -50,7 +52,7 @@ async def list_products(
 @router.get(
     "/{product_id}",
     summary="One product and its stock",
-    responses=documented(problem.UNKNOWN_PRODUCT, problem.INVALID_REQUEST, problem.STORAGE_UNAVAILABLE),
+    responses=documented(problem.UNKNOWN_PRODUCT, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
 async def get_product(product_id: ProductId, use_cases: UseCasesOf) -> ProductAnswer:
     return ProductAnswer.of(await use_cases.queries.product(product_id))

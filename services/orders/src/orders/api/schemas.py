@@ -5,39 +5,24 @@ The limits are such that the largest order's total still fits the database's 64-
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, Field, StrictInt
 
 from orders.domain.order import Order, OrderLine, RequestedLine, StatusChange
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.product import Product
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
+from servicekit.api.schemas import AnswerModel, Currency, Identifier, RequestModel
 
-ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PRICE_MAX_MINOR = 1_000_000_000_000
 STOCK_MAX = 1_000_000_000
 QUANTITY_MAX = 10_000
 LINES_MAX = 50
-PAGE_DEFAULT = 50
-PAGE_MAX = 200
-
-Identifier = Annotated[str, Field(pattern=ID_PATTERN)]
-Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$", description="ISO 4217 code", examples=["CNY"])]
-Limit = Annotated[int, Field(ge=1, le=PAGE_MAX)]
-Cursor = Annotated[str, Field(max_length=300, description="next_cursor of the page before")]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class NewProduct(_Request):
+class NewProduct(RequestModel):
     """A product and the stock that its seller brings."""
 
     product_id: Annotated[Identifier, Field(description="the seller's stock-keeping unit", examples=["seat-12A"])]
@@ -50,7 +35,7 @@ class NewProduct(_Request):
         return Product(self.product_id, self.name, self.price_minor, self.currency, self.available)
 
 
-class ProductAnswer(_Answer):
+class ProductAnswer(AnswerModel):
     """A product and where its units are: available + reserved + sold stays the same whatever is ordered."""
 
     product_id: str
@@ -66,7 +51,7 @@ class ProductAnswer(_Answer):
         return cls.model_validate(product, from_attributes=True)
 
 
-class ProductPage(_Answer):
+class ProductPage(AnswerModel):
     items: list[ProductAnswer]
     next_cursor: str | None
 
@@ -75,7 +60,7 @@ class ProductPage(_Answer):
         return cls(items=[ProductAnswer.of(product) for product in page.items], next_cursor=page.next_cursor)
 
 
-class NewOrderItem(_Request):
+class NewOrderItem(RequestModel):
     product_id: Annotated[Identifier, Field(examples=["seat-12A"])]
     quantity: Annotated[StrictInt, Field(ge=1, le=QUANTITY_MAX, examples=[1])]
 
@@ -89,7 +74,7 @@ def _each_product_once(items: list[NewOrderItem]) -> list[NewOrderItem]:
     return items
 
 
-class NewOrder(_Request):
+class NewOrder(RequestModel):
     """What a buyer orders, at the prices of this moment."""
 
     buyer_id: Annotated[Identifier, Field(examples=["buyer-7"])]
@@ -99,7 +84,7 @@ class NewOrder(_Request):
         return OrderRequest(self.buyer_id, tuple(RequestedLine(item.product_id, item.quantity) for item in self.items))
 
 
-class OrderItem(_Answer):
+class OrderItem(AnswerModel):
     product_id: str
     quantity: int
     unit_price_minor: int
@@ -109,7 +94,7 @@ class OrderItem(_Answer):
         return cls.model_validate(line, from_attributes=True)
 
 
-class OrderAnswer(_Answer):
+class OrderAnswer(AnswerModel):
     """An order; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit."""
 
     order_id: str
@@ -121,6 +106,8 @@ class OrderAnswer(_Answer):
     created_at_ms: int
     expires_at_ms: Annotated[int, Field(description="unpaid, the order closes at this moment or soon after")]
     closed_at_ms: int | None
+    payment_id: str | None
+    paid_at_ms: int | None
 
     @classmethod
     def of(cls, order: Order) -> Self:
@@ -134,10 +121,12 @@ class OrderAnswer(_Answer):
             created_at_ms=order.created_at_ms,
             expires_at_ms=order.expires_at_ms,
             closed_at_ms=order.closed_at_ms,
+            payment_id=order.payment_id,
+            paid_at_ms=order.paid_at_ms,
         )
 
 
-class OrderPage(_Answer):
+class OrderPage(AnswerModel):
     items: list[OrderAnswer]
     next_cursor: str | None
 
@@ -146,7 +135,7 @@ class OrderPage(_Answer):
         return cls(items=[OrderAnswer.of(order) for order in page.items], next_cursor=page.next_cursor)
 
 
-class StatusChangeAnswer(_Answer):
+class StatusChangeAnswer(AnswerModel):
     old_status: Annotated[OrderStatus | None, Field(description="null for the first row")]
     new_status: OrderStatus
     reason: ChangeReason
@@ -157,24 +146,25 @@ class StatusChangeAnswer(_Answer):
         return cls.model_validate(change, from_attributes=True)
 
 
-class OrderHistory(_Answer):
+class OrderHistory(AnswerModel):
     order_id: str
     changes: list[StatusChangeAnswer]
 
 
-class StockAnswer(_Answer):
+class StockAnswer(AnswerModel):
     available: int
     reserved: int
     sold: int
     total: int
 
 
-class StatisticsAnswer(_Answer):
+class StatisticsAnswer(AnswerModel):
     """Where all orders and all units are at one moment."""
 
     orders: dict[OrderStatus, int]
     stock: StockAnswer
-    unpublished_messages: int
+    paid_orders: Annotated[int, Field(description="orders that were paid, wherever they stand now")]
+    refund_requests: Annotated[int, Field(description="payments that came too late, twice, or with a wrong amount")]
 
     @classmethod
     def of(cls, statistics: Statistics) -> Self:
@@ -187,16 +177,6 @@ class StatisticsAnswer(_Answer):
                 sold=stock.sold,
                 total=stock.available + stock.reserved + stock.sold,
             ),
-            unpublished_messages=statistics.unpublished_messages,
+            paid_orders=statistics.paid_orders,
+            refund_requests=statistics.refund_requests,
         )
-
-
-class Liveness(_Answer):
-    status: Literal["live"] = "live"
-
-
-class Readiness(_Answer):
-    """Whether everything that an order needs works; `checks` says what each part answered: "ok", or what is wrong."""
-
-    status: Literal["ready", "not ready"]
-    checks: dict[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orders.service import events
 from orders.service.order_timeouts import OrderTimeouts
-from orders.service.subscription import Subscription
+from servicekit.subscription import Subscription
 
 
 def timeout_scheduler(timeouts: OrderTimeouts) -> Subscription:

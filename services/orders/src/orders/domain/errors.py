@@ -1,6 +1,6 @@
-"""What can go wrong in orders, split by what the caller should do.
+"""What can go wrong in orders, split by what the caller should do. The tree goes on from servicekit.errors.
 
-OrdersError
+ServiceError
 ├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
 │   ├── UnknownProductError
 │   ├── UnknownOrderError
@@ -8,28 +8,14 @@ OrdersError
 │   ├── InsufficientStockError
 │   ├── MixedCurrenciesError
 │   ├── IllegalTransitionError
-│   ├── KeyReusedError
-│   └── InvalidCursorError
+│   └── RefundRequestedError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
-    ├── RequestInFlightError
-    ├── StatusChangedError
-    ├── StorageUnavailableError
-    └── PublishError
+    └── StatusChangedError
 """
 
 from __future__ import annotations
 
-
-class OrdersError(Exception):
-    """Every error that orders raises on purpose; its text is a sentence for the person who made the request."""
-
-
-class RefusedError(OrdersError):
-    """The request cannot be carried out as it stands."""
-
-
-class TryAgainError(OrdersError):
-    """Nothing was changed; the same request may succeed a moment later."""
+from servicekit.errors import RefusedError, TryAgainError
 
 
 class UnknownProductError(RefusedError):
@@ -79,29 +65,15 @@ class IllegalTransitionError(RefusedError):
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(f"an order that is {status} cannot be {reason}")
-        self.status = status
+        self.order_status = status
         self.reason = reason
 
 
-class KeyReusedError(RefusedError):
-    """The idempotency key belongs to an earlier request with another payload."""
+class RefundRequestedError(RefusedError):
+    """A refund of this payment was requested before; its only effect is that the second request is rolled back."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the idempotency key {key!r} was used for another payload; a new request needs a new key")
-
-
-class InvalidCursorError(RefusedError):
-    """The cursor is not one that a list answered."""
-
-    def __init__(self, cursor: str) -> None:
-        super().__init__(f"{cursor!r} is not a cursor; use next_cursor of the page before, or none for the first page")
-
-
-class RequestInFlightError(TryAgainError):
-    """A request with this idempotency key is being carried out right now."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"a request with the idempotency key {key!r} is being carried out; repeat it for its answer")
+    def __init__(self, payment_id: str) -> None:
+        super().__init__(f"a refund of the payment {payment_id!r} was requested before")
 
 
 class StatusChangedError(TryAgainError):
@@ -110,11 +82,3 @@ class StatusChangedError(TryAgainError):
     def __init__(self, order_id: str) -> None:
         super().__init__(f"the status of order {order_id!r} has just been changed by somebody else")
         self.order_id = order_id
-
-
-class StorageUnavailableError(TryAgainError):
-    """The database does not answer; whatever was begun is rolled back."""
-
-
-class PublishError(TryAgainError):
-    """The queue did not take the message, or did not say that it did."""

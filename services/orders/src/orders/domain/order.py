@@ -1,7 +1,8 @@
 """An order: who buys what for how much, until when it can be paid, and where it stands.
 
-Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but
-status and closed_at_ms stays as it was placed; closed_at_ms is set exactly when the status is CLOSED.
+Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but its
+status and the members that go with it stays as it was placed; closed_at_ms is set exactly when the status is CLOSED,
+payment_id and paid_at_ms exactly when it is one of PAID_STATUSES.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orders.domain.errors import InsufficientStockError, MixedCurrenciesError, UnknownProductError
-from orders.domain.order_status import ChangeReason, OrderStatus, next_status
+from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
 from orders.domain.product import Product
 
 
@@ -59,27 +60,47 @@ class Order:
     created_at_ms: int
     expires_at_ms: int
     closed_at_ms: int | None = None
+    payment_id: str | None = None
+    paid_at_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not self.lines or self.total_minor != sum(line.quantity * line.unit_price_minor for line in self.lines):
             raise ValueError(f"the total of order {self.order_id!r} is not the sum of its lines")
         if (self.closed_at_ms is not None) != (self.status is OrderStatus.CLOSED):
             raise ValueError(f"order {self.order_id!r} is {self.status} and closed_at_ms is {self.closed_at_ms}")
+        is_paid = self.status in PAID_STATUSES
+        if (self.payment_id is not None) != is_paid or (self.paid_at_ms is not None) != is_paid:
+            raise ValueError(
+                f"order {self.order_id!r} is {self.status}, payment_id is {self.payment_id} and paid_at_ms is"
+                f" {self.paid_at_ms}"
+            )
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the time to pay is over."""
         return now_ms >= self.expires_at_ms
 
     def changed(self, reason: ChangeReason, at_ms: int) -> tuple[Order, StatusChange]:
-        """The order after `reason` happened, and its history row. Raises IllegalTransitionError."""
-        status = next_status(self.status, reason)
-        closed_at_ms = at_ms if status is OrderStatus.CLOSED else None
-        change = StatusChange(self.order_id, self.status, status, reason, at_ms)
-        return replace(self, status=status, closed_at_ms=closed_at_ms), change
+        """The order after `reason` happened, and its history row; `paid` is for PAID. Raises IllegalTransitionError."""
+        change = StatusChange(self.order_id, self.status, next_status(self.status, reason), reason, at_ms)
+        closed_at_ms = at_ms if change.new_status is OrderStatus.CLOSED else None
+        return replace(self, status=change.new_status, closed_at_ms=closed_at_ms), change
+
+    def paid(self, payment_id: str, paid_at_ms: int, at_ms: int) -> tuple[Order, StatusChange]:
+        """The order after this payment, and its history row. Raises IllegalTransitionError.
+
+        `paid_at_ms` is when the buyer paid, `at_ms` when the order learns of it.
+        """
+        status = next_status(self.status, ChangeReason.PAID)
+        change = StatusChange(self.order_id, self.status, status, ChangeReason.PAID, at_ms)
+        return replace(self, status=status, payment_id=payment_id, paid_at_ms=paid_at_ms), change
 
     def as_placed(self) -> Order:
         """The order as it was at its first moment: what a repeated request is answered with."""
-        return replace(self, status=OrderStatus.PENDING_PAYMENT, closed_at_ms=None)
+        return replace(self, status=OrderStatus.PENDING_PAYMENT, closed_at_ms=None, payment_id=None, paid_at_ms=None)
+
+    def lines_by_product(self) -> list[OrderLine]:
+        """The lines in the order in which stock is changed, so that no two orders wait for each other's rows."""
+        return sorted(self.lines, key=lambda line: line.product_id)
 
 
 def price_lines(requested: Sequence[RequestedLine], products: Mapping[str, Product]) -> tuple[OrderLine, ...]:

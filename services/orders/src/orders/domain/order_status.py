@@ -21,6 +21,9 @@ class OrderStatus(enum.StrEnum):
     CLOSED = "CLOSED"
 
 
+PAID_STATUSES = frozenset({OrderStatus.AWAITING_SHIPMENT, OrderStatus.SHIPPED, OrderStatus.COMPLETED})
+
+
 class ChangeReason(enum.StrEnum):
     """Why an order changed its status; kept in its history."""
 

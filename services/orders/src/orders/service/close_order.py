@@ -14,6 +14,7 @@ from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.service import events
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
+from servicekit.transactions import TransactionalPublisher
 
 
 class ExpiryOutcome(enum.Enum):
@@ -28,47 +29,54 @@ class ExpiryOutcome(enum.Enum):
 class CloseOrder:
     """The use cases behind POST /orders/{id}/cancel and behind the timeout message."""
 
-    def __init__(self, units: Units, clock: Clock) -> None:
+    def __init__(self, units: Units, transactions: TransactionalPublisher[UnitOfWork], clock: Clock) -> None:
         self._units = units
+        self._transactions = transactions
         self._clock = clock
 
     async def cancel(self, order_id: str) -> Order:
-        """Close the order for its buyer. Raises UnknownOrderError, IllegalTransitionError, StatusChangedError."""
-        async with self._units.writing() as unit:
+        """Close the order for its buyer.
+
+        Raises UnknownOrderError, IllegalTransitionError, StatusChangedError, PublishError, TransactionGivenUpError,
+        StorageUnavailableError.
+        """
+        async with self._units.reading() as unit:
             order = await unit.orders.get(order_id)
-            order = await close(unit, order, ChangeReason.CANCELLED, self._clock.wall_ms())
-            await unit.commit()
-        return order
+        return await self.close(order, ChangeReason.CANCELLED, self._clock.wall_ms())
 
     async def expire(self, order_id: str) -> ExpiryOutcome:
-        """Close the order if it still waits for its payment and its time is over; calling it again is harmless."""
-        async with self._units.writing() as unit:
+        """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
+
+        Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
+        """
+        async with self._units.reading() as unit:
             try:
                 order = await unit.orders.get(order_id)
             except UnknownOrderError:
                 return ExpiryOutcome.UNKNOWN_ORDER
-            if order.status is not OrderStatus.PENDING_PAYMENT:
-                return ExpiryOutcome.ALREADY_DECIDED
-            now_ms = self._clock.wall_ms()
-            if not order.is_due(now_ms):
-                return ExpiryOutcome.TOO_EARLY
-            try:
-                await close(unit, order, ChangeReason.EXPIRED, now_ms)
-            except StatusChangedError:
-                return ExpiryOutcome.ALREADY_DECIDED
-            await unit.commit()
+        if order.status is not OrderStatus.PENDING_PAYMENT:
+            return ExpiryOutcome.ALREADY_DECIDED
+        now_ms = self._clock.wall_ms()
+        if not order.is_due(now_ms):
+            return ExpiryOutcome.TOO_EARLY
+        try:
+            await self.close(order, ChangeReason.EXPIRED, now_ms)
+        except StatusChangedError:
+            return ExpiryOutcome.ALREADY_DECIDED
         return ExpiryOutcome.CLOSED
 
+    async def close(self, order: Order, reason: ChangeReason, now_ms: int) -> Order:
+        """Close `order` as it was read.
 
-async def close(unit: UnitOfWork, order: Order, reason: ChangeReason, now_ms: int) -> Order:
-    """Close `order` within `unit`; the caller commits.
+        Raises IllegalTransitionError, or StatusChangedError if the order has left the status that it was read in.
+        """
+        closed_order, change = order.changed(reason, now_ms)
 
-    Raises IllegalTransitionError, or StatusChangedError if the order is no longer in the status that it was read in.
-    """
-    closed_order, change = order.changed(reason, now_ms)
-    if not await unit.orders.change_status(change):
-        raise StatusChangedError(order.order_id)
-    for line in sorted(order.lines, key=lambda line: line.product_id):
-        await unit.products.release(line.product_id, line.quantity)
-    await unit.outbox.add(events.closed(closed_order, change), now_ms)
-    return closed_order
+        async def write(unit: UnitOfWork) -> None:
+            if not await unit.orders.change_status(closed_order, change):
+                raise StatusChangedError(order.order_id)
+            for line in order.lines_by_product():
+                await unit.products.release(line.product_id, line.quantity)
+
+        await self._transactions.publish(events.closed(closed_order, change), write)
+        return closed_order

@@ -1,33 +1,36 @@
 """The messages of orders: topics, tags, groups, and the JSON in the bodies.
 
-Invariants: a body names its version; its key is the order's id; times are wall-clock milliseconds and money is in minor
-units. Readers ignore members that they do not know, so that a version only grows.
+Invariant: a message's key is the order's id. What holds for every body is written in servicekit.message_body.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from orders.domain.order import Order, StatusChange
-from orders.service.message import OutgoingMessage
+from orders.domain.payment import Payment, RefundRequest
+from servicekit import message_body
+from servicekit.message import OutgoingMessage
+from servicekit.message_body import MessageBody
 
 VERSION = 1
 
 ORDER_EVENTS_TOPIC = "order-events"
 CREATED_TAG = "created"
 CLOSED_TAG = "closed"
+PAID_TAG = "paid"
+REFUND_REQUESTED_TAG = "refund-requested"
 
 ORDER_TIMEOUTS_TOPIC = "order-timeouts"
 EXPIRE_TAG = "expire"
 
+PAYMENT_EVENTS_TOPIC = "payment-events"
+SUCCEEDED_TAG = "succeeded"
+
 TIMEOUT_SCHEDULER_GROUP = "order-timeout-scheduler"
 TIMEOUT_HANDLER_GROUP = "order-timeout-handler"
-
-
-class MalformedMessageError(ValueError):
-    """A message body that is not what its topic promises; no retry mends it."""
+PAYMENT_HANDLER_GROUP = "order-payment-handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,26 @@ def closed(order: Order, change: StatusChange) -> OutgoingMessage:
     return _message(ORDER_EVENTS_TOPIC, CLOSED_TAG, order.order_id, body)
 
 
+def paid(order: Order) -> OutgoingMessage:
+    """`order-events`/`paid`: the order waits for its shipment, and its units are sold."""
+    body = _order_members(order) | {"payment_id": order.payment_id, "paid_at_ms": order.paid_at_ms}
+    return _message(ORDER_EVENTS_TOPIC, PAID_TAG, order.order_id, body)
+
+
+def refund_requested(refund: RefundRequest) -> OutgoingMessage:
+    """`order-events`/`refund-requested`: the money of this payment has to go back."""
+    payment = refund.payment
+    body = {
+        "version": VERSION,
+        "order_id": payment.order_id,
+        "payment_id": payment.payment_id,
+        "amount_minor": payment.amount_minor,
+        "currency": payment.currency,
+        "reason": refund.reason.value,
+    }
+    return _message(ORDER_EVENTS_TOPIC, REFUND_REQUESTED_TAG, payment.order_id, body)
+
+
 def timeout(deadline: OrderDeadline, delay_level: int) -> OutgoingMessage:
     """`order-timeouts`: look at the order again after the delay."""
     body = {"version": VERSION, "order_id": deadline.order_id, "expires_at_ms": deadline.expires_at_ms}
@@ -64,18 +87,20 @@ def timeout(deadline: OrderDeadline, delay_level: int) -> OutgoingMessage:
 
 def read_deadline(body: bytes) -> OrderDeadline:
     """Order and deadline from a `created` or a timeout body. Raises MalformedMessageError."""
-    try:
-        members: Any = json.loads(body)
-    except ValueError as error:
-        raise MalformedMessageError(f"the body is not JSON: {error}") from error
-    if not isinstance(members, dict):
-        raise MalformedMessageError("the body is not a JSON object")
-    order_id = members.get("order_id")
-    expires_at_ms = members.get("expires_at_ms")
-    # type() and not isinstance: JSON's true is an int for Python.
-    if not isinstance(order_id, str) or not order_id or type(expires_at_ms) is not int:
-        raise MalformedMessageError("the body needs order_id, a text, and expires_at_ms, a whole number")
-    return OrderDeadline(order_id, expires_at_ms)
+    members = MessageBody(body)
+    return OrderDeadline(members.text("order_id"), members.number("expires_at_ms"))
+
+
+def read_payment(body: bytes) -> Payment:
+    """The payment of a `payment-events`/`succeeded` body. Raises MalformedMessageError."""
+    members = MessageBody(body)
+    return Payment(
+        payment_id=members.text("payment_id"),
+        order_id=members.text("order_id"),
+        amount_minor=members.number("amount_minor"),
+        currency=members.text("currency"),
+        paid_at_ms=members.number("paid_at_ms"),
+    )
 
 
 def _order_members(order: Order) -> dict[str, Any]:
@@ -90,4 +115,4 @@ def _order_members(order: Order) -> dict[str, Any]:
 
 
 def _message(topic: str, tag: str, key: str, body: dict[str, Any], delay_level: int = 0) -> OutgoingMessage:
-    return OutgoingMessage(topic, tag, key, json.dumps(body, separators=(",", ":")).encode(), delay_level)
+    return OutgoingMessage(topic, tag, key, message_body.encode(body), delay_level)

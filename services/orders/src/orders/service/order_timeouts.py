@@ -11,8 +11,8 @@ from orders.domain.delay_levels import DelayLevels
 from orders.service import events
 from orders.service.close_order import CloseOrder, ExpiryOutcome
 from orders.service.events import OrderDeadline
-from orders.service.message import MessagePublisher
 from osenv import Clock
+from servicekit.message import MessagePublisher
 
 log = structlog.get_logger(__name__)
 

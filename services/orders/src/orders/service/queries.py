@@ -9,8 +9,8 @@ from orders.domain.errors import UnknownProductError
 from orders.domain.order import Order, StatusChange
 from orders.domain.order_status import OrderStatus
 from orders.domain.product import Product
-from orders.service import page_cursor
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
+from servicekit import page_cursor
 
 T = TypeVar("T")
 
@@ -25,11 +25,12 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Where all orders and all units are; every status is named."""
+    """Where all orders, all units and all payments are; every status is named."""
 
     orders: dict[OrderStatus, int]
     stock: StockSums
-    unpublished_messages: int
+    paid_orders: int
+    refund_requests: int
 
 
 class Queries:
@@ -80,8 +81,9 @@ class Queries:
         async with self._units.reading() as unit:
             counts = await unit.orders.count_by_status()
             stock = await unit.products.stock_sums()
-            unpublished = await unit.outbox.count_unpublished()
-        return Statistics({status: counts.get(status, 0) for status in OrderStatus}, stock, unpublished)
+            paid = await unit.orders.count_paid()
+            refunds = await unit.refunds.count()
+        return Statistics({status: counts.get(status, 0) for status in OrderStatus}, stock, paid, refunds)
 
 
 def _page_key(cursor: str) -> PageKey:

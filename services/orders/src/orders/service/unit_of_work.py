@@ -1,20 +1,22 @@
 """The port to the database: a unit of work that is committed as a whole or not at all.
 
 Invariants: a unit that ends without `commit` changes nothing; status and stock change by compare-and-set, so that of
-two units that want the same change exactly one gets it; no network call is made inside a unit.
+two units that want the same change exactly one gets it; no network call is made inside a unit of work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from orders.domain.order import Order, StatusChange
 from orders.domain.order_status import OrderStatus
+from orders.domain.payment import RefundRequest
 from orders.domain.product import Product
-from orders.service.message import OutgoingMessage
+from servicekit.idempotency import IdempotencyKeys
+from servicekit.transactions import TransactionRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,6 @@ class StockSums:
     sold: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeyClaim:
-    """An idempotency key that was used: for which payload, and which order came of it."""
-
-    key: str
-    fingerprint: str
-    order_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
-    """A message that was committed and may not have been published yet."""
-
-    row_id: int
-    message: OutgoingMessage
-
-
 class Products(Protocol):
     """The products and their stock."""
 
@@ -77,6 +62,9 @@ class Products(Protocol):
     async def release(self, product_id: str, quantity: int) -> None:
         """Move units from reserved back to available."""
 
+    async def sell(self, product_id: str, quantity: int) -> None:
+        """Move units from reserved to sold."""
+
     async def stock_sums(self) -> StockSums:
         """The sums over all products."""
 
@@ -93,8 +81,11 @@ class Orders(Protocol):
     async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
         """At most `limit` orders, newest first, from behind `after`."""
 
-    async def change_status(self, change: StatusChange) -> bool:
-        """Compare-and-set with a history row; False, and nothing changed, if the order left `old_status` before."""
+    async def change_status(self, order: Order, change: StatusChange) -> bool:
+        """Write `order` as it is after `change`, and a history row, by compare-and-set.
+
+        False, and nothing changed, if the order left `old_status` before.
+        """
 
     async def history(self, order_id: str) -> list[StatusChange]:
         """The order's changes, oldest first; none for an unknown order."""
@@ -102,31 +93,21 @@ class Orders(Protocol):
     async def count_by_status(self) -> dict[OrderStatus, int]:
         """How many orders stand where; statuses without orders are left out."""
 
-
-class IdempotencyKeys(Protocol):
-    """The keys that were used."""
-
-    async def find(self, key: str) -> KeyClaim | None:
-        """The earlier use of the key, if there was one."""
-
-    async def claim(self, claim: KeyClaim, at_ms: int) -> None:
-        """Raises RequestInFlightError when another process claims the key at the same moment."""
+    async def count_paid(self) -> int:
+        """How many orders were paid, wherever they stand now."""
 
 
-class Outbox(Protocol):
-    """Messages that are committed together with what they tell."""
+class Refunds(Protocol):
+    """The refunds that were requested."""
 
-    async def add(self, message: OutgoingMessage, at_ms: int) -> None:
-        """Keep the message; it is published soon after the commit."""
+    async def is_requested(self, payment_id: str) -> bool:
+        """Whether this payment's money is on its way back."""
 
-    async def unpublished(self, limit: int) -> list[OutboxRow]:
-        """The oldest rows that are not marked published."""
+    async def request(self, refund: RefundRequest, at_ms: int) -> None:
+        """Raises RefundRequestedError when it was requested before."""
 
-    async def mark_published(self, row_ids: Sequence[int], at_ms: int) -> None:
-        """The queue has these."""
-
-    async def count_unpublished(self) -> int:
-        """How many rows wait."""
+    async def count(self) -> int:
+        """How many were requested."""
 
 
 class UnitOfWork(Protocol):
@@ -142,10 +123,13 @@ class UnitOfWork(Protocol):
     def keys(self) -> IdempotencyKeys: ...
 
     @property
-    def outbox(self) -> Outbox: ...
+    def refunds(self) -> Refunds: ...
+
+    @property
+    def transactions(self) -> TransactionRows: ...
 
     async def commit(self) -> None:
-        """Make the unit's changes durable and wake the outbox; without it they are rolled back."""
+        """Make the unit's changes durable; without it they are rolled back."""
 
 
 class Units(Protocol):

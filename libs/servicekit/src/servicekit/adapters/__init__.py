@@ -1,0 +1,1 @@
+"""Database, queue and sockets: what the ports of a service stand on."""

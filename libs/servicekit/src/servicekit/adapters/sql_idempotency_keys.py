@@ -1,0 +1,73 @@
+"""Used idempotency keys in SQL. The claim is part of its result's transaction: a crash leaves both or neither."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, MetaData, String, Table, bindparam, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from servicekit.errors import RequestInFlightError
+from servicekit.idempotency import KeyClaim
+
+KEY_LENGTH_MAX = 255
+FINGERPRINT_LENGTH = 64
+
+
+class IdempotencyKeysTable:
+    """The table `idempotency_keys` of a service, and the repositories over it.
+
+    `result` is the primary key of what a key makes, such as `orders.c.order_id`; the table refers to it under the same
+    name.
+    """
+
+    def __init__(self, metadata: MetaData, result: Column[str]) -> None:
+        self.table = Table(
+            "idempotency_keys",
+            metadata,
+            Column("idempotency_key", String(KEY_LENGTH_MAX), primary_key=True),
+            Column("fingerprint", String(FINGERPRINT_LENGTH), nullable=False),
+            # Checked at commit: the key is claimed before its result is written.
+            Column(result.name, ForeignKey(result, deferrable=True, initially="DEFERRED"), nullable=False),
+            Column("created_at_ms", BigInteger, nullable=False),
+        )
+        columns = self.table.c
+        self._result_name = result.name
+        # Built once: building a statement takes SQLAlchemy longer than SQLite takes to execute it.
+        self._find = select(columns.fingerprint, columns[result.name].label("result_id")).where(
+            columns.idempotency_key == bindparam("wanted_key")
+        )
+        self._claim = insert(self.table)
+
+    def of(self, connection: AsyncConnection) -> SqlIdempotencyKeys:
+        """The keys as seen by one transaction."""
+        return SqlIdempotencyKeys(self, connection)
+
+    async def find(self, connection: AsyncConnection, key: str) -> KeyClaim | None:
+        row = (await connection.execute(self._find, {"wanted_key": key})).one_or_none()
+        return None if row is None else KeyClaim(key, row.fingerprint, row.result_id)
+
+    async def claim(self, connection: AsyncConnection, claim: KeyClaim, at_ms: int) -> None:
+        row = {
+            "idempotency_key": claim.key,
+            "fingerprint": claim.fingerprint,
+            self._result_name: claim.result_id,
+            "created_at_ms": at_ms,
+        }
+        try:
+            await connection.execute(self._claim, row)
+        except IntegrityError as error:
+            raise RequestInFlightError(claim.key) from error
+
+
+class SqlIdempotencyKeys:
+    """Implements `IdempotencyKeys`."""
+
+    def __init__(self, table: IdempotencyKeysTable, connection: AsyncConnection) -> None:
+        self._table = table
+        self._connection = connection
+
+    async def find(self, key: str) -> KeyClaim | None:
+        return await self._table.find(self._connection, key)
+
+    async def claim(self, claim: KeyClaim, at_ms: int) -> None:
+        await self._table.claim(self._connection, claim, at_ms)

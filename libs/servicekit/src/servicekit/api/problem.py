@@ -1,0 +1,118 @@
+"""Errors as RFC 9457 problems: one table from error to type, status and title. The types are stable; texts may change.
+
+Here are the kinds that any service has; a service adds its own, and hands its table to `build_api`. A problem carries
+the trace id of its request, and the members of its error that a program may want to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+import telemetry
+from servicekit import errors
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:hourglass:problem:"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemType:
+    """A kind of problem. `members` are attributes of the error that the answer repeats; RFC 9457's own are taken."""
+
+    name: str
+    status: int
+    title: str
+    members: tuple[str, ...] = ()
+    retry_after_s: int | None = None
+
+    @property
+    def uri(self) -> str:
+        return TYPE_PREFIX + self.name
+
+
+INVALID_REQUEST = ProblemType("invalid-request", 422, "The request is not valid")
+MALFORMED_REQUEST = ProblemType("malformed-request", 400, "The request cannot be read")
+MISSING_IDEMPOTENCY_KEY = ProblemType("missing-idempotency-key", 400, "The Idempotency-Key header is missing")
+INVALID_IDEMPOTENCY_KEY = ProblemType("invalid-idempotency-key", 400, "The Idempotency-Key header is not usable")
+NO_SUCH_ROUTE = ProblemType("no-such-route", 404, "There is nothing at this address")
+METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "This address does not take this method")
+BODY_TOO_LARGE = ProblemType("body-too-large", 413, "The request body is too large")
+INTERNAL_ERROR = ProblemType("internal-error", 500, "The service made a mistake")
+KEY_REUSED = ProblemType("idempotency-key-reused", 422, "The idempotency key belongs to another request")
+INVALID_CURSOR = ProblemType("invalid-cursor", 422, "The cursor is not valid")
+REQUEST_IN_FLIGHT = ProblemType("request-in-flight", 409, "The same request is being carried out", retry_after_s=1)
+STORAGE_UNAVAILABLE = ProblemType("storage-unavailable", 503, "The database does not answer", retry_after_s=1)
+QUEUE_UNAVAILABLE = ProblemType("queue-unavailable", 503, "The message queue does not answer", retry_after_s=1)
+TRANSACTION_GIVEN_UP = ProblemType("transaction-given-up", 503, "The request took too long", retry_after_s=1)
+
+COMMON_PROBLEMS: Mapping[type[errors.ServiceError], ProblemType] = MappingProxyType(
+    {
+        errors.KeyReusedError: KEY_REUSED,
+        errors.InvalidCursorError: INVALID_CURSOR,
+        errors.RequestInFlightError: REQUEST_IN_FLIGHT,
+        errors.StorageUnavailableError: STORAGE_UNAVAILABLE,
+        errors.PublishError: QUEUE_UNAVAILABLE,
+        errors.TransactionGivenUpError: TRANSACTION_GIVEN_UP,
+    }
+)
+
+
+class FieldError(BaseModel):
+    """One thing that is wrong with the request."""
+
+    field: str = Field(
+        description="where: body, query, path or header, then the names and positions",
+        examples=["body.items.0.quantity"],
+    )
+    message: str = Field(description="what is allowed", examples=["Input should be greater than or equal to 1"])
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 describes it. Kinds of problems may have more members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="stable name of the kind of problem", examples=[TYPE_PREFIX + "invalid-request"])
+    title: str = Field(description="the kind of problem for people")
+    status: int
+    detail: str = Field(description="what happened this time")
+    trace_id: str | None = Field(description="the trace of the request, to look it up")
+    errors: list[FieldError] | None = Field(default=None, description="of invalid-request: each field that is wrong")
+
+
+class ProblemError(Exception):
+    """A problem that arises in the HTTP layer itself."""
+
+    def __init__(self, kind: ProblemType, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+def problem_response(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> JSONResponse:
+    """The answer for a problem."""
+    body = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
+    body |= {"trace_id": telemetry.current_trace_id()}
+    body |= members or {}
+    headers = None if kind.retry_after_s is None else {"Retry-After": str(kind.retry_after_s)}
+    return JSONResponse(body, kind.status, headers, media_type=MEDIA_TYPE)
+
+
+def documented(*kinds: ProblemType) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these problems."""
+    by_status: dict[int | str, list[ProblemType]] = {}
+    for kind in kinds:
+        by_status.setdefault(kind.status, []).append(kind)
+    return {
+        status: {
+            "description": "; ".join(f"{kind.title} (`{kind.uri}`)" for kind in same_status),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status, same_status in by_status.items()
+    }

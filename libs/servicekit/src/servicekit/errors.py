@@ -1,0 +1,68 @@
+"""What can go wrong in any service, split by what the caller should do. A service hangs its own errors below these.
+
+ServiceError
+├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
+│   ├── KeyReusedError
+│   └── InvalidCursorError
+└── TryAgainError                nothing was changed; the same request may succeed a moment later
+    ├── RequestInFlightError
+    ├── StorageUnavailableError
+    ├── PublishError
+    └── TransactionGivenUpError
+
+MalformedMessageError            a message that no retry mends
+"""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """Every error that a service raises on purpose; its text is a sentence for the person who made the request."""
+
+
+class RefusedError(ServiceError):
+    """The request cannot be carried out as it stands."""
+
+
+class TryAgainError(ServiceError):
+    """Nothing was changed; the same request may succeed a moment later."""
+
+
+class KeyReusedError(RefusedError):
+    """The idempotency key belongs to an earlier request with another payload."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the idempotency key {key!r} was used for another payload; a new request needs a new key")
+
+
+class InvalidCursorError(RefusedError):
+    """The cursor is not one that a list answered."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"{cursor!r} is not a cursor; use next_cursor of the page before, or none for the first page")
+
+
+class RequestInFlightError(TryAgainError):
+    """A request with this idempotency key is being carried out right now."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"a request with the idempotency key {key!r} is being carried out; repeat it for its answer")
+
+
+class StorageUnavailableError(TryAgainError):
+    """The database does not answer; whatever was begun is rolled back."""
+
+
+class PublishError(TryAgainError):
+    """The queue did not take the message, or did not say that it did."""
+
+
+class TransactionGivenUpError(TryAgainError):
+    """The queue asked about the transaction before it was committed, was told that there is none, and dropped it."""
+
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(f"the transaction {transaction_id} took too long and was given up; nothing of it was kept")
+
+
+class MalformedMessageError(ValueError):
+    """A message body that is not what its topic promises; no retry mends it."""

@@ -1,0 +1,143 @@
+"""How a service runs: what starts in which order, and what stops in which order.
+
+Start: address taken, database migrated, background work, connection with the queue (itself in the background), HTTP.
+Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step has its time; all of
+them together take ten seconds at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from starlette.types import ASGIApp
+
+import telemetry
+from osenv import Clock, RealClock
+from osenv.clock import timeout
+from osenv.signals import stop_event
+from servicekit.adapters.database import Database
+from servicekit.adapters.http_server import HttpServer
+from servicekit.adapters.migrate import Migrations
+from servicekit.adapters.mq_connection import MqConnection
+from servicekit.config import ServiceConfig
+from servicekit.subscription import Subscription
+from servicekit.transactions import TransactionCheck
+
+CONSUMERS_STOP_MAX_S = 2.0
+BACKGROUND_STOP_MAX_S = 1.0
+PRODUCERS_STOP_MAX_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Work that runs beside the requests. `run` returns soon after `stop`; it is cancelled when it does not."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    stop: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A service over its ports, ready to be started; `check` is TransactionalPublisher.check."""
+
+    api: ASGIApp
+    subscriptions: Sequence[Subscription]
+    check: TransactionCheck
+    background: Sequence[Background] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the runner has to know of a service. `topics` have to exist before anything is sent or read."""
+
+    name: str
+    migrations: Migrations
+    topics: Sequence[str]
+
+
+Compose = Callable[[Database, MqConnection, Clock], Composition]
+
+
+async def run_migrations(service: Service, config: ServiceConfig) -> None:
+    """Bring the database to this version and return. Raises StorageUnavailableError."""
+    telemetry.configure(service.name, config.log_level)
+    database = Database(config.database_url)
+    try:
+        await service.migrations.upgrade(database)
+    finally:
+        await database.dispose()
+    log.info("the database is up to date", database_url=config.database_url)
+
+
+async def serve(service: Service, config: ServiceConfig, compose: Compose) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises OSError if the address is taken, StorageUnavailableError, and QueueConfigurationError in a group.
+    """
+    telemetry.configure(service.name, config.log_level)
+    stop = stop_event()
+    with HttpServer(config.listen_host, config.listen_port) as http:
+        database = Database(config.database_url)
+        try:
+            await service.migrations.upgrade(database)
+            clock = RealClock()
+            queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics)
+            composition = compose(database, queue, clock)
+            log.info(f"{service.name} is listening", host=config.listen_host, port=http.port)
+            await _run(composition, http, queue, clock, stop)
+        finally:
+            await database.dispose()
+    log.info(f"{service.name} has stopped")
+
+
+async def _run(
+    composition: Composition, http: HttpServer, queue: MqConnection, clock: Clock, stop: asyncio.Event
+) -> None:
+    try:
+        # A task that fails takes the process down: half a service would be worse than none.
+        async with asyncio.TaskGroup() as tasks:
+            working = [
+                (work, tasks.create_task(_as_coroutine(work.run), name=work.name)) for work in composition.background
+            ]
+            connecting = tasks.create_task(
+                queue.connect(composition.subscriptions, composition.check), name="queue connection"
+            )
+            await http.serve(composition.api, stop)
+            connecting.cancel()
+            await stop_in_time(clock, CONSUMERS_STOP_MAX_S, "consumers", queue.stop_consumers)
+            await _stop_background(clock, working)
+    finally:
+        await stop_in_time(clock, CONSUMERS_STOP_MAX_S, "consumers", queue.stop_consumers)
+        await stop_in_time(clock, PRODUCERS_STOP_MAX_S, "producers", queue.stop_producers)
+
+
+async def _as_coroutine(run: Callable[[], Awaitable[None]]) -> None:
+    await run()
+
+
+async def _stop_background(clock: Clock, working: Sequence[tuple[Background, asyncio.Task[None]]]) -> None:
+    for work, _ in working:
+        work.stop()
+
+    async def end() -> None:
+        if working:
+            await asyncio.wait({task for _, task in working})
+
+    await stop_in_time(clock, BACKGROUND_STOP_MAX_S, "background work", end)
+    for _, task in working:
+        task.cancel()
+
+
+async def stop_in_time(clock: Clock, seconds: float, what: str, stop: Callable[[], Awaitable[None]]) -> None:
+    """Wait for `stop`, for `seconds` at most; what is left behind then is named in the log."""
+    try:
+        async with timeout(clock, seconds):
+            await stop()
+    except TimeoutError:
+        log.warning("a part did not stop in time and is left behind", part=what, seconds=seconds)

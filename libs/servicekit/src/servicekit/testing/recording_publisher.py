@@ -1,0 +1,76 @@
+"""A queue for tests: keeps what it is given, and fails or asks about transactions when it is told to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+
+from servicekit.errors import PublishError
+from servicekit.message import OutgoingMessage
+from servicekit.transactions import LocalOutcome, LocalTransaction, TransactionCheck
+
+# As in the queue itself, no two attempts have one id, whichever publisher made them.
+_numbers = itertools.count(1)
+
+
+class ProcessDeathError(BaseException):
+    """Raised by a test's hook: the process ends here, and nobody catches anything."""
+
+
+async def die(_transaction_id: str) -> None:
+    """A hook: the process dies at this point."""
+    raise ProcessDeathError
+
+
+async def _go_on(_transaction_id: str) -> None:
+    """A hook that does nothing."""
+
+
+class RecordingPublisher:
+    """Implements `MessagePublisher` and `TransactionalQueue`.
+
+    `messages` are those that consumers can see, in order; `halves` are the open half messages by transaction id.
+    `before_local` and `after_local` are called around local transactions, `after_local` before the queue is told.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[OutgoingMessage] = []
+        self.halves: dict[str, OutgoingMessage] = {}
+        self.attempts = 0
+        self.is_down = False
+        self.before_local: Callable[[str], Awaitable[None]] = _go_on
+        self.after_local: Callable[[str], Awaitable[None]] = _go_on
+
+    async def publish(self, message: OutgoingMessage) -> None:
+        self._count_attempt()
+        self.messages.append(message)
+
+    async def send_in_transaction(self, message: OutgoingMessage, local: LocalTransaction) -> None:
+        self._count_attempt()
+        transaction_id = f"{next(_numbers):032X}"
+        self.halves[transaction_id] = message
+        await self.before_local(transaction_id)
+        outcome = await local(transaction_id)
+        await self.after_local(transaction_id)
+        self._end(transaction_id, outcome)
+
+    async def check_back(self, check: TransactionCheck) -> None:
+        """Ask about every open half message once."""
+        for transaction_id in list(self.halves):
+            self._end(transaction_id, await check(transaction_id))
+
+    def taken(self, topic: str, tag: str) -> list[OutgoingMessage]:
+        """The messages of one kind."""
+        return [message for message in self.messages if (message.topic, message.tag) == (topic, tag)]
+
+    def _count_attempt(self) -> None:
+        self.attempts += 1
+        if self.is_down:
+            raise PublishError("the queue is down")
+
+    def _end(self, transaction_id: str, outcome: LocalOutcome) -> None:
+        if outcome is LocalOutcome.UNKNOWN or transaction_id not in self.halves:
+            return
+        message = self.halves.pop(transaction_id)
+        if outcome is LocalOutcome.COMMITTED:
+            self.messages.append(message)

@@ -1,0 +1,134 @@
+"""A message that is told exactly if a database transaction was committed (MISSION T1-T14).
+
+    order = await self._transactions.publish(events.created(order), lambda unit: self._write(unit, order))
+
+The queue gets a half message, which nobody sees; then the local transaction runs, and its row (`unit.transactions`) is
+committed with what it wrote; then the queue is told to deliver or to drop the message. If the process dies in between,
+the queue asks any living process of the group, and `check` answers from the database.
+
+Invariants: `local` runs only after the queue has the half message; a transaction row exists exactly for committed local
+transactions and for those that were given up, and its id is never used twice; so whoever comes second, transaction or
+check, finds the row of the other.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, Protocol, TypeVar
+
+from osenv import Clock
+from servicekit.message import MessagePublisher, OutgoingMessage
+
+T = TypeVar("T")
+UnitT_co = TypeVar("UnitT_co", bound="TransactionalUnit", covariant=True)
+UnitT = TypeVar("UnitT", bound="TransactionalUnit")
+
+
+class LocalOutcome(enum.Enum):
+    """What became of a local transaction, as far as its process knows."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+LocalTransaction = Callable[[str], Awaitable[LocalOutcome]]
+TransactionCheck = Callable[[str], Awaitable[LocalOutcome]]
+
+
+class TransactionRows(Protocol):
+    """The rows that say which transactions were committed, as part of a unit of work."""
+
+    async def record(self, transaction_id: str, at_ms: int) -> None:
+        """Write the row of this unit. Raises TransactionGivenUpError when a check has come before."""
+
+    async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
+        """What became of the transaction. If nothing yet, its row is written and committed now: it never can be."""
+
+
+class TransactionalUnit(Protocol):
+    """What transactions need of a service's unit of work."""
+
+    @property
+    def transactions(self) -> TransactionRows: ...
+
+    async def commit(self) -> None: ...
+
+
+class WritingUnits(Protocol[UnitT_co]):
+    """What transactions need of a service's units."""
+
+    def writing(self) -> AbstractAsyncContextManager[UnitT_co]: ...
+
+
+class TransactionalQueue(Protocol):
+    """The way into the queue for half messages."""
+
+    async def send_in_transaction(self, message: OutgoingMessage, local: LocalTransaction) -> None:
+        """Send the half message, call `local` with the transaction's id, and tell the queue what became of it.
+
+        `local` does not raise. Raises PublishError when the queue did not take the half message; `local` was not called
+        then. When the queue cannot be told the outcome this returns all the same: the queue will ask.
+        """
+
+
+class Queue(MessagePublisher, TransactionalQueue, Protocol):
+    """Both ways into the queue."""
+
+
+class TransactionalPublisher(Generic[UnitT]):
+    """Publishes messages together with units of work."""
+
+    def __init__(self, units: WritingUnits[UnitT], queue: TransactionalQueue, clock: Clock) -> None:
+        self._units = units
+        self._queue = queue
+        self._clock = clock
+
+    async def publish(self, message: OutgoingMessage, local: Callable[[UnitT], Awaitable[T]]) -> T:
+        """What `local` returns, after its unit was committed; the message is delivered then, or soon after.
+
+        `local` writes and does not commit. When it raises, its unit is rolled back, nobody sees the message, and the
+        error comes out of here. Raises PublishError when the queue is not there (nothing was written),
+        TransactionGivenUpError, and StorageUnavailableError.
+        """
+        attempt = _Attempt(self._units, self._clock, local)
+        await self._queue.send_in_transaction(message, attempt.run)
+        return attempt.result()
+
+    async def check(self, transaction_id: str) -> LocalOutcome:
+        """The answer for the queue that asks. Raises StorageUnavailableError; the queue then asks again."""
+        async with self._units.writing() as unit:
+            return await unit.transactions.answer_check(transaction_id, self._clock.wall_ms())
+
+
+class _Attempt(Generic[UnitT, T]):
+    """One run of a local transaction; keeps its result or its error for the caller."""
+
+    def __init__(self, units: WritingUnits[UnitT], clock: Clock, local: Callable[[UnitT], Awaitable[T]]) -> None:
+        self._units = units
+        self._clock = clock
+        self._local = local
+        self._results: list[T] = []
+        self._error: Exception | None = None
+
+    async def run(self, transaction_id: str) -> LocalOutcome:
+        outcome = LocalOutcome.ROLLED_BACK
+        try:
+            async with self._units.writing() as unit:
+                await unit.transactions.record(transaction_id, self._clock.wall_ms())
+                result = await self._local(unit)
+                outcome = LocalOutcome.UNKNOWN  # a commit that fails may have been carried out
+                await unit.commit()
+                outcome = LocalOutcome.COMMITTED
+                self._results.append(result)
+        except Exception as error:
+            self._error = error
+        return outcome
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        (result,) = self._results
+        return result

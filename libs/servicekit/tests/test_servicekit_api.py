@@ -1,0 +1,106 @@
+"""What build_api gives a service, whatever its routes are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from fastapi import APIRouter
+
+import telemetry
+from servicekit.api.application import build_api
+from servicekit.api.idempotency_key import IdempotencyKey
+from servicekit.api.problem import MEDIA_TYPE, ProblemType
+from servicekit.api.schemas import RequestModel
+from servicekit.errors import PublishError, RefusedError, RequestInFlightError, ServiceError
+from servicekit.health import OK, Health
+
+
+class TooTallError(RefusedError):
+    """A service's own error."""
+
+    def __init__(self, height: int) -> None:
+        super().__init__(f"{height} is too tall")
+        self.height = height
+
+
+class UnlistedError(RefusedError):
+    """An error that its service forgot to list."""
+
+
+class Tower(RequestModel):
+    height: int
+
+
+ERRORS = {
+    1: TooTallError(1),
+    2: RequestInFlightError("k"),
+    3: PublishError("the queue is down"),
+    4: UnlistedError("forgotten"),
+    5: ZeroDivisionError("secret"),
+}
+TOO_TALL = ProblemType("too-tall", 409, "That is too tall", ("height",))
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[httpx.AsyncClient]:
+    telemetry.configure("towers", "CRITICAL")
+    router = APIRouter()
+
+    @router.post("/towers")
+    async def build(tower: Tower, key: IdempotencyKey) -> str:
+        error = ERRORS.get(tower.height)
+        if error is not None:
+            raise error
+        return key
+
+    async def database() -> str:
+        return OK
+
+    problems: dict[type[ServiceError], ProblemType] = {TooTallError: TOO_TALL}
+    health = Health({"database": database})
+    api = build_api(title="Towers", summary="Towers", routers=[router], health=health, problem_of_error=problems)
+    transport = httpx.ASGITransport(api, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://towers") as http:
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("height", "status", "kind", "members"),
+    [
+        (1, 409, "too-tall", {"height": 1}),
+        (2, 409, "request-in-flight", {}),
+        (3, 503, "queue-unavailable", {}),
+        (4, 500, "internal-error", {}),
+        (5, 500, "internal-error", {}),
+        ("x", 422, "invalid-request", {}),
+    ],
+)
+async def test_errors_are_problems(height: object, status: int, kind: str, members: dict[str, object]) -> None:
+    async with serving() as http:
+        answer = await http.post("/towers", json={"height": height}, headers={"Idempotency-Key": "k"})
+    body = answer.json()
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, MEDIA_TYPE)
+    assert (body["type"], body["status"]) == (f"urn:hourglass:problem:{kind}", status)
+    assert len(body["trace_id"]) == 32
+    assert body | members == body
+    assert "secret" not in answer.text
+    assert ("Retry-After" in answer.headers) == (kind in {"request-in-flight", "queue-unavailable"})
+
+
+async def test_a_key_reaches_the_route_and_a_missing_one_is_a_problem() -> None:
+    async with serving() as http:
+        answer = await http.post("/towers", json={"height": 9}, headers={"Idempotency-Key": "k-1"})
+        assert (answer.status_code, answer.json()) == (200, "k-1")
+        missing = await http.post("/towers", json={"height": 9})
+        assert (missing.status_code, missing.json()["type"]) == (400, "urn:hourglass:problem:missing-idempotency-key")
+
+
+async def test_health_and_the_schema_of_problems_are_there() -> None:
+    async with serving() as http:
+        assert (await http.get("/health/live")).json() == {"status": "live"}
+        assert (await http.get("/health/ready")).json() == {"status": "ready", "checks": {"database": "ok"}}
+        document = (await http.get("/openapi.json")).json()
+    assert {"Problem", "FieldError"} <= set(document["components"]["schemas"])

@@ -1,0 +1,210 @@
+"""The adapters to the queue, on a cluster in memory: connecting, publishing, consuming."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mqclient.testing import FakeBroker, FakeCluster
+from osenv import SimClock
+from servicekit.adapters.mq_connection import NOT_CONNECTED, MqConnection, QueueConfigurationError
+from servicekit.adapters.mq_publisher import FAILURE_COUNTS_S, MqPublisher
+from servicekit.errors import MalformedMessageError, PublishError, StorageUnavailableError
+from servicekit.message import MessagePublisher, OutgoingMessage
+from servicekit.subscription import Subscription
+from servicekit.testing import RecordingPublisher
+from servicekit.transactions import LocalOutcome
+
+GROUP = "orders"
+TOPICS = ("order-events", "order-timeouts")
+CREATED = OutgoingMessage("order-events", "created", "order-1", b"{}")
+
+
+class Handler:
+    """Remembers bodies; fails as often as it is told to."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.bodies: list[bytes] = []
+        self._failures = list(failures)
+
+    async def __call__(self, body: bytes) -> None:
+        self.bodies.append(body)
+        if self._failures:
+            raise self._failures.pop(0)
+
+    def subscription(self) -> Subscription:
+        return Subscription("order-timeout-scheduler", "order-events", "created", self)
+
+
+async def never_asked(transaction_id: str) -> LocalOutcome:
+    raise AssertionError(f"no half message was left open, and the queue asks for {transaction_id}")
+
+
+def connection_to(url: str, clock: SimClock) -> MqConnection:
+    return MqConnection(url, clock, group=GROUP, topics=TOPICS)
+
+
+@asynccontextmanager
+async def connected(cluster: FakeCluster, handler: Handler) -> AsyncIterator[MqConnection]:
+    connection = connection_to(cluster.url, cluster.clock)
+    connecting = asyncio.create_task(connection.connect([handler.subscription()], never_asked))
+    try:
+        await cluster.clock.advance(1)
+        await connecting
+        yield connection
+    finally:
+        connecting.cancel()
+        await connection.stop_consumers()
+        await connection.stop_producers()
+
+
+def cluster_with_broker() -> tuple[FakeCluster, FakeBroker]:
+    cluster = FakeCluster("servicekit-queue")
+    return cluster, cluster.add_broker("broker-a")
+
+
+async def test_connecting_creates_the_topics_before_anything_consumes() -> None:
+    cluster, broker = cluster_with_broker()
+    async with connected(cluster, Handler()) as connection:
+        assert {"order-events", "order-timeouts"} <= set(broker.topics)
+        assert broker.topics["order-events"].write_queue_count == 4
+        assert broker.members("order-timeout-scheduler")
+        assert await connection.producer_health() == await connection.consumers_health() == "ok"
+
+
+async def test_a_topic_that_an_operator_has_made_larger_is_left_as_it_is() -> None:
+    cluster, broker = cluster_with_broker()
+    broker.create_topic("order-events", 16)
+    async with connected(cluster, Handler()):
+        assert broker.topics["order-events"].write_queue_count == 16
+        assert broker.topics["order-timeouts"].write_queue_count == 4
+
+
+async def test_health_tells_of_a_broker_that_is_gone_and_of_one_that_refuses() -> None:
+    cluster, broker = cluster_with_broker()
+    async with connected(cluster, Handler()) as connection:
+        broker.next_codes = [13]  # MESSAGE_ILLEGAL: refused for good, so that the client does not wait and retry
+        with pytest.raises(PublishError):
+            await connection.publisher.publish(CREATED)
+        assert "MESSAGE_ILLEGAL" in await connection.producer_health()
+        assert await connection.consumers_health() == "ok"
+        await connection.publisher.publish(CREATED)
+        assert await connection.producer_health() == "ok"
+        broker.next_codes = [13]
+        with pytest.raises(PublishError):
+            await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(FAILURE_COUNTS_S + 1)
+        assert await connection.producer_health() == "ok"  # so that a service without requests gets some again
+        broker.down = True
+        assert await connection.producer_health() == await connection.consumers_health() != "ok"
+
+
+async def test_connecting_is_tried_until_there_is_a_broker() -> None:
+    cluster = FakeCluster("servicekit-queue")
+    connection = connection_to(cluster.url, cluster.clock)
+    connecting = asyncio.create_task(connection.connect([Handler().subscription()], never_asked))
+    await cluster.clock.advance(10)
+    assert not connecting.done()
+    assert await connection.producer_health() == await connection.consumers_health() == NOT_CONNECTED
+    with pytest.raises(PublishError, match="not connected"):
+        await connection.publisher.publish(CREATED)
+    cluster.add_broker("broker-a")
+    await cluster.clock.advance(2)
+    await connecting
+    assert await connection.producer_health() == await connection.consumers_health() == "ok"
+    await connection.stop_consumers()
+    await connection.stop_producers()
+    assert await connection.producer_health() == await connection.consumers_health() == NOT_CONNECTED
+
+
+async def test_a_transport_that_nobody_knows_is_not_tried_again() -> None:
+    connection = connection_to("carrier-pigeon://roof", SimClock())
+    with pytest.raises(QueueConfigurationError, match="MQ_URL=carrier-pigeon"):
+        await connection.connect([], never_asked)
+
+
+async def test_messages_that_were_there_before_the_group_reach_its_handler_by_tag() -> None:
+    cluster, broker = cluster_with_broker()
+    publisher = MqPublisher(cluster.url, GROUP, cluster.clock)
+    await publisher.start(never_asked)
+    await publisher.publish(CREATED)
+    await publisher.publish(OutgoingMessage("order-events", "closed", "order-1", b"[]"))
+    await publisher.shutdown()
+    handler = Handler()
+    async with connected(cluster, handler):
+        await cluster.clock.advance(1)
+        assert handler.bodies == [b"{}"]
+        assert broker.send_backs == []
+
+
+@pytest.mark.parametrize(
+    "failure", [PublishError("later"), StorageUnavailableError("later"), MalformedMessageError("never"), KeyError("x")]
+)
+async def test_a_message_whose_handler_fails_comes_again(failure: Exception) -> None:
+    cluster, broker = cluster_with_broker()
+    handler = Handler(failure)
+    async with connected(cluster, handler) as connection:
+        await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(60)
+        assert [request.group for request in broker.send_backs] == ["order-timeout-scheduler"]
+        assert handler.bodies == [b"{}", b"{}"]
+
+
+async def test_a_published_message_carries_tag_key_and_delay() -> None:
+    cluster, broker = cluster_with_broker()
+    publisher = MqPublisher(cluster.url, GROUP, cluster.clock)
+    await publisher.start(never_asked)
+    await publisher.publish(OutgoingMessage("order-timeouts", "expire", "order-1", b"{}", delay_level=16))
+    await publisher.shutdown()
+    (record,) = [record for records in broker.queues.values() for record in records]
+    for part in (b"TAGS\x01expire", b"KEYS\x01order-1", b"DELAY\x0116"):
+        assert part in record
+
+
+@pytest.mark.parametrize(("code", "is_taken"), [(0, True), (10, False), (11, True), (12, True)])
+async def test_a_message_that_may_not_be_on_any_disk_counts_as_not_taken(code: int, is_taken: bool) -> None:
+    """10 is FLUSH_DISK_TIMEOUT, 11 SLAVE_NOT_AVAILABLE, 12 FLUSH_SLAVE_TIMEOUT."""
+    cluster, broker = cluster_with_broker()
+    publisher = MqPublisher(cluster.url, GROUP, cluster.clock)
+    await publisher.start(never_asked)
+    broker.next_codes = [code]
+    if is_taken:
+        await publisher.publish(CREATED)
+    else:
+        with pytest.raises(PublishError, match="FLUSH_DISK_TIMEOUT"):
+            await publisher.publish(CREATED)
+    await publisher.shutdown()
+
+
+async def check_contract(publisher: MessagePublisher, taken: Callable[[], int], go_down: Callable[[], None]) -> None:
+    """What every MessagePublisher does: return once a message is taken, raise PublishError when it is not."""
+    await publisher.publish(CREATED)
+    assert taken() == 1
+    go_down()
+    with pytest.raises(PublishError):
+        await publisher.publish(CREATED)
+    assert taken() == 1
+
+
+async def test_the_recording_publisher_keeps_the_contract() -> None:
+    publisher = RecordingPublisher()
+
+    def go_down() -> None:
+        publisher.is_down = True
+
+    await check_contract(publisher, lambda: len(publisher.messages), go_down)
+
+
+async def test_the_publisher_over_the_queue_keeps_the_contract() -> None:
+    cluster, broker = cluster_with_broker()
+    publisher = MqPublisher(cluster.url, GROUP, cluster.clock)
+    await publisher.start(never_asked)
+
+    def go_down() -> None:
+        broker.next_codes = [13]  # MESSAGE_ILLEGAL: refused for good, so that the client does not wait and retry
+
+    await check_contract(publisher, lambda: len(broker.bodies), go_down)
+    await publisher.shutdown()

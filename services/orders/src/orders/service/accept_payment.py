@@ -1,0 +1,81 @@
+"""Money has arrived: the order is paid, or the money goes back.
+
+Invariants: a payment that is delivered again changes nothing; of a payment and a closing exactly one gets the order, by
+compare-and-set; the payment that lost is refunded exactly once, by the primary key of its refund request.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from orders.domain.errors import RefundRequestedError, StatusChangedError
+from orders.domain.order import Order
+from orders.domain.payment import Payment, RefundReason, RefundRequest, Verdict, judge
+from orders.service import events
+from orders.service.unit_of_work import UnitOfWork, Units
+from osenv import Clock
+from servicekit.transactions import TransactionalPublisher
+
+
+class PaymentOutcome(enum.Enum):
+    """What became of a payment."""
+
+    PAID = "paid"
+    PAID_BEFORE = "paid before"
+    REFUND_REQUESTED = "refund requested"
+    REFUND_REQUESTED_BEFORE = "refund requested before"
+
+
+class AcceptPayment:
+    """The use case behind `payment-events`/`succeeded`."""
+
+    def __init__(self, units: Units, transactions: TransactionalPublisher[UnitOfWork], clock: Clock) -> None:
+        self._units = units
+        self._transactions = transactions
+        self._clock = clock
+
+    async def __call__(self, payment: Payment) -> PaymentOutcome:
+        """Carry the payment's consequences out; calling it again is harmless.
+
+        Raises UnknownOrderError (the order's own transaction may not be visible yet), PublishError,
+        TransactionGivenUpError and StorageUnavailableError; the message must then be delivered again.
+        """
+        # Whoever lost the order reads it again. That ends: a status only moves forward.
+        while True:
+            async with self._units.reading() as unit:
+                order = await unit.orders.get(payment.order_id)
+                if await unit.refunds.is_requested(payment.payment_id):
+                    return PaymentOutcome.REFUND_REQUESTED_BEFORE
+            verdict = judge(order, payment)
+            if verdict is Verdict.IGNORE:
+                return PaymentOutcome.PAID_BEFORE
+            if isinstance(verdict, RefundReason):
+                return await self._request_refund(RefundRequest(payment, verdict))
+            try:
+                return await self._pay(order, payment)
+            except StatusChangedError:
+                continue
+
+    async def _pay(self, order: Order, payment: Payment) -> PaymentOutcome:
+        paid_order, change = order.paid(payment.payment_id, payment.paid_at_ms, self._clock.wall_ms())
+
+        async def write(unit: UnitOfWork) -> None:
+            if not await unit.orders.change_status(paid_order, change):
+                raise StatusChangedError(order.order_id)
+            for line in order.lines_by_product():
+                await unit.products.sell(line.product_id, line.quantity)
+
+        await self._transactions.publish(events.paid(paid_order), write)
+        return PaymentOutcome.PAID
+
+    async def _request_refund(self, refund: RefundRequest) -> PaymentOutcome:
+        now_ms = self._clock.wall_ms()
+
+        async def write(unit: UnitOfWork) -> None:
+            await unit.refunds.request(refund, now_ms)
+
+        try:
+            await self._transactions.publish(events.refund_requested(refund), write)
+        except RefundRequestedError:
+            return PaymentOutcome.REFUND_REQUESTED_BEFORE
+        return PaymentOutcome.REFUND_REQUESTED

@@ -1,0 +1,192 @@
+"""Placing, closing and paying as transactional messages: what is left when the process dies in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from orders.domain.order import Order
+from orders.domain.order_status import OrderStatus
+from orders.service.unit_of_work import OrderFilter
+from orders.testing import RunningOrders, running_orders
+from servicekit.errors import PublishError, TransactionGivenUpError
+from servicekit.testing import ProcessDeathError, RecordingPublisher, die
+
+Action = Callable[[RunningOrders, Order], Awaitable[object]]
+
+
+async def cancel(orders: RunningOrders, order: Order) -> object:
+    return await orders.application.use_cases.close_order.cancel(order.order_id)
+
+
+async def expire(orders: RunningOrders, order: Order) -> object:
+    orders.clock.set_wall_ms(order.expires_at_ms)
+    return await orders.application.use_cases.close_order.expire(order.order_id)
+
+
+async def pay(orders: RunningOrders, order: Order) -> object:
+    return await orders.pay(order)
+
+
+async def pay_too_little(orders: RunningOrders, order: Order) -> object:
+    return await orders.pay(order, amount_minor=1)
+
+
+ACTIONS = pytest.mark.parametrize(
+    ("action", "tag", "status"),
+    [
+        (cancel, "closed", OrderStatus.CLOSED),
+        (expire, "closed", OrderStatus.CLOSED),
+        (pay, "paid", OrderStatus.AWAITING_SHIPMENT),
+        (pay_too_little, "refund-requested", OrderStatus.PENDING_PAYMENT),
+    ],
+)
+
+
+async def all_orders(orders: RunningOrders) -> list[Order]:
+    return (await orders.application.use_cases.queries.orders(OrderFilter(), 100, None)).items
+
+
+async def test_created_names_the_deadline_that_the_order_has(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+
+        async def pass_time(_transaction_id: str) -> None:
+            await orders.clock.advance(3)
+
+        orders.publisher.before_local = pass_time
+        order = await orders.place("k")
+        (message,) = orders.publisher.taken("order-events", "created")
+        assert message.key == order.order_id
+        assert json.loads(message.body)["expires_at_ms"] == order.expires_at_ms
+        assert await orders.order(order.order_id) == order
+
+
+async def test_an_order_whose_process_died_after_the_commit_is_told_by_the_check(tmp_path: Path) -> None:
+    publisher = RecordingPublisher()
+    async with running_orders(tmp_path, publisher=publisher) as orders:
+        await orders.add_product()
+        publisher.after_local = die
+        with pytest.raises(ProcessDeathError):
+            await orders.place("k")
+    async with running_orders(tmp_path, seed=2, publisher=publisher) as orders:
+        assert publisher.messages == []
+        await orders.check_back()
+        (order,) = await all_orders(orders)
+        assert [(message.tag, message.key) for message in publisher.messages] == [("created", order.order_id)]
+        assert publisher.halves == {}
+        assert (await orders.place("k")).order_id == order.order_id  # the buyer's retry
+
+
+async def test_an_order_whose_process_died_before_its_transaction_leaves_nothing(tmp_path: Path) -> None:
+    publisher = RecordingPublisher()
+    async with running_orders(tmp_path, publisher=publisher) as orders:
+        await orders.add_product()
+        publisher.before_local = die
+        with pytest.raises(ProcessDeathError):
+            await orders.place("k")
+    async with running_orders(tmp_path, seed=2, publisher=publisher) as orders:
+        await orders.check_back()
+        assert (publisher.messages, publisher.halves, await all_orders(orders)) == ([], {}, [])
+        assert (await orders.product()).reserved == 0
+
+
+async def test_an_order_that_comes_after_its_check_is_given_up_and_the_retry_is_a_new_attempt(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+
+        async def stall(_transaction_id: str) -> None:
+            await orders.check_back()
+
+        before_local, orders.publisher.before_local = orders.publisher.before_local, stall
+        refused = await orders.post_order("k")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.json()["type"] == "urn:hourglass:problem:transaction-given-up"
+        assert (orders.publisher.messages, await all_orders(orders)) == ([], [])
+        orders.publisher.before_local = before_local
+        assert (await orders.post_order("k")).status_code == 201
+        assert len(orders.publisher.taken("order-events", "created")) == 1
+
+
+@ACTIONS
+async def test_a_change_whose_process_died_after_the_commit_is_told_by_the_check(
+    tmp_path: Path, action: Action, tag: str, status: OrderStatus
+) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        orders.publisher.after_local = die
+        with pytest.raises(ProcessDeathError):
+            await action(orders, order)
+        assert orders.publisher.taken("order-events", tag) == []
+        await orders.check_back()
+        assert [message.key for message in orders.publisher.taken("order-events", tag)] == [order.order_id]
+        assert (await orders.order(order.order_id)).status is status
+
+
+@ACTIONS
+async def test_a_change_whose_process_died_before_its_transaction_did_not_happen(
+    tmp_path: Path, action: Action, tag: str, status: OrderStatus
+) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        orders.publisher.before_local = die
+        with pytest.raises(ProcessDeathError):
+            await action(orders, order)
+        await orders.check_back()
+        assert orders.publisher.taken("order-events", tag) == []
+        assert await orders.order(order.order_id) == order
+        statistics = await orders.application.use_cases.queries.statistics()
+        assert (statistics.refund_requests, statistics.stock.reserved) == (0, 1)
+
+
+@ACTIONS
+async def test_a_change_that_comes_after_its_check_is_given_up(
+    tmp_path: Path, action: Action, tag: str, status: OrderStatus
+) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        before_local = orders.publisher.before_local
+
+        async def stall(_transaction_id: str) -> None:
+            await orders.check_back()
+
+        orders.publisher.before_local = stall
+        with pytest.raises(TransactionGivenUpError):
+            await action(orders, order)
+        assert await orders.order(order.order_id) == order
+        orders.publisher.before_local = before_local
+        await action(orders, order)  # the message is delivered again
+        assert len(orders.publisher.taken("order-events", tag)) == 1
+        assert (await orders.order(order.order_id)).status is status
+
+
+@ACTIONS
+async def test_without_the_queue_nothing_changes(tmp_path: Path, action: Action, tag: str, status: OrderStatus) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+        order = await orders.place("k")
+        orders.publisher.is_down = True
+        with pytest.raises(PublishError):
+            await action(orders, order)
+        assert await orders.order(order.order_id) == order
+
+
+async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_refused(tmp_path: Path) -> None:
+    async with running_orders(tmp_path) as orders:
+        await orders.add_product()
+
+        async def be_overtaken(_transaction_id: str) -> None:
+            async with orders.application.units.writing() as unit:
+                assert await unit.products.reserve("seat", 10)
+                await unit.commit()
+
+        orders.publisher.before_local = be_overtaken
+        refused = await orders.post_order("k")
+        assert (refused.status_code, refused.json()["available"]) == (409, 0)
+        assert (orders.publisher.messages, orders.publisher.halves, await all_orders(orders)) == ([], {}, [])

@@ -1,0 +1,156 @@
+"""Payments in SQL. A status changes by `UPDATE ... WHERE status = old`, and its row count decides.
+
+Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from payments.adapters.tables import payment_history, payments
+from payments.domain.errors import PaymentInProgressError, UnknownPaymentError
+from payments.domain.payment import Payment, PaymentMethod, StatusChange
+from payments.domain.payment_status import ChangeReason, PaymentStatus
+from payments.service.unit_of_work import PageKey, PaymentCount
+
+_ADD = insert(payments)
+_ADD_HISTORY = insert(payment_history)
+_GET = select(payments).where(payments.c.payment_id == bindparam("wanted_id"))
+_LIVE = select(payments).where(
+    payments.c.order_id == bindparam("wanted_order_id"), payments.c.status != PaymentStatus.DECLINED
+)
+_UNFINISHED = (
+    select(payments.c.payment_id)
+    .where(payments.c.status == PaymentStatus.CREATED, payments.c.payment_id > bindparam("after_id"))
+    .order_by(payments.c.payment_id)
+    .limit(bindparam("rows_max"))
+)
+_CHANGE_STATUS = (
+    update(payments)
+    .where(payments.c.payment_id == bindparam("wanted_id"), payments.c.status == bindparam("old_status"))
+    .values(
+        status=bindparam("new_status"),
+        captured_at_ms=bindparam("new_captured_at_ms"),
+        refunded_at_ms=bindparam("new_refunded_at_ms"),
+        decline_reason=bindparam("new_decline_reason"),
+    )
+)
+_COUNT = select(payments.c.status, func.count(), func.sum(payments.c.amount_minor)).group_by(payments.c.status)
+
+
+class SqlPayments:
+    """Implements `Payments`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, payment: Payment, first: StatusChange) -> None:
+        row = {
+            "payment_id": payment.payment_id,
+            "order_id": payment.order_id,
+            "buyer_id": payment.buyer_id,
+            "amount_minor": payment.amount_minor,
+            "currency": payment.currency,
+            "method": payment.method,
+            "status": payment.status,
+            "created_at_ms": payment.created_at_ms,
+            "captured_at_ms": payment.captured_at_ms,
+            "refunded_at_ms": payment.refunded_at_ms,
+            "decline_reason": payment.decline_reason,
+        }
+        try:
+            await self._connection.execute(_ADD, row)
+        except IntegrityError as error:
+            # The other constraints are the domain's invariants; what is left is the order's one live payment.
+            raise PaymentInProgressError(payment.order_id) from error
+        await self._add_history(first)
+
+    async def get(self, payment_id: str) -> Payment:
+        row = (await self._connection.execute(_GET, {"wanted_id": payment_id})).one_or_none()
+        if row is None:
+            raise UnknownPaymentError(payment_id)
+        return _payment(row)
+
+    async def live(self, order_id: str) -> Payment | None:
+        row = (await self._connection.execute(_LIVE, {"wanted_order_id": order_id})).one_or_none()
+        return None if row is None else _payment(row)
+
+    async def page(self, order_id: str | None, after: PageKey | None, limit: int) -> list[Payment]:
+        query = select(payments).order_by(payments.c.created_at_ms.desc(), payments.c.payment_id.desc()).limit(limit)
+        if order_id is not None:
+            query = query.where(payments.c.order_id == order_id)
+        if after is not None:
+            place = tuple_(payments.c.created_at_ms, payments.c.payment_id)
+            query = query.where(place < (after.created_at_ms, after.payment_id))
+        return [_payment(row) for row in await self._connection.execute(query)]
+
+    async def change_status(self, changed: Payment, change: StatusChange) -> bool:
+        result = await self._connection.execute(
+            _CHANGE_STATUS,
+            {
+                "wanted_id": change.payment_id,
+                "old_status": change.old_status,
+                "new_status": changed.status,
+                "new_captured_at_ms": changed.captured_at_ms,
+                "new_refunded_at_ms": changed.refunded_at_ms,
+                "new_decline_reason": changed.decline_reason,
+            },
+        )
+        if result.rowcount != 1:
+            return False
+        await self._add_history(change)
+        return True
+
+    async def history(self, payment_id: str) -> list[StatusChange]:
+        rows = await self._connection.execute(
+            select(payment_history)
+            .where(payment_history.c.payment_id == payment_id)
+            .order_by(payment_history.c.change_id)
+        )
+        return [_change(row) for row in rows]
+
+    async def count_by_status(self) -> dict[PaymentStatus, PaymentCount]:
+        rows = await self._connection.execute(_COUNT)
+        return {PaymentStatus(status): PaymentCount(count, int(amount)) for status, count, amount in rows}
+
+    async def unfinished(self, after: str, limit: int) -> list[str]:
+        rows = await self._connection.execute(_UNFINISHED, {"after_id": after, "rows_max": limit})
+        return [row.payment_id for row in rows]
+
+    async def _add_history(self, change: StatusChange) -> None:
+        row = {
+            "payment_id": change.payment_id,
+            "old_status": change.old_status,
+            "new_status": change.new_status,
+            "reason": change.reason,
+            "at_ms": change.at_ms,
+        }
+        await self._connection.execute(_ADD_HISTORY, row)
+
+
+def _payment(row: Row[tuple[object, ...]]) -> Payment:
+    return Payment(
+        payment_id=row.payment_id,
+        order_id=row.order_id,
+        buyer_id=row.buyer_id,
+        amount_minor=row.amount_minor,
+        currency=row.currency,
+        method=PaymentMethod(row.method),
+        status=PaymentStatus(row.status),
+        created_at_ms=row.created_at_ms,
+        captured_at_ms=row.captured_at_ms,
+        refunded_at_ms=row.refunded_at_ms,
+        decline_reason=row.decline_reason,
+    )
+
+
+def _change(row: Row[tuple[object, ...]]) -> StatusChange:
+    return StatusChange(
+        payment_id=row.payment_id,
+        old_status=None if row.old_status is None else PaymentStatus(row.old_status),
+        new_status=PaymentStatus(row.new_status),
+        reason=ChangeReason(row.reason),
+        at_ms=row.at_ms,
+    )

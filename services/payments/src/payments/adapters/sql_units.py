@@ -1,0 +1,47 @@
+"""Units of work over a database connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from payments.adapters.sql_payable_orders import SqlPayableOrders
+from payments.adapters.sql_payments import SqlPayments
+from payments.adapters.sql_refunds import SqlRefunds
+from payments.adapters.tables import idempotency_keys, transactions
+from servicekit.adapters.database import Database
+from servicekit.adapters.sql_transactions import SqlTransactionRows
+
+
+class SqlUnitOfWork:
+    """Implements `UnitOfWork`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self.payments = SqlPayments(connection)
+        self.refunds = SqlRefunds(connection)
+        self.payable_orders = SqlPayableOrders(connection)
+        self.keys = idempotency_keys.of(connection)
+        self.transactions = SqlTransactionRows(transactions, connection)
+
+    async def commit(self) -> None:
+        await self._connection.commit()
+
+
+class SqlUnits:
+    """Implements `Units`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
+        async with self._database.reading() as connection:
+            yield SqlUnitOfWork(connection)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[SqlUnitOfWork]:
+        async with self._database.writing() as connection:
+            yield SqlUnitOfWork(connection)

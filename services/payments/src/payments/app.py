@@ -1,0 +1,53 @@
+"""The composition root: payments on a real database, a real queue and a real clock. What starts and stops in which
+order is written in servicekit.runner.
+"""
+
+from __future__ import annotations
+
+from osenv import Clock, RealClock, SystemRng
+from payments.adapters.sandbox_gateway import SandboxGateway
+from payments.bootstrap import bootstrap
+from payments.config import Config
+from payments.service.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
+from servicekit import runner
+from servicekit.adapters.database import Database
+from servicekit.adapters.migrate import Migrations
+from servicekit.adapters.mq_connection import MqConnection
+from servicekit.health import OK
+from servicekit.runner import Background, Composition, Service
+
+MIGRATIONS = Migrations("payments:migrations")
+SERVICE = Service("payments", MIGRATIONS, topics=(PAYMENT_EVENTS_TOPIC, ORDER_EVENTS_TOPIC))
+
+
+async def run_migrations(config: Config) -> None:
+    """Bring the database to this version and return. Raises StorageUnavailableError."""
+    await runner.run_migrations(SERVICE, config)
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
+    gateway = SandboxGateway(config.gateway.path, RealClock(), declines_above_minor=config.gateway.declines_above_minor)
+
+    def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
+        application = bootstrap(
+            database,
+            gateway,
+            queue.publisher,
+            clock,
+            SystemRng(),
+            is_queue_there=lambda: queue.publisher.is_running and queue.publisher.last_send == OK,
+            health_parts={"producer": queue.producer_health, "consumers": queue.consumers_health},
+        )
+        resumer = application.resumer
+        return Composition(
+            application.api,
+            application.subscriptions,
+            application.check,
+            [Background("resumer", resumer.run, resumer.stop)],
+        )
+
+    try:
+        await runner.serve(SERVICE, config, compose)
+    finally:
+        await gateway.close()

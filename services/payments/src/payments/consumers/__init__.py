@@ -1,0 +1,1 @@
+"""The consumer groups of payments: entry points like api, with messages for requests."""

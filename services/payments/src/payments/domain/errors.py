@@ -1,0 +1,137 @@
+"""What can go wrong in payments, below the errors that every service has (servicekit.errors).
+
+ServiceError
+├── RefusedError
+│   ├── UnknownPaymentError
+│   ├── UnknownOrderError           it may become known in a moment: its event is on the way
+│   ├── AnotherBuyersOrderError
+│   ├── WrongAmountError
+│   ├── WrongCurrencyError
+│   ├── OrderClosedError
+│   ├── AlreadyPaidError
+│   ├── IllegalTransitionError
+│   ├── RefundMismatchError
+│   └── GatewayRefusedError         what was asked of the gateway makes no sense: a fault on this side
+└── TryAgainError
+    ├── PaymentInProgressError
+    ├── NotCapturedYetError
+    ├── StatusChangedError
+    ├── GatewayUnavailableError     nobody knows whether it happened; asking again changes nothing
+    └── QueueUnavailableError
+"""
+
+from __future__ import annotations
+
+from servicekit.errors import RefusedError, TryAgainError
+
+
+class UnknownPaymentError(RefusedError):
+    """There is no payment with this id."""
+
+    def __init__(self, payment_id: str) -> None:
+        super().__init__(f"there is no payment {payment_id!r}")
+        self.payment_id = payment_id
+
+
+class UnknownOrderError(RefusedError):
+    """No event has told of this order yet."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"no order {order_id!r} is known; if it was placed just now, try again in a moment")
+        self.order_id = order_id
+
+
+class AnotherBuyersOrderError(RefusedError):
+    """Only the buyer of an order pays it."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"order {order_id!r} belongs to another buyer")
+        self.order_id = order_id
+
+
+class WrongAmountError(RefusedError):
+    """An order is paid whole: no more, no less."""
+
+    def __init__(self, order_id: str, amount_minor: int, total_minor: int) -> None:
+        super().__init__(f"order {order_id!r} costs {total_minor}, and {amount_minor} was offered")
+        self.order_id = order_id
+        self.amount_minor = amount_minor
+        self.total_minor = total_minor
+
+
+class WrongCurrencyError(RefusedError):
+    """An order is paid in its own currency."""
+
+    def __init__(self, order_id: str, currency: str, order_currency: str) -> None:
+        super().__init__(f"order {order_id!r} is priced in {order_currency}, and {currency} was offered")
+        self.order_id = order_id
+        self.currency = currency
+        self.order_currency = order_currency
+
+
+class OrderClosedError(RefusedError):
+    """The order is over; nothing was charged."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"order {order_id!r} is closed and can no longer be paid")
+        self.order_id = order_id
+
+
+class AlreadyPaidError(RefusedError):
+    """The order's money is here."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"order {order_id!r} is paid already")
+        self.order_id = order_id
+
+
+class IllegalTransitionError(RefusedError):
+    """The payment's status does not allow the change."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"a payment that is {status} cannot be {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class RefundMismatchError(RefusedError):
+    """A refund was asked for with another order, amount or currency than the payment's."""
+
+    def __init__(self, payment_id: str) -> None:
+        super().__init__(f"the refund that was asked for is not about the money of payment {payment_id!r}")
+        self.payment_id = payment_id
+
+
+class GatewayRefusedError(RefusedError):
+    """The gateway knows the id, or does not, in a way that contradicts what it is asked."""
+
+
+class PaymentInProgressError(TryAgainError):
+    """The order has a payment that is not decided yet."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"another payment of order {order_id!r} is in progress")
+        self.order_id = order_id
+
+
+class NotCapturedYetError(TryAgainError):
+    """A refund was asked for before this service has written down the capture."""
+
+    def __init__(self, payment_id: str) -> None:
+        super().__init__(f"payment {payment_id!r} is still being captured; its refund comes after that")
+        self.payment_id = payment_id
+
+
+class StatusChangedError(TryAgainError):
+    """The status changed between reading and writing; somebody else won."""
+
+    def __init__(self, what: str, its_id: str) -> None:
+        super().__init__(f"{what} {its_id!r} has just been changed by somebody else")
+
+
+class GatewayUnavailableError(TryAgainError):
+    """The gateway gave no answer."""
+
+
+class QueueUnavailableError(TryAgainError):
+    """The queue is known to be away; no payment is begun that could not be told."""

@@ -1,0 +1,110 @@
+"""Paying an order: the intent is recorded, then settled; a repeated request is answered with what became of it.
+
+Invariants: a key makes at most one payment; an order has at most one payment that is not DECLINED; no money moves
+before the intent is committed. A refused request leaves no trace, so that its key may be used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from osenv import Clock, Rng
+from payments.domain.errors import (
+    AlreadyPaidError,
+    PaymentInProgressError,
+    QueueUnavailableError,
+    UnknownOrderError,
+)
+from payments.domain.payment import Payment, PaymentRequest, begin
+from payments.domain.payment_status import PaymentStatus
+from payments.service.resumer import ResumerWake
+from payments.service.settlement import Settlement
+from payments.service.unit_of_work import UnitOfWork, Units
+from servicekit.errors import ServiceError
+from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """The payment as far as it came, CREATED being "in progress"; `replayed` if an earlier request made it."""
+
+    payment: Payment
+    replayed: bool
+
+
+class PayOrder:
+    """The use case behind POST /payments."""
+
+    def __init__(
+        self,
+        units: Units,
+        settlement: Settlement,
+        wake: ResumerWake,
+        clock: Clock,
+        rng: Rng,
+        *,
+        is_queue_there: Callable[[], bool],
+    ) -> None:
+        self._units = units
+        self._settlement = settlement
+        self._wake = wake
+        self._clock = clock
+        self._rng = rng
+        self._is_queue_there = is_queue_there
+        self._in_flight = InFlightKeys()
+
+    async def __call__(self, request: PaymentRequest, key: str) -> Paid:
+        """Pay, or answer with what this key has paid before.
+
+        Raises KeyReusedError, RequestInFlightError, UnknownOrderError, AnotherBuyersOrderError, WrongAmountError,
+        WrongCurrencyError, OrderClosedError, AlreadyPaidError, PaymentInProgressError, QueueUnavailableError,
+        StorageUnavailableError; nothing has happened then, and nothing will.
+        """
+        payment_id = self._rng.randbytes(16).hex()
+        with self._in_flight.holding(key), self._settlement.holding(payment_id):
+            async with self._units.writing() as unit:
+                earlier = await unit.keys.find(key)
+                if earlier is not None:
+                    earlier.require_fingerprint(fingerprint(request))
+                    payment = await unit.payments.get(earlier.result_id)
+                    return Paid(payment.as_answered(), replayed=True)
+                payment = await self._begin(unit, request, key, payment_id)
+                await unit.commit()
+            return Paid(await self._settle(payment), replayed=False)
+
+    async def _begin(self, unit: UnitOfWork, request: PaymentRequest, key: str, payment_id: str) -> Payment:
+        order = await unit.payable_orders.find(request.order_id)
+        if order is None:
+            raise UnknownOrderError(request.order_id)
+        order.check(request)
+        live = await unit.payments.live(request.order_id)
+        if live is not None:
+            if live.status is PaymentStatus.CREATED:
+                raise PaymentInProgressError(request.order_id)
+            raise AlreadyPaidError(request.order_id)
+        if not self._is_queue_there():
+            raise QueueUnavailableError("the queue is away, and a payment could not be told; nothing was charged")
+        now_ms = self._clock.wall_ms()
+        payment, first = begin(payment_id, request, now_ms)
+        await unit.keys.claim(KeyClaim(key, fingerprint(request), payment_id), now_ms)
+        await unit.payments.add(payment, first)
+        return payment
+
+    async def _settle(self, payment: Payment) -> Payment:
+        """From here on the intent counts: what goes wrong is for the resumer, and the answer is "in progress"."""
+        is_finished = False
+        try:
+            settled = await self._settlement.finish_payment(payment.payment_id)
+            is_finished = True
+        except ServiceError as error:
+            log.warning("a payment is left to the resumer", payment_id=payment.payment_id, error=str(error))
+            return payment
+        finally:
+            if not is_finished:
+                self._wake.ring()  # the payment is let go before anybody else runs
+        return settled
