@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src"), *ROOT.glob("deploy/*/src")])
+SOURCES = sorted(
+    [*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src"), *ROOT.glob("deploy/*/src"), ROOT / "loadtest/src"]
+)
 
 # ---------------------------------------------------------------------------------------------------------- the rules
 
@@ -34,6 +36,7 @@ MAY_IMPORT = {
     "orders": {"servicekit", "mqclient", "osenv", "telemetry"},
     "payments": {"servicekit", "mqclient", "osenv", "telemetry"},
     "analytics": {"mqclient", "osenv", "telemetry"},
+    "hourglass_loadtest": {"osenv", "mqproto", "telemetry", "mqclient", "hourglass_local", STUBS},
     "hourglass_local": {"osenv", "mqproto", "telemetry", "mqclient", "mq_namesrv", "mq_broker", "orders", "payments"}
     | {STUBS},
 }
@@ -63,7 +66,7 @@ OS_FILE_CALLS = {
 }  # fmt: skip
 PATH_FILE_CALLS = {"read_text", "write_text", "read_bytes", "write_bytes", "touch", "iterdir", "rglob"}
 CLOCK_CALLS = {"now", "utcnow", "today"}  # of datetime and date
-OS_PACKAGES = ("osenv", "hourglass_local")
+OS_PACKAGES = ("osenv", "hourglass_local", "hourglass_loadtest")
 
 # Module -> what it may use although the rules above say no.
 EXCEPTIONS = {

@@ -53,9 +53,8 @@ def pins() -> set[str]:
 
 
 def pyprojects() -> list[Path]:
-    return sorted([*ROOT.glob("libs/*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]) + sorted(
-        ROOT.glob("deploy/*/pyproject.toml")
-    )
+    folders = ("libs/*", "services/*", "deploy/*", "loadtest")
+    return sorted(path for folder in folders for path in ROOT.glob(f"{folder}/pyproject.toml"))
 
 
 def normalised(requirement: str) -> str:
