@@ -19,10 +19,10 @@ $(VENV)/.installed: requirements.lock $(PACKAGES:%=%/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
 	@touch $@
 
-demo: setup  ## Place orders, let the unpaid ones close, and show what happened (DEMO_ORDERS=200)
+demo: setup  ## Place 200 orders, pay about half, let the rest close, and show what happened (DEMO_ORDERS=200)
 	$(BIN)/python -m hourglass_local demo
 
-up: setup  ## Run name server, broker and orders in the foreground until Ctrl-C
+up: setup  ## Run name server, broker, orders and payments in the foreground until Ctrl-C
 	$(BIN)/python -m hourglass_local up
 
 check: setup  ## Formatting, lint and types

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from hourglass_local.buyers import PlannedOrder, make_plan, place_all
-from hourglass_local.cluster import Cluster
+from hourglass_local.books import is_closed_early
+from hourglass_local.buyers import Buyers
+from hourglass_local.cluster import QUICK_CHECKS, Cluster
 from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL
-from hourglass_local.shop import Order, Shop
-from hourglass_local.summary import CLOSED
+from hourglass_local.payment_desk import PaymentDesk
+from hourglass_local.plan import NOBODY_PAYS, make_plan
+from hourglass_local.shop import CLOSED, Shop
 from hourglass_local.waiting import eventually
 from mqclient import Admin
 
@@ -28,14 +30,11 @@ pytestmark = pytest.mark.processes
 class Scenario:
     """A running cluster, and what its buyers have done."""
 
-    def __init__(self, cluster: Cluster, shop: Shop, seed: int) -> None:
+    def __init__(self, cluster: Cluster, shop: Shop, desk: PaymentDesk, seed: int) -> None:
         self.cluster = cluster
         self.shop = shop
-        self.plan = make_plan(ORDERS, BUYERS, seed)
-        self.placed: dict[str, Order] = {}
-
-    async def place(self, planned: Sequence[PlannedOrder]) -> None:
-        await place_all(self.shop, planned, BUYERS, lambda order: self.placed.update({order.order_id: order}))
+        self.plan = make_plan(ORDERS, BUYERS, seed, NOBODY_PAYS)
+        self.buyers = Buyers(shop, desk, BUYERS)
 
     async def some_wait(self) -> None:
         """Return when timers wait in the broker."""
@@ -50,29 +49,31 @@ class Scenario:
     async def all_closed(self) -> bool:
         self.cluster.check()
         statistics = await self.shop.statistics()
-        return statistics.orders[CLOSED] == ORDERS and not statistics.unpublished_messages
+        return statistics.orders[CLOSED] == ORDERS
 
 
 @asynccontextmanager
 async def scenario(folder: Path, seed: int) -> AsyncIterator[Scenario]:
     """Some orders wait and others are just being placed; at the end every promise is checked."""
-    async with Cluster(folder, delay_levels=DELAY_LEVELS) as cluster, Shop(cluster.orders_url) as shop:
-        running = Scenario(cluster, shop, seed)
+    cluster = Cluster(folder, delay_levels=DELAY_LEVELS, broker_settings=QUICK_CHECKS)
+    async with cluster, Shop(cluster.orders_url) as shop, PaymentDesk(cluster.payments_url) as desk:
+        running = Scenario(cluster, shop, desk, seed)
         for product in running.plan.products:
             await shop.add_product(product)
         before = await shop.products()
         half = ORDERS // 2
-        await running.place(running.plan.orders[:half])
-        await running.some_wait()
-        placing = asyncio.create_task(running.place(running.plan.orders[half:]))
-        await eventually(lambda: len(running.placed) > half, 10, "an order of the second half", interval_s=0.001)
-        yield running
-        await placing
+        async with running.buyers as buyers:
+            await buyers.place(running.plan.orders[:half])
+            await running.some_wait()
+            placing = asyncio.create_task(buyers.place(running.plan.orders[half:]))
+            await eventually(lambda: len(buyers.placed) > half, 10, "an order of the second half", interval_s=0.001)
+            yield running
+            await placing
         await eventually(running.all_closed, CLOSE_TIMEOUT_S, "every order closed", interval_s=0.1)
         orders = await shop.orders()
-        assert orders.keys() == running.placed.keys()
+        assert orders.keys() == buyers.placed.keys()
         assert len(orders) == ORDERS
-        assert [order for order in orders.values() if (order.closed_at_ms or 0) < order.expires_at_ms] == []
+        assert [order for order in orders.values() if is_closed_early(order)] == []
         assert await shop.products() == before
         stopped = await cluster.stop()
         assert (stopped.killed, stopped.failed, stopped.leftover) == ((), (), ())

@@ -32,7 +32,7 @@ def leftovers(folder: Path) -> list[list[str]]:
     return found
 
 
-def test_demo_closes_every_order_and_leaves_no_process(tmp_path: Path) -> None:
+def test_demo_pays_or_closes_every_order_and_leaves_no_process(tmp_path: Path) -> None:
     environment = os.environ | {"DEMO_ORDERS": "20"}
     run = subprocess.run(
         COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -41,22 +41,27 @@ def test_demo_closes_every_order_and_leaves_no_process(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
     summary = json.loads((tmp_path / ".demo/summary.json").read_text())
-    assert summary["orders_placed"] == summary["closed"] == 20
+    assert summary["orders_placed"] == summary["paid"] + summary["closed"] == 20
+    assert summary["paid"] >= 8  # those that are paid soon after they were placed
+    assert summary["closed"] >= 7  # those that nobody pays, or too late
+    assert summary["raced"] == 4
+    assert 0 <= summary["refunded"] <= summary["raced"]
+    assert summary["paid_twice_same_key"] == 2
     assert summary["pending"] == summary["closed_early"] == 0
-    assert summary["stock_conserved"] is True
-    assert summary["stock_before"] == summary["stock_after"] > 0
+    assert summary["stock_conserved"] is summary["money_conserved"] is True
+    assert summary["stock_before"] > summary["stock_after"] > 0
     assert summary["leftover_processes"] == summary["killed_processes"] == 0
-    assert summary["messages_stored"] >= 4 * 20  # created, waiting, due, closed
+    assert summary["messages_stored"] >= 4 * 20  # half, created, waiting, due
     lateness = summary["close_lateness_ms"]
     assert 0 <= lateness["p50"] <= lateness["p99"] <= lateness["max"]
-    assert summary["processes"].keys() == {"name-server", "broker-a", "orders"}
+    assert summary["processes"].keys() == {"name-server", "broker-a", "orders", "payments"}
     for usage in summary["processes"].values():
         assert usage["rss_peak_mib"] > 10
         assert usage["cpu_seconds"] > 0
     assert 10 < summary["duration_s"] < 60
 
-    assert "closed by themselves" in run.stdout
-    assert "units on sale before / after" in run.stdout
+    for row in ("closed by themselves", "won / refunded / refused", "money conserved", "units on sale before / after"):
+        assert row in run.stdout
     for name in summary["processes"]:
         assert (tmp_path / f".demo/logs/{name}.log").stat().st_size > 0
 
@@ -64,8 +69,8 @@ def test_demo_closes_every_order_and_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("orders", "sentence"),
     [
-        ("many", "hourglass: DEMO_ORDERS='many' is not a whole number of 1 to 100000\n"),
-        ("0", "hourglass: DEMO_ORDERS=0: allowed are 1 to 100000\n"),
+        ("many", "hourglass: DEMO_ORDERS='many' is not a whole number of 5 to 100000\n"),
+        ("4", "hourglass: DEMO_ORDERS=4: allowed are 5 to 100000\n"),
     ],
 )
 def test_demo_refuses_a_bad_number_of_orders(tmp_path: Path, orders: str, sentence: str) -> None:
@@ -80,7 +85,7 @@ def test_demo_refuses_a_bad_number_of_orders(tmp_path: Path, orders: str, senten
 def test_demo_that_is_interrupted_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert running.stdout.readline().startswith("Started name-server, broker-a, orders in")
+        assert running.stdout.readline().startswith("Started name-server, broker-a, orders, payments in")
         running.send_signal(signal.SIGINT)
         rest = running.stdout.read()
     assert running.returncode == 130
@@ -97,9 +102,13 @@ def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
             line = running.stdout.readline()
             assert line, banner
             banner += line
-        shop = re.search(r"shop +(http://\S+)", banner)
-        assert shop is not None
-        assert httpx.get(f"{shop[1]}/health/ready").status_code == 200
+        services = re.findall(
+            r"(?:shop|payments) +(http://\S+) +OpenAPI: (http://\S+), as a page: http://\S+/docs", banner
+        )
+        assert len(services) == 2
+        for url, openapi_url in services:
+            assert httpx.get(f"{url}/health/ready").status_code == 200
+            assert httpx.get(openapi_url).json()["openapi"].startswith("3.")
         running.terminate()
         rest = running.stdout.read()
     assert running.returncode == 0

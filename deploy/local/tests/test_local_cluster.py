@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
-from hourglass_local.cluster import Cluster
+from hourglass_local.cluster import QUICK_CHECKS, Cluster
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from hourglass_local.ports import PORT_MAX, PORT_MIN, PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
@@ -47,6 +48,34 @@ async def test_port_of_somebody_else_is_refused_before_anything_starts(tmp_path:
         with pytest.raises(PortInUseError, match=f"port {port} is in use"):
             await cluster.start()
     assert cluster.name_servers[0].pids == []
+
+
+@pytest.mark.processes
+async def test_shop_starts_orders_before_payments_and_stops_in_reverse(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, broker_settings=QUICK_CHECKS)
+    assert [process.name for process in cluster.processes] == ["name-server", "broker-a", "orders", "payments"]
+    async with cluster, httpx.AsyncClient() as client:
+        for url, title in ((cluster.orders_url, "Hourglass orders"), (cluster.payments_url, "Hourglass payments")):
+            assert (await client.get(f"{url}/health/ready")).status_code == 200
+            assert (await client.get(f"{url}/openapi.json")).json()["info"]["title"] == title
+        gateway = (await client.get(f"{cluster.payments_url}/statistics")).json()["gateway"]
+        report = await cluster.stop()
+    assert gateway == {"captured_minor": 0, "refunded_minor": 0, "captures": 0, "refunds": 0}
+    assert cluster.gateway_path.exists()
+    assert (report.killed, report.failed, report.leftover) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("services", "names"),
+    [
+        ({"orders": False}, []),
+        ({"payments": False}, ["orders"]),
+        ({"orders": False, "payments": True}, ["payments"]),
+    ],
+)
+def test_services_that_are_not_wanted_are_left_out(tmp_path: Path, services: dict[str, bool], names: list[str]) -> None:
+    cluster = Cluster(tmp_path, **services)  # type: ignore[arg-type]
+    assert [process.name for process in cluster.processes] == ["name-server", "broker-a", *names]
 
 
 def test_free_ports_are_different_and_outside_the_range_of_outgoing_connections() -> None:

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 from rich.console import Console
 
-from hourglass_local.buyers import make_plan
 from hourglass_local.demo_config import DemoConfig, DemoConfigError, parse_demo_config
 from hourglass_local.demo_folder import FolderError, empty_folder
+from hourglass_local.plan import HABITS, NOBODY_PAYS, PAY_FROM_TO_MS, Pays, make_plan
 from hourglass_local.progress import Counts, Progress
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 
@@ -30,12 +30,24 @@ def test_plan_depends_on_its_seed_only_and_has_stock_for_every_order() -> None:
     assert all(wanted[product.product_id] < product.available for product in plan.products)
 
 
+def test_plan_has_every_kind_of_buyer_and_pays_in_time() -> None:
+    orders = make_plan(200, 20, seed=16).orders
+    assert {order.pays for order in orders[:5]} == set(Pays)
+    counts = Counter(order.pays for order in orders)
+    assert counts == Counter({kind: 10 * HABITS.count(kind) for kind in Pays})
+    assert 60 <= counts[Pays.SOON] + counts[Pays.TWICE] <= 100  # about half, with those who win their race
+    for order in orders:
+        first_ms, last_ms = PAY_FROM_TO_MS[order.pays]
+        assert first_ms <= order.pay_after_ms <= last_ms
+    assert {order.pays for order in make_plan(20, 5, seed=1, habits=NOBODY_PAYS).orders} == {Pays.NEVER}
+
+
 def test_demo_orders_are_read_from_the_environment() -> None:
     assert parse_demo_config({}, Path(".demo")) == DemoConfig()
     assert parse_demo_config({"DEMO_ORDERS": "20"}, Path("x")) == DemoConfig(orders=20, folder=Path("x"))
 
 
-@pytest.mark.parametrize("text", ["", "-1", "0", "100001", "2e2", "²", "many"])
+@pytest.mark.parametrize("text", ["", "-1", "0", "4", "100001", "2e2", "²", "many"])
 def test_impossible_number_of_orders_is_refused_by_name(text: str) -> None:
     with pytest.raises(DemoConfigError, match="DEMO_ORDERS="):
         parse_demo_config({"DEMO_ORDERS": text}, Path(".demo"))
@@ -80,16 +92,16 @@ def test_progress_without_a_terminal_is_plain_lines_and_not_too_many() -> None:
     with Progress(Console(file=output, force_terminal=False, width=100)) as progress:
         progress.say("Started.")
         for placed in range(50):
-            progress.show(Counts(200, placed, 0, 9.96))
-    assert output.getvalue() == "Started.\nplaced 0 of 200   waiting 0   closed 0\n"
+            progress.show(Counts(200, placed, 0, 0, 9.96))
+    assert output.getvalue() == "Started.\nplaced 0 of 200   paid 0   waiting 0   closed 0\n"
 
 
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        (Counts(200, 173, 0, 8.04), "placed 173 of 200   waiting 173   closed 0   next closing in 8.0 s"),
-        (Counts(1_200, 1_200, 17, -0.1), "placed 1,200 of 1,200   waiting 1,183   closed 17   closing"),
-        (Counts(200, 200, 200, None), "placed 200 of 200   waiting 0   closed 200"),
+        (Counts(200, 173, 60, 0, 8.04), "placed 173 of 200   paid 60   waiting 113   closed 0   next closing in 8.0 s"),
+        (Counts(1_200, 1_200, 83, 17, -0.1), "placed 1,200 of 1,200   paid 83   waiting 1,100   closed 17   closing"),
+        (Counts(200, 200, 90, 110, None), "placed 200 of 200   paid 90   waiting 0   closed 110"),
     ],
 )
 def test_progress_counts_down_to_the_next_closing(counts: Counts, text: str) -> None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from hourglass_local.cluster import StopReport
-from hourglass_local.shop import Order, Product
-from hourglass_local.summary import CLOSED, PENDING, Lateness, Shopped, percentile, problems, summarize
+from hourglass_local.plan import Pays
+from hourglass_local.summary import Lateness, Shopped, percentile, problems, summarize
+from hourglass_local.testing import BEFORE, GOOD, attempt, books, closed, payment, pending
 
 STOPPED = StopReport((), (), ())
-SEAT = Product("G1-first", "Seat", 93_300, "CNY", 50)
-
-
-def closed(number: int, late_ms: int = 20) -> Order:
-    return Order(f"order-{number}", CLOSED, 10_000, 10_000 + late_ms)
-
-
-def shopped(*orders: Order, wanted: int = 2) -> Shopped:
-    stock = {SEAT.product_id: SEAT}
-    return Shopped(wanted, {order.order_id: order for order in orders}, stock, dict(stock), 800)
-
-
-GOOD = shopped(closed(1, 20), closed(2, 40))
+TWICE = attempt(Pays.TWICE, GOOD.payments["pay-a"], replayed=True)
+LOST_RACE = attempt(Pays.AT_EXPIRY, GOOD.payments["pay-c"])
+SHOPPED = Shopped(3, GOOD.orders.keys(), [TWICE, LOST_RACE], BEFORE, GOOD, 800)
 
 
 def found(result: Shopped, stopped: StopReport = STOPPED) -> list[str]:
@@ -31,29 +23,51 @@ def found(result: Shopped, stopped: StopReport = STOPPED) -> list[str]:
 
 
 def test_good_run_has_no_problem() -> None:
-    summary = summarize(GOOD, [], STOPPED, 16.04)
-    assert found(GOOD) == []
-    assert (summary.orders_placed, summary.closed, summary.pending) == (2, 2, 0)
-    assert (summary.stock_before, summary.stock_after, summary.stock_conserved) == (50, 50, True)
+    summary = summarize(SHOPPED, [], STOPPED, 16.04)
+    assert found(SHOPPED) == []
+    assert (summary.orders_placed, summary.paid, summary.closed, summary.pending) == (3, 1, 2, 0)
+    assert (summary.refunded, summary.raced, summary.paid_twice_same_key) == (1, 1, 1)
+    assert (summary.stock_before, summary.stock_after) == (50, 48)
+    assert summary.stock_conserved
+    assert summary.money_conserved
     assert summary.close_lateness_ms == Lateness(20, 40, 40)
     assert summary.duration_s == 16.0
+    assert json.loads(summary.to_json())["close_lateness_ms"] == {"p50": 20, "p99": 40, "max": 40}
 
 
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [
-        (shopped(closed(1)), "2 orders were wanted and the shop has 1"),
-        (shopped(closed(1), Order("x", PENDING, 1, None)), "1 of 2 orders are still pending long after their expiry"),
-        (shopped(closed(1), Order("x", "COMPLETED", 1, None)), "only 1 of 2 orders are closed, although nobody paid"),
-        (shopped(closed(1), closed(2, -1)), "1 orders were closed before their expiry"),
+        (replace(SHOPPED, orders_wanted=4), "4 orders were wanted and the shop has 3"),
+        (replace(SHOPPED, placed=["a", "z"]), "1 orders were answered with 201 and are not there: z"),
         (
-            replace(GOOD, products_after={SEAT.product_id: replace(SEAT, available=49, reserved=1)}),
-            "the stock does not add up: 50 units on sale before, 49 after",
+            replace(SHOPPED, attempts=[TWICE, LOST_RACE, attempt(Pays.SOON, payment("x", "a"))]),
+            "1 payments were answered with 201 and are not there: x",
+        ),
+        (replace(SHOPPED, attempts=[TWICE]), "no payment raced against the closing of its order"),
+        (replace(SHOPPED, attempts=[LOST_RACE]), "no order was paid twice with the same key"),
+        (
+            replace(SHOPPED, attempts=[TWICE, replace(TWICE, replayed=False), LOST_RACE]),
+            "2 orders were paid twice with the same key, and only 1 second requests were answered with the first"
+            " payment",
+        ),
+        (
+            replace(SHOPPED, products_before={}),
+            "the stock of G1-first does not add up: (on sale, reserved, sold) has to be None and is (48, 0, 2)",
         ),
     ],
 )
 def test_each_broken_promise_is_a_sentence(result: Shopped, sentence: str) -> None:
     assert found(result) == [sentence]
+
+
+def test_books_that_do_not_agree_are_sentences() -> None:
+    broken = replace(SHOPPED, books=books([closed("a", -1), closed("b"), pending("c")], list(GOOD.payments.values())))
+    summary = summarize(broken, [], STOPPED, 1.0)
+    assert not summary.money_conserved
+    assert not summary.stock_conserved
+    assert (summary.pending, summary.closed_early) == (1, 1)
+    assert len(found(broken)) >= 4
 
 
 @pytest.mark.parametrize(
@@ -65,7 +79,7 @@ def test_each_broken_promise_is_a_sentence(result: Shopped, sentence: str) -> No
     ],
 )
 def test_bad_end_of_a_process_is_a_sentence(stopped: StopReport, sentence: str) -> None:
-    assert found(GOOD, stopped) == [sentence]
+    assert found(SHOPPED, stopped) == [sentence]
 
 
 def test_percentiles_are_values_that_occurred() -> None:

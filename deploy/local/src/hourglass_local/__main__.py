@@ -18,9 +18,9 @@ from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
 from hourglass_local.demo import run_demo
 from hourglass_local.demo_config import DemoConfigError, parse_demo_config
 from hourglass_local.demo_folder import FolderError, empty_folder
+from hourglass_local.http_client import ShopError
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
-from hourglass_local.shop import ShopError
 from hourglass_local.up import USUAL_PORTS, run_up
 from osenv.signals import stop_event
 
@@ -77,7 +77,7 @@ async def _until_asked_to_stop(work: Coroutine[Any, Any, int | None]) -> int | N
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hourglass_local", description="Hourglass as local processes.")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="orders are placed and close by themselves (DEMO_ORDERS=200)")
+    demo = commands.add_parser("demo", help="orders are placed, and paid or close by themselves (DEMO_ORDERS=200)")
     demo.add_argument("--folder", type=Path, default=Path(".demo"), help="emptied at the start, kept afterwards")
     up = commands.add_parser("up", help="run everything until Ctrl-C")
     up.add_argument("--folder", type=Path, default=Path(".up"), help="kept from one run to the next")

@@ -1,73 +1,81 @@
-"""Who orders what: a plan that depends on its seed only, and the buyers who carry it out side by side."""
+"""The buyers: they carry out a plan side by side, and keep what they were told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from random import Random
+from types import TracebackType
+from typing import Self
 
-from hourglass_local.shop import Order, Product, Shop
+from hourglass_local.http_client import RefusedError
+from hourglass_local.payment_desk import ORDER_CLOSED, Payment, PaymentDesk
+from hourglass_local.plan import Pays, PlannedOrder
+from hourglass_local.shop import Order, Shop
 
-TRAINS = ("G1", "G7", "G101", "D305", "D717", "Z281", "K1511", "T109")
-CLASSES = {"first": 93_300, "second": 55_300}  # price of a seat in fen
-CURRENCY = "CNY"
-LINES_MAX = 3
-QUANTITY_MAX = 4
-SPARE_UNITS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedOrder:
-    """One order: who, what, and the idempotency key of all its tries."""
-
-    buyer_id: str
-    items: Mapping[str, int]
-    key: str
+_FROM_EXPIRY = frozenset({Pays.AT_EXPIRY, Pays.TOO_LATE})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Products with enough stock for all orders."""
+class PaymentAttempt:
+    """What a buyer was told when he paid, whatever became of it later; `payment` is None if the order had closed.
 
-    products: tuple[Product, ...]
-    orders: tuple[PlannedOrder, ...]
+    `replayed` says that he asked a second time with the same key, and was told of the first time's payment.
+    """
 
-
-def make_plan(orders: int, buyers: int, seed: int) -> Plan:
-    """The same plan for the same arguments."""
-    rng = Random(seed)  # noqa: S311 - a plan to repeat, not a secret
-    seats = {f"{train}-{name}": price for train in TRAINS for name, price in CLASSES.items()}
-    planned = tuple(
-        _planned(rng, number, f"buyer-{number % buyers + 1}", sorted(seats), seed) for number in range(orders)
-    )
-    wanted = Counter[str]()
-    for order in planned:
-        wanted.update(order.items)
-    products = tuple(
-        Product(seat, f"Seat, {seat.replace('-', ', ')} class", price, CURRENCY, wanted[seat] + SPARE_UNITS)
-        for seat, price in seats.items()
-    )
-    return Plan(products, planned)
+    planned: PlannedOrder
+    payment: Payment | None
+    replayed: bool = False
 
 
-async def place_all(shop: Shop, orders: Iterable[PlannedOrder], buyers: int, placed: Callable[[Order], None]) -> None:
-    """Let `buyers` buyers place the orders at the same time; `placed` hears of each. Raises ShopError."""
-    waiting = iter(orders)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(buyers):
-                tasks.create_task(_buy(shop, waiting, placed))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group  # the first one who failed; the others were told to stop
+class Buyers:
+    """A context manager: whoever leaves it waits until all that was placed is paid as planned. Raises ShopError."""
 
+    def __init__(self, shop: Shop, desk: PaymentDesk, count: int) -> None:
+        self._shop = shop
+        self._desk = desk
+        self._count = count
+        self._tasks = asyncio.TaskGroup()
+        self.placed: dict[str, Order] = {}  # by order id, as they were placed
+        self.attempts: dict[str, PaymentAttempt] = {}  # by order id
 
-async def _buy(shop: Shop, waiting: Iterator[PlannedOrder], placed: Callable[[Order], None]) -> None:
-    for planned in waiting:
-        placed(await shop.place_order(planned.buyer_id, planned.items, planned.key))
+    async def place(self, orders: Iterable[PlannedOrder]) -> None:
+        """Return when all are placed; they are paid when their time comes."""
+        waiting = iter(orders)
+        await asyncio.gather(*(self._tasks.create_task(self._place(waiting)) for _ in range(self._count)))
 
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
 
-def _planned(rng: Random, number: int, buyer_id: str, seats: list[str], seed: int) -> PlannedOrder:
-    chosen = rng.sample(seats, rng.randint(1, LINES_MAX))
-    return PlannedOrder(buyer_id, {seat: rng.randint(1, QUANTITY_MAX) for seat in chosen}, f"demo-{seed}-{number}")
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # the first one who failed; the others were told to stop
+
+    async def _place(self, waiting: Iterator[PlannedOrder]) -> None:
+        for planned in waiting:
+            order = await self._shop.place_order(planned.buyer_id, planned.items, planned.key)
+            self.placed[order.order_id] = order
+            if planned.pays is not Pays.NEVER:
+                self._tasks.create_task(self._pay(planned, order))
+
+    async def _pay(self, planned: PlannedOrder, order: Order) -> None:
+        from_s = order.expires_at_ms / 1000 if planned.pays in _FROM_EXPIRY else time.time()
+        await asyncio.sleep(from_s + planned.pay_after_ms / 1000 - time.time())
+        try:
+            payment = (await self._desk.pay(order, planned.payment_key)).payment
+        except RefusedError as error:
+            if error.problem != ORDER_CLOSED:
+                raise
+            self.attempts[order.order_id] = PaymentAttempt(planned, None)
+            return
+        replayed = False
+        if planned.pays is Pays.TWICE:
+            second = await self._desk.pay(order, planned.payment_key)
+            replayed = second.replayed and second.payment.payment_id == payment.payment_id
+        self.attempts[order.order_id] = PaymentAttempt(planned, payment, replayed)

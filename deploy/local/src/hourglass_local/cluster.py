@@ -1,7 +1,8 @@
-"""A whole Hourglass on this machine: name servers, brokers, orders, each a process of its own.
+"""A whole Hourglass on this machine: name servers, brokers, orders, payments, each a process of its own.
 
-Invariants: started in the order name servers, brokers, orders (MISSION N1), each ready before the next begins, and
-stopped in reverse; after `stop` no process of the cluster runs. Everything on disk lies below the cluster's folder.
+Invariants: started in the order name servers, brokers, services (MISSION N1), each kind ready before the next begins,
+orders before payments; stopped in reverse; after `stop` no process of the cluster runs. Everything on disk lies below
+the cluster's folder.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
 
 import httpx
@@ -25,6 +26,8 @@ from hourglass_local.waiting import eventually
 
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at every start
+# A half message whose end the broker did not hear of is asked for after seconds, and not after a minute.
+QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": "1000", "transactionTimeOut": "2000"})
 REGISTER_TIMEOUT_S = 10.0
 WATCH_INTERVAL_S = 0.1
 BROKERS_MAX = len(string.ascii_lowercase)
@@ -49,19 +52,22 @@ class Cluster:
         name_servers: int = 1,
         brokers: int = 1,
         orders: bool = True,
+        payments: bool | None = None,
         delay_levels: str = REAL_DELAY_LEVELS,
         flush: str = SYNC_FLUSH,
         commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES,
         broker_settings: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
     ) -> None:
-        """`ports` are for the name servers, the brokers and orders, in this order; free ones without it.
+        """`ports` are for the name servers, the brokers, orders and payments, in this order; free ones without it.
+        Payments runs where orders runs, unless it is said.
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
         if name_servers < 1 or not 0 <= brokers <= BROKERS_MAX:
             raise ValueError(f"a cluster has at least one name server and 0 to {BROKERS_MAX} brokers")
-        count = name_servers + brokers + orders
+        payments = orders if payments is None else payments
+        count = name_servers + brokers + orders + payments
         if ports is not None and len(ports) != count:
             raise ValueError(f"{count} processes need {count} ports, not {len(ports)}")
         self._ports = free_ports(count) if ports is None else list(ports)
@@ -83,6 +89,8 @@ class Cluster:
         self._service_urls: dict[str, str] = {}
         if orders:
             self._add_orders(next(numbers))
+        if payments:
+            self._add_payments(next(numbers))
 
     # ------------------------------------------------------------------------------------------------- addresses
 
@@ -100,6 +108,21 @@ class Cluster:
     def orders_url(self) -> str:
         """Raises KeyError in a cluster without orders."""
         return self._service_urls["orders"]
+
+    @property
+    def payments(self) -> ManagedProcess:
+        """Raises KeyError in a cluster without payments."""
+        return self._services["payments"]
+
+    @property
+    def payments_url(self) -> str:
+        """Raises KeyError in a cluster without payments."""
+        return self._service_urls["payments"]
+
+    @property
+    def gateway_path(self) -> Path:
+        """The sandbox gateway's own book, a SQLite file."""
+        return self.folder / "gateway.db"
 
     @property
     def processes(self) -> list[ManagedProcess]:
@@ -200,20 +223,29 @@ class Cluster:
         return self._process(name, "mq_broker", arguments, ready)
 
     def _add_orders(self, port: int) -> None:
-        url = f"http://{LOOPBACK}:{port}"
         environment = {
             "ORDERS_DATABASE_URL": f"sqlite+aiosqlite:///{self.folder / 'orders.db'}",
-            "ORDERS_MQ_URL": self.url,
-            "ORDERS_LISTEN": f"{LOOPBACK}:{port}",
             "ORDERS_PAYMENT_WINDOW_MS": str(self.payment_window_ms),
             "ORDERS_DELAY_LEVELS": self.delay_levels,
         }
+        self._add_service("orders", port, environment)
+
+    def _add_payments(self, port: int) -> None:
+        environment = {
+            "PAYMENTS_DATABASE_URL": f"sqlite+aiosqlite:///{self.folder / 'payments.db'}",
+            "PAYMENTS_GATEWAY_URL": f"sandbox:///{self.gateway_path}",
+        }
+        self._add_service("payments", port, environment)
+
+    def _add_service(self, name: str, port: int, environment: Mapping[str, str]) -> None:
+        url, prefix = f"http://{LOOPBACK}:{port}", name.upper()
+        common = {f"{prefix}_MQ_URL": self.url, f"{prefix}_LISTEN": f"{LOOPBACK}:{port}"}
 
         async def ready() -> bool:
             return self._http is not None and await http_ready(self._http, f"{url}/health/ready")
 
-        self._service_urls["orders"] = url
-        self._services["orders"] = self._process("orders", "orders", [], ready, environment)
+        self._service_urls[name] = url
+        self._services[name] = self._process(name, name, [], ready, common | dict(environment))
 
     def _process(
         self,

@@ -1,4 +1,6 @@
-"""The demonstration: orders are placed, nobody pays, and they close by themselves."""
+"""The demonstration: orders are placed, about half are paid, some of them in the last moment, and the rest close by
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,17 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from hourglass_local.buyers import make_plan, place_all
-from hourglass_local.cluster import Cluster
+from hourglass_local.books import is_settled, read_books
+from hourglass_local.buyers import Buyers
+from hourglass_local.cluster import QUICK_CHECKS, Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_config import DemoConfig
+from hourglass_local.payment_desk import PaymentDesk
+from hourglass_local.plan import make_plan
 from hourglass_local.progress import Counts, Progress
 from hourglass_local.report import print_report
-from hourglass_local.shop import Order, Shop, Statistics
-from hourglass_local.summary import CLOSED, Shopped, problems, summarize
+from hourglass_local.shop import CLOSED, Shop
+from hourglass_local.summary import Shopped, problems, summarize
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 from mqclient import Admin
 
@@ -27,25 +32,26 @@ EXIT_GOOD, EXIT_FAILED = 0, 1
 async def run_demo(config: DemoConfig, console: Console) -> int:
     """Run everything in `config.folder`, which is empty; returns the exit code.
 
-    Raises ProcessError when a process dies, and ShopError when the shop refuses; everything is stopped then.
+    Raises ProcessError when a process dies, and ShopError when a service refuses; everything is stopped then.
     """
     begin = time.monotonic()
     cluster = Cluster(
         config.folder,
         delay_levels=with_payment_window(config.payment_window),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+        broker_settings=QUICK_CHECKS,
     )
     with Progress(console) as progress:
         async with cluster:
             names = ", ".join(process.name for process in cluster.processes)
             progress.say(f"Started {names} in {time.monotonic() - begin:.1f} s; level 16 is {config.payment_window}.")
-            async with Shop(cluster.orders_url) as shop:
-                demonstration = _Demonstration(config, cluster, shop, progress)
+            async with Shop(cluster.orders_url) as shop, PaymentDesk(cluster.payments_url) as desk:
+                demonstration = _Demonstration(config, cluster, shop, desk, progress)
                 shopped = await alongside(demonstration.run(), cluster.watch(), demonstration.watch())
             stopped = await cluster.stop()
     summary = summarize(shopped, cluster.processes, stopped, time.monotonic() - begin)
     (config.folder / "summary.json").write_text(summary.to_json(), encoding="utf-8")
-    print_report(console, summary, config.folder)
+    print_report(console, summary, shopped, config.folder)
     found = problems(summary, shopped, stopped)
     for sentence in found:
         console.print(f"FAILED: {sentence}.", highlight=False, soft_wrap=True)
@@ -55,70 +61,72 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
 class _Demonstration:
     """One run on a cluster that works."""
 
-    def __init__(self, config: DemoConfig, cluster: Cluster, shop: Shop, progress: Progress) -> None:
+    def __init__(self, config: DemoConfig, cluster: Cluster, shop: Shop, desk: PaymentDesk, progress: Progress) -> None:
         self._config = config
         self._cluster = cluster
         self._shop = shop
+        self._desk = desk
         self._progress = progress
         self._plan = make_plan(config.orders, config.buyers, config.seed)
-        self._placed: dict[str, Order] = {}
-        self._statistics = Statistics({}, 0)
+        self._buyers = Buyers(shop, desk, config.buyers)
 
     async def run(self) -> Shopped:
-        """Returns when every order has closed, or when that takes far too long. Raises ShopError."""
+        """Returns when every order and every payment is decided, or when that takes far too long. Raises ShopError."""
         for product in self._plan.products:
             await self._shop.add_product(product)
         before = await self._shop.products()
-        await self._place()
+        await self._trade()
         await self._settle()
         return Shopped(
             orders_wanted=self._config.orders,
-            orders=await self._shop.orders(),
+            placed=self._buyers.placed.keys(),
+            attempts=list(self._buyers.attempts.values()),
             products_before=before,
-            products_after=await self._shop.products(),
+            books=await read_books(self._shop, self._desk),
             messages_stored=await self._messages_stored(),
         )
 
     async def watch(self) -> NoReturn:
-        """Keep the statistics and the progress up to date. Raises ShopError."""
+        """Show the progress. Raises ShopError."""
         while True:
-            self._statistics = await self._shop.statistics()
-            self._progress.show(
-                Counts(self._config.orders, len(self._placed), self._closed, next_close_s=self._next_close_s())
+            statistics = await self._shop.statistics()
+            counts = Counts(
+                self._config.orders,
+                len(self._buyers.placed),
+                statistics.paid_orders,
+                statistics.orders[CLOSED],
+                next_close_s=self._next_close_s(),
             )
+            self._progress.show(counts)
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    @property
-    def _closed(self) -> int:
-        return self._statistics.orders.get(CLOSED, 0)
-
-    async def _place(self) -> None:
+    async def _trade(self) -> None:
         begin = time.monotonic()
-        await place_all(self._shop, self._plan.orders, self._config.buyers, self._note)
-        seconds = time.monotonic() - begin
-        self._progress.say(
-            f"{len(self._placed):,} orders placed by {self._config.buyers} buyers in {seconds:.1f} s; nobody pays."
-        )
-
-    def _note(self, order: Order) -> None:
-        self._placed[order.order_id] = order
+        async with self._buyers as buyers:
+            await buyers.place(self._plan.orders)
+            self._progress.say(
+                f"{len(buyers.placed):,} orders placed by {self._config.buyers} buyers in"
+                f" {time.monotonic() - begin:.1f} s; about half of them will be paid."
+            )
 
     async def _settle(self) -> None:
-        """Until every order has closed and every message is published, or the time for that is over."""
-        last_expiry_ms = max(order.expires_at_ms for order in self._placed.values())
+        """Until nothing moves any more, or the time for that is over."""
+        last_expiry_ms = max(order.expires_at_ms for order in self._buyers.placed.values())
         timeout_s = last_expiry_ms / 1000 - time.time() + self._config.settle_timeout_s
         try:
-            await eventually(self._settled, timeout_s, "every order closed")
+            await eventually(self._settled, timeout_s, "every order and every payment decided")
         except NotInTimeError as error:
-            self._progress.say(f"Waited long enough: {error}.")  # the summary counts what is pending, and fails
+            self._progress.say(f"Waited long enough: {error}.")  # the summary counts what is left over, and fails
 
-    def _settled(self) -> bool:
-        return self._closed == len(self._placed) and not self._statistics.unpublished_messages
+    async def _settled(self) -> bool:
+        return is_settled(await self._shop.statistics(), await self._desk.statistics())
 
     def _next_close_s(self) -> float | None:
-        """Time to the next expiry: orders expire in the order in which they were placed."""
-        expiries = sorted(order.expires_at_ms for order in self._placed.values())
-        return expiries[self._closed] / 1000 - time.time() if self._closed < len(expiries) else None
+        """Time to the next expiry of an order for which its buyer has not paid."""
+        paid = {order_id for order_id, attempt in self._buyers.attempts.items() if attempt.payment is not None}
+        open_orders = [order for order_id, order in self._buyers.placed.items() if order_id not in paid]
+        expiries_s = [order.expires_at_ms / 1000 - time.time() for order in open_orders]
+        return min((seconds for seconds in expiries_s if seconds > 0), default=0.0) if expiries_s else None
 
     async def _messages_stored(self) -> int:
         async with Admin(self._cluster.url) as admin:

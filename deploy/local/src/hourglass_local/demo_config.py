@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hourglass_local.plan import Pays
+
 ORDERS_VARIABLE = "DEMO_ORDERS"
-ORDERS_MIN, ORDERS_MAX = 1, 100_000
+ORDERS_MIN, ORDERS_MAX = len(Pays), 100_000  # at least one buyer of each kind
 
 
 class DemoConfigError(ValueError):

@@ -20,12 +20,14 @@ class Counts:
 
     total: int
     placed: int = 0
+    paid: int = 0
     closed: int = 0
     next_close_s: float | None = None
 
     def __str__(self) -> str:
-        waiting = self.placed - self.closed
-        text = f"placed {self.placed:,} of {self.total:,}   waiting {waiting:,}   closed {self.closed:,}"
+        waiting = max(0, self.placed - self.paid - self.closed)
+        text = f"placed {self.placed:,} of {self.total:,}   paid {self.paid:,}   waiting {waiting:,}"
+        text += f"   closed {self.closed:,}"
         if not waiting or self.next_close_s is None:
             return text
         if self.next_close_s >= SHOWN_MIN_S:

@@ -7,34 +7,55 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_local.summary import Summary
+from hourglass_local.plan import CURRENCY, RACE_MS, Pays
+from hourglass_local.summary import Shopped, Summary
 
 
-def print_report(console: Console, summary: Summary, folder: Path) -> None:
+def print_report(console: Console, summary: Summary, shopped: Shopped, folder: Path) -> None:
     """Both tables, and where to look further."""
-    console.print(_outcome(summary), _processes(summary), sep="\n")
+    console.print(_outcome(summary, shopped), _processes(summary), sep="\n")
     console.print(
-        f"Look at {folder}/: summary.json, logs/, orders.db (SQLite), broker-a-store/ (the commit log).\n"
-        "`make up` keeps it running; the shop's interface is then described at http://127.0.0.1:8001/docs.",
+        f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
+        " commit log).\n`make up` keeps it running; the interfaces are then described at http://127.0.0.1:8001/docs and"
+        " http://127.0.0.1:8002/docs.",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _outcome(summary: Summary) -> Table:
-    lateness = summary.close_lateness_ms
+def _outcome(summary: Summary, shopped: Shopped) -> Table:
+    lateness, races = summary.close_lateness_ms, shopped.races
+    gateway = shopped.books.payment_statistics.gateway
+    paid_minor = sum(order.total_minor for order in shopped.books.orders.values() if order.is_paid)
     table = Table()
-    table.add_column("orders that nobody paid")
+    table.add_column("orders and payments")
     table.add_column("result", justify="right")
     table.add_row("orders placed", f"{summary.orders_placed:,}")
+    table.add_row("ended paid", f"{summary.paid:,}")
     table.add_row("closed by themselves", f"{summary.closed:,}")
     table.add_row("still pending", f"{summary.pending:,}")
+    table.add_row(f"paid within {RACE_MS} ms of the expiry (raced)", f"{summary.raced:,}")
+    table.add_row("  won / refunded / refused", f"{races.won:,} / {races.refunded:,} / {races.refused:,}")
+    table.add_row("paid twice with the same key, charged once", f"{summary.paid_twice_same_key:,}")
+    table.add_row("paid long after the expiry, refused", f"{_refused_late(shopped):,}")
+    table.add_row("payments refunded", f"{summary.refunded:,}")
+    table.add_row("gateway captured - refunded", f"{_money(gateway.captured_minor)} - {_money(gateway.refunded_minor)}")
+    table.add_row("totals of the paid orders", _money(paid_minor))
+    table.add_row("money conserved", "yes" if summary.money_conserved else "NO")
     table.add_row("units on sale before / after", f"{summary.stock_before:,} / {summary.stock_after:,}")
     table.add_row("stock conserved", "yes" if summary.stock_conserved else "NO")
     table.add_row("closed late by, p50 / p99 / max", f"{lateness.p50:,} / {lateness.p99:,} / {lateness.max:,} ms")
     table.add_row("messages stored", f"{summary.messages_stored:,}")
     table.add_row("duration", f"{summary.duration_s:.1f} s")
     return table
+
+
+def _refused_late(shopped: Shopped) -> int:
+    return sum(attempt.planned.pays is Pays.TOO_LATE and attempt.payment is None for attempt in shopped.attempts)
+
+
+def _money(minor: int) -> str:
+    return f"{minor // 100:,}.{minor % 100:02} {CURRENCY}"
 
 
 def _processes(summary: Summary) -> Table:

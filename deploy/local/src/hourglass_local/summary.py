@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from hourglass_local.books import Books, is_closed_early, money_problems, order_problems, some, stock_problems
+from hourglass_local.buyers import PaymentAttempt
 from hourglass_local.cluster import StopReport
+from hourglass_local.payment_desk import REFUNDED
+from hourglass_local.plan import Pays
 from hourglass_local.process import MIB, ManagedProcess
-from hourglass_local.shop import Order, Product
-
-PENDING, CLOSED = "PENDING_PAYMENT", "CLOSED"
+from hourglass_local.races import Races
+from hourglass_local.shop import CLOSED, PENDING, Order, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +46,42 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True)
 class Shopped:
-    """What the shop says when nothing moves any more."""
+    """What the buyers were told, and what the books say when nothing moves any more."""
 
     orders_wanted: int
-    orders: Mapping[str, Order]
+    placed: Collection[str]  # ids of the orders that were answered with 201
+    attempts: Sequence[PaymentAttempt]
     products_before: Mapping[str, Product]
-    products_after: Mapping[str, Product]
+    books: Books
     messages_stored: int
+
+    @property
+    def races(self) -> Races:
+        return Races.of(self.attempts, self.books.orders, self.books.payments)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The content of summary.json. `stock_before` and `stock_after` are the units on sale."""
+    """The content of summary.json.
+
+    `raced` counts the payments that were aimed at the expiry of their order, and either won in its last 300 ms or
+    lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments that were
+    asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if gateway,
+    database of payments and orders agree on every payment; `stock_before` and `stock_after` are the units on sale.
+    """
 
     orders_placed: int
+    paid: int
     closed: int
+    refunded: int
     pending: int
+    raced: int
+    paid_twice_same_key: int
     closed_early: int
     stock_before: int
     stock_after: int
     stock_conserved: bool
+    money_conserved: bool
     close_lateness_ms: Lateness
     messages_stored: int
     processes: dict[str, ProcessUsage]
@@ -76,19 +95,22 @@ class Summary:
 
 def summarize(shopped: Shopped, processes: Sequence[ManagedProcess], stopped: StopReport, duration_s: float) -> Summary:
     """Put everything together, once the processes have ended."""
-    orders = shopped.orders.values()
+    books = shopped.books
+    orders = books.orders.values()
     closed = [order for order in orders if order.status == CLOSED]
     return Summary(
         orders_placed=len(orders),
+        paid=sum(order.is_paid for order in orders),
         closed=len(closed),
+        refunded=sum(payment.status == REFUNDED for payment in books.payments.values()),
         pending=sum(order.status == PENDING for order in orders),
-        closed_early=sum(
-            order.closed_at_ms is not None and order.closed_at_ms < order.expires_at_ms for order in orders
-        ),
+        raced=shopped.races.total,
+        paid_twice_same_key=sum(attempt.replayed for attempt in shopped.attempts),
+        closed_early=sum(is_closed_early(order) for order in orders),
         stock_before=_available(shopped.products_before),
-        stock_after=_available(shopped.products_after),
-        # Product by product: sums can agree by accident. Nothing is sold, so every unit has to be on sale again.
-        stock_conserved=shopped.products_before == shopped.products_after,
+        stock_after=_available(books.products),
+        stock_conserved=not stock_problems(shopped.products_before, books),
+        money_conserved=not money_problems(books),
         close_lateness_ms=Lateness.of(closed),
         messages_stored=shopped.messages_stored,
         processes={process.name: _usage(process) for process in processes},
@@ -100,24 +122,47 @@ def summarize(shopped: Shopped, processes: Sequence[ManagedProcess], stopped: St
 
 def problems(summary: Summary, shopped: Shopped, stopped: StopReport) -> list[str]:
     """Everything that is not as it has to be, as sentences; empty after a good run."""
+    books = shopped.books
     found = []
     if summary.orders_placed != shopped.orders_wanted:
         found.append(f"{shopped.orders_wanted} orders were wanted and the shop has {summary.orders_placed}")
-    if summary.pending:
-        found.append(f"{summary.pending} of {summary.orders_placed} orders are still pending long after their expiry")
-    elif summary.closed != summary.orders_placed:
-        found.append(f"only {summary.closed} of {summary.orders_placed} orders are closed, although nobody paid")
-    if summary.closed_early:
-        found.append(f"{summary.closed_early} orders were closed before their expiry")
-    if not summary.stock_conserved:
-        found.append(
-            f"the stock does not add up: {summary.stock_before} units on sale before, {summary.stock_after} after"
-        )
+    found += lost_problems(shopped.placed, shopped.attempts, books)
+    found += order_problems(books)
+    found += stock_problems(shopped.products_before, books)
+    found += money_problems(books)
+    found += _show_problems(summary, shopped.attempts)
     if stopped.killed:
         found.append(f"had to be killed to stop: {', '.join(stopped.killed)}")
     found += stopped.failed
     if stopped.leftover:
         found.append(f"processes are left behind: {', '.join(map(str, stopped.leftover))}")
+    return found
+
+
+def lost_problems(placed: Iterable[str], attempts: Iterable[PaymentAttempt], books: Books) -> list[str]:
+    """What was acknowledged and is not in the books, as sentences."""
+    paid = {attempt.payment.payment_id for attempt in attempts if attempt.payment is not None}
+    found = []
+    if lost := set(placed) - books.orders.keys():
+        found.append(f"{len(lost)} orders were answered with 201 and are not there: {some(lost)}")
+    if lost := paid - books.payments.keys():
+        found.append(f"{len(lost)} payments were answered with 201 and are not there: {some(lost)}")
+    return found
+
+
+def _show_problems(summary: Summary, attempts: Iterable[PaymentAttempt]) -> list[str]:
+    """A demonstration that does not show what it is there for has failed too."""
+    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in attempts)
+    found = []
+    if summary.raced == 0:
+        found.append("no payment raced against the closing of its order")
+    if summary.paid_twice_same_key == 0:
+        found.append("no order was paid twice with the same key")
+    elif summary.paid_twice_same_key != twice:
+        found.append(
+            f"{twice} orders were paid twice with the same key, and only {summary.paid_twice_same_key} second requests"
+            " were answered with the first payment"
+        )
     return found
 
 

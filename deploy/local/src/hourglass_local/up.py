@@ -12,11 +12,9 @@ from rich.console import Console
 
 from hourglass_local.cluster import Cluster
 
-NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT = 9876, 10911, 8001  # the services' own defaults
+NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT = 9876, 10911, 8001, 8002  # the services' own defaults
+USUAL_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
-
-
-USUAL_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT)
 
 
 async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, console: Console) -> None:
@@ -42,9 +40,14 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
     window = timedelta(milliseconds=cluster.payment_window_ms)
     return (
         f"Started in {seconds:.1f} s. An unpaid order closes after {window} h.\n"
-        f"  shop         {cluster.orders_url}   described at {cluster.orders_url}/docs\n"
+        f"  shop         {_described(cluster.orders_url)}\n"
+        f"  payments     {_described(cluster.payments_url)}\n"
         f"  queue        {cluster.url}\n"
         f"  broker       {', '.join(cluster.broker_addresses)}\n"
         f"  files, logs  {cluster.folder}\n"
         "Ctrl-C stops everything."
     )
+
+
+def _described(url: str) -> str:
+    return f"{url}   OpenAPI: {url}/openapi.json, as a page: {url}/docs"

@@ -1,0 +1,112 @@
+"""Who orders what, and when he pays: a plan that depends on its seed only."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+
+from hourglass_local.shop import Product
+
+TRAINS = ("G1", "G7", "G101", "D305", "D717", "Z281", "K1511", "T109")
+CLASSES = {"first": 93_300, "second": 55_300}  # price of a seat in fen
+CURRENCY = "CNY"
+LINES_MAX = 3
+QUANTITY_MAX = 4
+SPARE_UNITS = 10
+
+
+class Pays(enum.Enum):
+    """When a buyer pays an order."""
+
+    NEVER = "never"
+    SOON = "soon after placing it"
+    TWICE = "soon after placing it, and once more with the same key"
+    AT_EXPIRY = "in the moments around its expiry"
+    TOO_LATE = "clearly after its expiry"
+
+
+# Any five orders that begin with the first have every kind of buyer; of twenty about half end paid.
+HABITS = (
+    *(Pays.AT_EXPIRY, Pays.TWICE, Pays.NEVER, Pays.SOON, Pays.TOO_LATE),
+    *(Pays.SOON, Pays.NEVER, Pays.SOON, Pays.NEVER, Pays.AT_EXPIRY),
+    *(Pays.SOON, Pays.NEVER, Pays.SOON, Pays.TWICE, Pays.NEVER),
+    *(Pays.NEVER, Pays.AT_EXPIRY, Pays.SOON, Pays.NEVER, Pays.AT_EXPIRY),
+)
+NOBODY_PAYS = (Pays.NEVER,)
+
+RACE_MS = 300
+# From when to when he pays: milliseconds after the placing for SOON and TWICE, after the expiry for the others.
+PAY_FROM_TO_MS: Mapping[Pays, tuple[int, int]] = MappingProxyType(
+    {
+        Pays.NEVER: (0, 0),
+        Pays.SOON: (100, 1_000),
+        Pays.TWICE: (100, 1_000),
+        Pays.AT_EXPIRY: (-RACE_MS, RACE_MS),
+        Pays.TOO_LATE: (1_000, 1_500),
+    }
+)
+# An order closes some milliseconds after its expiry, more of them when many expire at once, and payments hears of it a
+# little later: whoever pays in between gets his money back. So every second race is aimed behind the expiry.
+BEHIND_THE_EXPIRY_MS = (0, RACE_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOrder:
+    """One order: who, what, the idempotency key of all tries to place it, and when it is paid; see PAY_FROM_TO_MS."""
+
+    buyer_id: str
+    items: Mapping[str, int]
+    key: str
+    pays: Pays
+    pay_after_ms: int
+
+    @property
+    def payment_key(self) -> str:
+        """The idempotency key of all tries to pay it."""
+        return f"{self.key}-payment"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Products with enough stock for all orders."""
+
+    products: tuple[Product, ...]
+    orders: tuple[PlannedOrder, ...]
+
+
+def make_plan(orders: int, buyers: int, seed: int, habits: Sequence[Pays] = HABITS) -> Plan:
+    """The same plan for the same arguments; the buyers' habits come in turn."""
+    rng = Random(seed)  # noqa: S311 - a plan to repeat, not a secret
+    seats = {f"{train}-{name}": price for train in TRAINS for name, price in CLASSES.items()}
+    planned = tuple(
+        PlannedOrder(
+            buyer_id=f"buyer-{number % buyers + 1}",
+            items=_some_seats(rng, sorted(seats)),
+            key=f"demo-{seed}-{number}",
+            pays=habits[number % len(habits)],
+            pay_after_ms=_pay_after_ms(rng, number, habits[number % len(habits)]),
+        )
+        for number in range(orders)
+    )
+    wanted = Counter[str]()
+    for order in planned:
+        wanted.update(order.items)
+    products = tuple(
+        Product(seat, f"Seat, {seat.replace('-', ', ')} class", price, CURRENCY, wanted[seat] + SPARE_UNITS)
+        for seat, price in seats.items()
+    )
+    return Plan(products, planned)
+
+
+def _some_seats(rng: Random, seats: list[str]) -> Mapping[str, int]:
+    return {seat: rng.randint(1, QUANTITY_MAX) for seat in rng.sample(seats, rng.randint(1, LINES_MAX))}
+
+
+def _pay_after_ms(rng: Random, number: int, pays: Pays) -> int:
+    if pays is Pays.AT_EXPIRY and number % 2 == 0:
+        return rng.randint(*BEHIND_THE_EXPIRY_MS)
+    return rng.randint(*PAY_FROM_TO_MS[pays])

@@ -1,0 +1,81 @@
+"""Orders, payments and books that agree, for tests to break."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hourglass_local.books import Books
+from hourglass_local.buyers import PaymentAttempt
+from hourglass_local.payment_desk import CAPTURED, CREATED, REFUNDED, GatewayBook, Payment, PaymentStatistics
+from hourglass_local.plan import Pays, PlannedOrder
+from hourglass_local.shop import CLOSED, PENDING, Order, OrderStatistics, Product
+
+EXPIRY_MS = 10_000
+PRICE_MINOR = 93_300
+SEAT = Product("G1-first", "Seat", PRICE_MINOR, "CNY", 50)
+BEFORE = {SEAT.product_id: SEAT}
+
+
+def closed(order_id: str, late_ms: int = 20) -> Order:
+    """An order of two seats that nobody paid in time."""
+    return Order(
+        order_id=order_id,
+        buyer_id="buyer-1",
+        status=CLOSED,
+        items={SEAT.product_id: 2},
+        total_minor=2 * PRICE_MINOR,
+        currency="CNY",
+        expires_at_ms=EXPIRY_MS,
+        closed_at_ms=EXPIRY_MS + late_ms,
+        payment_id=None,
+    )
+
+
+def paid(order_id: str, payment_id: str) -> Order:
+    return replace(closed(order_id), status="AWAITING_SHIPMENT", closed_at_ms=None, payment_id=payment_id)
+
+
+def pending(order_id: str) -> Order:
+    return replace(closed(order_id), status=PENDING, closed_at_ms=None)
+
+
+def payment(payment_id: str, order_id: str, status: str = CAPTURED, captured_at_ms: int | None = EXPIRY_MS) -> Payment:
+    return Payment(payment_id, order_id, 2 * PRICE_MINOR, status, None if status == CREATED else captured_at_ms)
+
+
+def attempt(pays: Pays, told: Payment | None, *, replayed: bool = False) -> PaymentAttempt:
+    return PaymentAttempt(PlannedOrder("buyer-1", {SEAT.product_id: 2}, "key", pays, 0), told, replayed)
+
+
+def books(orders: list[Order], payments: list[Payment]) -> Books:
+    """With the statistics that follow."""
+    refunded_minor = sum(one.amount_minor for one in payments if one.status == REFUNDED)
+    captured_minor = refunded_minor + sum(one.amount_minor for one in payments if one.status == CAPTURED)
+    statuses = [one.status for one in payments]
+    sold = sum(order.items[SEAT.product_id] for order in orders if order.is_paid)
+    reserved = sum(order.items[SEAT.product_id] for order in orders if order.status == PENDING)
+    seat = replace(SEAT, available=SEAT.available - sold - reserved, reserved=reserved, sold=sold)
+    refunds = statuses.count(REFUNDED)
+    return Books(
+        orders={order.order_id: order for order in orders},
+        products={SEAT.product_id: seat},
+        order_statistics=OrderStatistics(
+            {status: sum(order.status == status for order in orders) for status in (PENDING, CLOSED)},
+            sum(order.is_paid for order in orders),
+            refunds,
+        ),
+        payments={one.payment_id: one for one in payments},
+        payment_statistics=PaymentStatistics(
+            {status: statuses.count(status) for status in (CREATED, CAPTURED, REFUNDED)},
+            captured_minor,
+            refunded_minor,
+            GatewayBook(captured_minor, refunded_minor, statuses.count(CAPTURED) + refunds, refunds),
+        ),
+    )
+
+
+# One order that was paid, one that nobody paid, and one that was paid too late.
+GOOD = books(
+    [paid("a", "pay-a"), closed("b", 40), closed("c")],
+    [payment("pay-a", "a"), payment("pay-c", "c", REFUNDED, EXPIRY_MS + 5)],
+)
