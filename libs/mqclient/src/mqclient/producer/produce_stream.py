@@ -38,6 +38,7 @@ from osenv import Clock, Timer
 FRAMES_UNANSWERED_MAX = 4
 FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
 FRAME_MESSAGES_MIN = 32  # below this, what a frame itself costs outweighs the gain of having more of them
+FRAMES_IN_STEP = 2  # while the broker works on one frame the client makes the next; more of them cost more
 _TIMER_EARLY_S = 0.001  # a Clock's timer may run this much early
 
 
@@ -133,7 +134,7 @@ class ProduceStream:
         plain: dict[MessageQueue, list[PendingSend]] = {}
         waiting = self._waiting
         flying = sum(len(pendings) for other in self._flying.values() for pendings in other)
-        left = max(FRAME_MESSAGES_MIN, -(-(len(waiting) + flying) // FRAMES_UNANSWERED_MAX))
+        left = max(FRAME_MESSAGES_MIN, -(-(len(waiting) + flying) // FRAMES_IN_STEP))
         size = 0
         while waiting and left and len(frame) < FRAME_BATCHES_MAX:
             if size and size + len(waiting[0].record) > FRAME_BYTES_TARGET:

@@ -1,0 +1,51 @@
+"""The README's Python examples do what it says of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hourglass_local.cluster import Cluster
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+TIMEOUT_S = 40
+
+pytestmark = pytest.mark.processes
+
+
+def example(word: str) -> str:
+    """The one example in which `word` occurs."""
+    (found,) = [text for text in EXAMPLES if word in text]
+    return found
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """What the command prints; fails with it unless it ends well."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+async def test_the_queue_in_ten_lines_prints_both_greetings(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "cluster", orders=False) as cluster:
+        script = example("five seconds later").replace("mq://127.0.0.1:9876", cluster.url)
+        (tmp_path / "example.py").write_text(script, encoding="utf-8")
+        printed = run(["example.py"], tmp_path).splitlines()
+    assert printed == ["b'now'", "b'five seconds later'"]
+
+
+def test_thirty_minutes_pass_inside_a_test(tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(example("clock.advance"), encoding="utf-8")
+    printed = run(["-m", "pytest", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "test_example.py"], tmp_path)
+    assert "1 passed" in printed
+
+
+def test_no_other_example_is_left_untried() -> None:
+    assert len(EXAMPLES) == 2
