@@ -12,7 +12,7 @@ import pytest
 from hourglass_local.cluster import Cluster
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+EXAMPLES: list[str] = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 40
 
 pytestmark = pytest.mark.processes
