@@ -35,7 +35,7 @@ format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 
 test: setup  ## Run the tests (needs only what setup installed)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 bench: setup  ## Measure the queue: throughput, latency, memory, as a table and in docs/evidence/ (some minutes)
 	$(BIN)/python -m hourglass_loadtest bench
