@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
 from mq_broker.core.topics import QUEUE_COUNT_MAX
@@ -16,7 +17,6 @@ from mqproto.address import Address, parse_address_list
 from mqproto.conf import ConfigError, key
 from mqproto.record import BODY_BYTES_MAX, RecordError, pack_ip
 
-CQ_ENTRY_BYTES = 20
 COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
 
 
@@ -38,7 +38,7 @@ class BrokerConfig:
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     flush_interval_commit_log: int = 200
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_BYTES
-    mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_ENTRIES * CQ_ENTRY_BYTES
+    mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_ENTRIES * CQ_ENTRY.size
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     default_topic_queue_nums: int = 4
@@ -65,9 +65,9 @@ class BrokerConfig:
         self._check_range(
             "mappedFileSizeCommitLog", self.mapped_file_size_commit_log, COMMIT_LOG_FILE_BYTES_MIN, 1 << 31
         )
-        self._check_range("mappedFileSizeConsumeQueue", self.mapped_file_size_consume_queue, CQ_ENTRY_BYTES, 1 << 31)
-        if self.mapped_file_size_consume_queue % CQ_ENTRY_BYTES:
-            raise ConfigError(f"mappedFileSizeConsumeQueue has to be a multiple of {CQ_ENTRY_BYTES}")
+        self._check_range("mappedFileSizeConsumeQueue", self.mapped_file_size_consume_queue, CQ_ENTRY.size, 1 << 31)
+        if self.mapped_file_size_consume_queue % CQ_ENTRY.size:
+            raise ConfigError(f"mappedFileSizeConsumeQueue has to be a multiple of {CQ_ENTRY.size}")
         for name, value in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
             if not value:
                 raise ConfigError(f"{name} is empty")
@@ -105,7 +105,7 @@ class BrokerConfig:
         layout = StoreLayout(
             Path(self.store_path_root_dir).absolute(),
             self.mapped_file_size_commit_log,
-            self.mapped_file_size_consume_queue // CQ_ENTRY_BYTES,
+            self.mapped_file_size_consume_queue // CQ_ENTRY.size,
         )
         return StoreOptions(layout, self.flush_disk_type, self.flush_interval_commit_log, self.broker_ip, port)
 

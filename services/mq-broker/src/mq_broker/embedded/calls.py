@@ -31,6 +31,11 @@ class AbortedCallError(Exception):
         return ConnectionLostError(f"the call was ended: {self.details}")
 
 
+def broken() -> ConnectionLostError:
+    """What a call sees whose server has died."""
+    return ConnectionLostError("the connection to the embedded broker broke")
+
+
 class CallContext:
     """What a servicer sees of its caller."""
 
@@ -66,7 +71,7 @@ class MemoryStream:
         except AbortedCallError as error:
             self._error = end = error.as_client_error()
         except asyncio.CancelledError:
-            self._error = end = ConnectionLostError("the connection to the embedded broker broke")
+            self._error = end = broken()
             raise
         finally:
             self._context.responses.put_nowait(end)

@@ -23,7 +23,7 @@ from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqclient.errors import BrokerUnreachableError, ConnectionLostError, IllegalArgumentError
+from mqclient.errors import BrokerUnreachableError, IllegalArgumentError
 from osenv import Rng, SeededRng, SimClock, SimDisk
 
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
@@ -165,8 +165,3 @@ def find(name: str) -> EmbeddedBroker:
     except KeyError:
         known = ", ".join(f"memory://{one}" for one in sorted(_running)) or "none"
         raise IllegalArgumentError(f"no embedded broker {name!r} runs; there is: {known}") from None
-
-
-def broken() -> ConnectionLostError:
-    """What a call sees whose server has died."""
-    return ConnectionLostError("the connection to the embedded broker broke")

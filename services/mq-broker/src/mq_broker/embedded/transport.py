@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from mq_broker.embedded.calls import AbortedCallError, BrokenStream, CallContext, MemoryStream
-from mq_broker.embedded.embedded_broker import NAME_SERVER_ADDRESS, EmbeddedBroker, broken, find
+from mq_broker.embedded.calls import AbortedCallError, BrokenStream, CallContext, MemoryStream, broken
+from mq_broker.embedded.embedded_broker import NAME_SERVER_ADDRESS, EmbeddedBroker, find
 from mqclient.errors import RequestTimeoutError
 from mqclient.transport import Method
 from mqclient.transport.base import RequestT, ResponseT

@@ -28,11 +28,6 @@ class CommitLog:
         self.end = files.begin  # recovery moves it
 
     @property
-    def capacity_end(self) -> int:
-        """Offset behind the last file."""
-        return self._files.capacity_end
-
-    @property
     def run_bytes_max(self) -> int:
         """The longest run that a file can take."""
         return self._file_bytes - BLANK_BYTES_MIN
