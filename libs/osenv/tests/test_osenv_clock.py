@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from osenv import RealClock, SimClock
-from osenv.clock import timeout
+from osenv.clock import local_hour, timeout
 from osenv.sim_clock import settle
 
 FOREVER = 1e9
@@ -280,3 +280,15 @@ async def test_timeout_works_on_the_real_clock() -> None:
     with pytest.raises(TimeoutError):
         async with timeout(RealClock(), 0.01):
             await forever()
+
+
+def test_local_hour_follows_the_time_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_2023_11_14_22_13_utc = 1_700_000_000_999
+    try:
+        for zone, hour in (("UTC0", 22), ("XYZ-8", 6), ("XYZ+3", 19)):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert local_hour(at_2023_11_14_22_13_utc) == hour
+    finally:
+        monkeypatch.undo()
+        time.tzset()

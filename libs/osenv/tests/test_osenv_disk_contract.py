@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from osenv import Disk, RealDisk, SimDisk, replace_file
+from osenv import Disk, RealDisk, SimDisk, SyncError, replace_file
 from osenv.disk import read_file
 
 
@@ -91,6 +92,45 @@ def test_closed_file_cannot_be_used(place: tuple[Disk, Path]) -> None:
     assert caught.value.errno == errno.EBADF
 
 
+def test_file_that_is_open_for_reading_only_is_not_changed(place: tuple[Disk, Path]) -> None:
+    disk, root = place
+    with pytest.raises(FileNotFoundError):
+        disk.open(root / "log", read_only=True)
+    writer = disk.open(root / "log", create=True)
+    writer.pwrite(b"kept", 0)
+    reader = disk.open(root / "log", read_only=True)
+    with pytest.raises(OSError):
+        reader.pwrite(b"x", 0)
+    with pytest.raises(OSError):
+        reader.truncate(0)
+    with pytest.raises(OSError):
+        reader.allocate(0, 100)
+    assert reader.pread(100, 0) == b"kept"
+    assert reader.size() == 4
+    reader.sync_data()
+    reader.close()
+    writer.close()
+
+
+def test_file_is_closed_twice_without_harm(place: tuple[Disk, Path]) -> None:
+    disk, root = place
+    file = disk.open(root / "log", create=True)
+    file.close()
+    other = disk.open(root / "other", create=True)  # a real disk gives it the number that the first one had
+    file.close()
+    with pytest.raises(OSError):
+        file.pwrite(b"not here", 0)
+    assert other.size() == 0
+    other.close()
+
+
+def test_usage_is_a_share(place: tuple[Disk, Path]) -> None:
+    disk, root = place
+    assert 0.0 <= disk.usage(root) <= 1.0
+    with pytest.raises(FileNotFoundError):
+        disk.usage(root / "gone")
+
+
 def test_missing_files_are_file_not_found(place: tuple[Disk, Path]) -> None:
     disk, root = place
     gone = root / "gone"
@@ -118,8 +158,29 @@ def test_rename_into_a_missing_folder_changes_nothing(place: tuple[Disk, Path]) 
 
 def test_folder_is_not_opened_as_a_file(place: tuple[Disk, Path]) -> None:
     disk, root = place
+    for read_only in (False, True):
+        with pytest.raises(IsADirectoryError):
+            disk.open(root, read_only=read_only)
     with pytest.raises(IsADirectoryError):
         disk.open(root, create=True)
+    with pytest.raises(IsADirectoryError):
+        disk.unlink(root)
+
+
+def test_file_is_not_taken_for_a_folder(place: tuple[Disk, Path]) -> None:
+    disk, root = place
+    disk.open(root / "log", create=True).close()
+    for call in (
+        lambda: disk.open(root / "log" / "below", create=True),
+        lambda: disk.list_dir(root / "log"),
+        lambda: disk.sync_dir(root / "log"),
+        lambda: disk.make_dirs(root / "log" / "below"),
+    ):
+        with pytest.raises(NotADirectoryError):
+            call()
+    with pytest.raises(FileExistsError):
+        disk.make_dirs(root / "log")
+    assert not disk.exists(root / "log" / "below")
 
 
 def test_names_are_listed_sorted_with_folders(place: tuple[Disk, Path]) -> None:
@@ -196,8 +257,6 @@ async def test_real_disk_offloads_to_its_threads() -> None:
 def test_real_disk_goes_on_after_a_short_write_and_a_short_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     real_pwrite, real_pread = os.pwrite, os.pread
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, memoryview(data)[:3], at))
     monkeypatch.setattr(os, "pread", lambda fd, length, at: real_pread(fd, min(length, 3), at))
@@ -210,4 +269,60 @@ def test_real_disk_goes_on_after_a_short_write_and_a_short_read(
     with pytest.raises(OSError, match="took 4 of 10 bytes and then none"):
         file.pwrite(b"ten bytes!", 0)
     file.close()
+    disk.close()
+
+
+def test_real_disk_tells_a_failed_sync_from_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the platter is scratched")
+
+    disk = RealDisk(threads=1)
+    file = disk.open(tmp_path / "log", create=True)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+    for sync in (file.sync_data, lambda: disk.sync_dir(tmp_path)):
+        with pytest.raises(SyncError) as caught:
+            sync()
+        assert (caught.value.errno, caught.value.strerror) == (errno.EIO, "the platter is scratched")
+    with pytest.raises(FileNotFoundError) as missing:
+        disk.sync_dir(tmp_path / "gone")
+    assert not isinstance(missing.value, SyncError)
+    file.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_real_disk_allocates_by_writing_where_the_system_cannot(
+    missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not on this file system")
+
+    if missing:
+        monkeypatch.delattr(os, "posix_fallocate")
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+    disk = RealDisk(threads=1)
+    file = disk.open(tmp_path / "log", create=True)
+    file.truncate(3 << 20)
+    file.pwrite(b"kept", 100)
+    blocks_before = (tmp_path / "log").stat().st_blocks
+    file.allocate(0, 2 << 20)
+    assert file.size() == 3 << 20
+    assert file.pread(3 << 20, 0) == bytes(100) + b"kept" + bytes((3 << 20) - 104)
+    assert ((tmp_path / "log").stat().st_blocks - blocks_before) * 512 > 1 << 20
+    file.allocate(3 << 20, 5)
+    assert file.size() == (3 << 20) + 5
+    file.close()
+    disk.close()
+
+
+def test_real_disk_reports_what_df_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk(threads=1)
+    figures = os.statvfs(tmp_path)
+    assert disk.usage(tmp_path) == pytest.approx(
+        1 - figures.f_bavail / (figures.f_blocks - figures.f_bfree + figures.f_bavail), abs=0.05
+    )
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 1, 100, 30, 20, 0, 0, 0, 0, 0)))
+    assert disk.usage(tmp_path) == 70 / 90  # ten blocks are kept for root
     disk.close()

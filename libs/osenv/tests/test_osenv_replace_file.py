@@ -36,9 +36,9 @@ class CountingDisk(SimDisk):
             raise PowerCutError
         self.calls += 1
 
-    def open(self, path: Path, *, create: bool = False) -> Any:
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> Any:
         self.count()
-        return CountingFile(self, super().open(path, create=create))
+        return CountingFile(self, super().open(path, create=create, read_only=read_only))
 
     def replace(self, source: Path, target: Path) -> None:
         self.count()
@@ -66,6 +66,8 @@ class CountingFile:
 def disk_with(*contents: bytes) -> CountingDisk:
     disk = CountingDisk()
     disk.make_dirs(ROOT)
+    for folder in ROOT.parents:
+        disk.sync_dir(folder)
     for content in contents:
         replace_file(disk, PATH, content)
     disk.calls = 0

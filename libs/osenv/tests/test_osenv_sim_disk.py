@@ -19,6 +19,7 @@ SEEDS = range(300)
 def new_disk() -> SimDisk:
     disk = SimDisk()
     disk.make_dirs(ROOT)
+    disk.sync_dir(ROOT.parent)
     return disk
 
 
@@ -157,6 +158,7 @@ def test_sync_dir_covers_its_own_folder_only() -> None:
     for seed in SEEDS:
         disk = new_disk()
         disk.make_dirs(other)
+        disk.sync_dir(other.parent)
         put(disk, LOG, b"x")
         put(disk, other / "file", b"y")
         disk.sync_dir(ROOT)
@@ -198,10 +200,10 @@ def test_killed_process_loses_its_handles_and_locks_but_no_bytes() -> None:
 def test_fault_raised_before_a_call_leaves_the_file_alone() -> None:
     disk = new_disk()
     put(disk, LOG, b"kept")
-    calls: list[str] = []
+    calls: list[tuple[str, Path]] = []
 
-    def fail(call: str) -> None:
-        calls.append(call)
+    def fail(call: str, path: Path) -> None:
+        calls.append((call, path))
         if call == "pwrite":
             raise OSError(errno.ENOSPC, "full")
 
@@ -211,7 +213,7 @@ def test_fault_raised_before_a_call_leaves_the_file_alone() -> None:
         file.pwrite(b"lost", 0)
     assert caught.value.errno == errno.ENOSPC
     assert file.pread(4, 0) == b"kept"
-    assert calls == ["pwrite", "pread"]
+    assert calls == [("open", LOG), ("pwrite", LOG), ("pread", LOG)]
 
 
 def test_removed_tree_never_comes_back() -> None:
@@ -233,8 +235,9 @@ def test_fault_raised_after_a_call_comes_too_late_to_undo_it() -> None:
     disk = new_disk()
     put(disk, LOG, b"old")
 
-    def fail(call: str) -> None:
-        raise OSError(errno.EIO, f"after {call}")
+    def fail(call: str, path: Path) -> None:
+        if call == "pwrite":
+            raise OSError(errno.EIO, f"after {call}")
 
     disk.after = fail
     with pytest.raises(OSError, match="after pwrite"):

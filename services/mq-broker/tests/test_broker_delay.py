@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -57,9 +58,9 @@ async def test_nothing_polls_while_a_message_waits() -> None:
         await produce(broker, incoming("t", [b"x"], delay_level=LEVEL_16))
         await clock.advance(30)  # checkpoints and the like have been made
         reads: list[str] = []
-        disk.before = reads.append
+        disk.before = lambda call, path: reads.append(call)
         await clock.advance(HALF_AN_HOUR_S - 60)
-        assert reads == []
+        assert set(reads) == {"usage"}  # the cleaner asks how full the disk is
         assert broker.delay.waiting(LEVEL_16) == 1
 
 
@@ -170,13 +171,13 @@ async def test_a_disk_that_refuses_the_delivery_is_asked_again_after_10_s() -> N
     async with running_broker(disk, clock, options=broker_options(DEFAULT_DELAY_LEVELS)) as broker:
         await produce(broker, incoming("t", [b"x"], delay_level=1))
 
-        def refuse(call: str) -> None:
+        def refuse(call: str, path: Path) -> None:
             if call == "pwrite":
                 raise OSError(errno.ENOSPC, "no space left")
 
         disk.before = refuse
         await clock.advance(1.5)
-        disk.before = lambda call: None
+        disk.before = lambda call, path: None
         assert await bodies(broker) == []
         await clock.advance(9.499)
         assert await bodies(broker) == []

@@ -13,9 +13,10 @@ import pytest
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.processor.broker import Broker
 from mq_broker.store.checkpoint import Checkpoint
-from mq_broker.store.errors import StoreDamagedError, StoreLockedError
+from mq_broker.store.errors import StoreLockedError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType
+from mq_broker.store.watermark import encode_slot
 from mq_broker.testing import (
     LOG_FILE_BYTES,
     QUEUE_FILE_ENTRIES,
@@ -120,7 +121,7 @@ async def test_cold_reads_come_from_disk() -> None:
         queue = broker.store.queue("t", 0)
         assert queue is not None
         everything = parse_tag_expression("*")
-        assert broker.store.select_hot(queue, 0, everything, max_messages=5, max_bytes=1_000) is None
+        assert broker.store.reader.select_hot(queue, 0, everything, max_messages=5, max_bytes=1_000) is None
         assert await stored_bodies(broker) == bodies(5)
 
 
@@ -186,18 +187,6 @@ class TestRecovery:
             assert outcome.base_queue_offset == 9
             assert await stored_bodies(broker) == bodies(10)
 
-    async def test_damage_below_the_checkpoint_stops_the_start_and_cuts_nothing(self) -> None:
-        disk = SimDisk()
-        async with running_broker(disk, SimClock()) as broker:
-            await produce(broker, incoming("t", bodies(10)))
-        log_file = disk.open(LAYOUT.commit_log / ("0" * 20))
-        log_file.pwrite(b"\xff", 100)
-        disk.unlink(LAYOUT.config / "delayOffset.json")  # makes it read the log from the beginning
-        before = log_file.pread(LOG_FILE_BYTES, 0)
-        with pytest.raises(StoreDamagedError, match="broken at offset 0"):
-            Broker(disk, SimClock(), broker_options(), store_options()).store.open(lambda record: None)
-        assert disk.open(LAYOUT.commit_log / ("0" * 20)).pread(LOG_FILE_BYTES, 0) == before
-
     @pytest.mark.parametrize("lost", ["checkpoint", "consumequeue", "consumequeue/t/1", "config/topics.json", "config"])
     async def test_the_log_alone_tells_everything_again(self, lost: str) -> None:
         disk = SimDisk()
@@ -234,6 +223,7 @@ class TestRecovery:
         log_end_of_five = checkpoint_after_five(disk)
         disk.open(LAYOUT.commit_log / ("0" * 20)).pwrite(bytes(100), log_end_of_five)
         disk.unlink(LAYOUT.checkpoint)
+        disk.open(LAYOUT.watermark).pwrite(encode_slot(log_end_of_five) + bytes(500) + bytes(512), 0)
         async with running_broker(disk, SimClock()) as broker:
             assert await stored_bodies(broker) == bodies(5)
             assert broker.offsets.query("g", "t", 0) == 5
@@ -287,7 +277,7 @@ class TestFailingDisk:
             assert outcome.code is ResponseCode.SYSTEM_ERROR
             assert "refused" in outcome.remark
             assert await stored_bodies(broker) == bodies(3)
-            disk.before = lambda call: None
+            disk.before = lambda call, path: None
             (outcome,) = await produce(broker, incoming("t", bodies(1, first=3)))
             assert (outcome.code, outcome.base_queue_offset) == (ResponseCode.SUCCESS, 3)
             assert await stored_bodies(broker) == bodies(4)
@@ -299,7 +289,7 @@ class TestFailingDisk:
             disk.after = fail_on("pwrite", errno.EIO)  # the bytes arrive, and the call says that they did not
             (outcome,) = await produce(broker, incoming("t", bodies(3, first=1)))
             assert outcome.code is ResponseCode.SYSTEM_ERROR
-            disk.after = lambda call: None
+            disk.after = lambda call, path: None
             same_length = bodies(1, first=9)  # so that the leftovers behind it would begin where a record may begin
             await produce(broker, incoming("t", same_length))
         disk.kill()
@@ -314,14 +304,14 @@ class TestFailingDisk:
             (outcome,) = await produce(broker, incoming("t", bodies(1)))
             assert outcome.code is ResponseCode.SYSTEM_ERROR
             assert broker.store.log_end == end
-            disk.before = lambda call: None
+            disk.before = lambda call, path: None
             assert (await produce(broker, incoming("t", bodies(1))))[0].code is ResponseCode.SUCCESS
 
     async def test_the_first_failed_sync_fences_for_good(self) -> None:
         disk = SimDisk()
         calls: list[str] = []
 
-        def fail(call: str) -> None:
+        def fail(call: str, path: Path) -> None:
             if call == "sync_data":
                 calls.append(call)
                 raise OSError(errno.EIO, "the platter is scratched")
@@ -333,7 +323,7 @@ class TestFailingDisk:
         disk.before = fail
         (outcome,) = await produce(broker, incoming("t", bodies(1, first=1)))
         assert outcome.code is ResponseCode.SERVICE_NOT_AVAILABLE
-        disk.before = lambda call: None
+        disk.before = lambda call, path: None
         (outcome,) = await produce(broker, incoming("t", bodies(1, first=2)))
         assert outcome.code is ResponseCode.SERVICE_NOT_AVAILABLE
         assert await stored_bodies(broker) == bodies(1)
@@ -357,7 +347,7 @@ async def stored_bodies_of(broker: Broker) -> list[bytes]:
     queue = broker.store.queue("t", 0)
     assert queue is not None
     broker.store.flusher.durable_end = broker.store.log_end
-    _, records = await broker.store.select_cold(
+    _, records = await broker.store.reader.select_cold(
         queue, 0, parse_tag_expression("*"), max_messages=100, max_bytes=1 << 20
     )
     return [record.body for record in iter_records(records)]
@@ -369,8 +359,8 @@ def checkpoint_after_five(disk: SimDisk) -> int:
     return 5 * int.from_bytes(data[:4], "big")
 
 
-def fail_on(wanted: str, number: int) -> Callable[[str], None]:
-    def fail(call: str) -> None:
+def fail_on(wanted: str, number: int) -> Callable[[str, Path], None]:
+    def fail(call: str, path: Path) -> None:
         if call == wanted:
             raise OSError(number, "simulated")
 

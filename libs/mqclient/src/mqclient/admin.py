@@ -8,15 +8,26 @@ from types import TracebackType
 from typing import Self
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.errors import IllegalArgumentError, NoRouteError, require_success
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
+from mqclient.message_ext import MessageExt
+from mqclient.message_id import parse_offset_message_id
+from mqclient.message_queue import MessageQueue
 from mqclient.route import MASTER_ID, TopicRoute
-from mqclient.transport.methods import GET_BROKER_STATUS, UPDATE_TOPIC
+from mqclient.transport.methods import (
+    GET_BROKER_STATUS,
+    QUERY_MESSAGE,
+    SEARCH_OFFSET,
+    UPDATE_TOPIC,
+    VIEW_MESSAGE,
+)
 from mqproto.codes import Permission
 from mqproto.names import IllegalNameError, check_user_topic
+from mqproto.record import iter_sealed_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,21 @@ class BrokerStatus:
     messages_stored: int
     polls_held: int
     delay_levels: tuple[DelayLevelStatus, ...]
+    store: StoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """How a broker's store is; the meaning of each number stands in admin_service.proto."""
+
+    confirm_offset: int
+    durable_offset: int
+    indexed_offset: int
+    disk_used_share: float
+    write_refusal: str
+    damaged: tuple[tuple[int, int], ...]  # (log offset, size)
+    files_deleted: int
+    messages_carried: int
 
 
 class Admin:
@@ -102,6 +128,54 @@ class Admin:
             statuses.append(_status_from_wire(address, response))
         return statuses
 
+    async def query_message(
+        self, topic: str, key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = 0
+    ) -> list[MessageExt]:
+        """Messages of the topic with this key or unique id, newest first.
+
+        They were stored from `begin_ms` to `end_ms` (0: no end).
+        Asks every master; each gives up to `max_messages`, at most 2,000, and no more than fit one answer (MISSION Q1).
+        Raises NoRouteError when there is no broker, and the first refusal of a broker.
+        """
+        request = broker_pb.QueryMessageRequest(
+            topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
+        )
+        found: list[MessageExt] = []
+        for broker_name, address in await self._masters(None):
+            response = await self._instance.connection_to(address).unary(QUERY_MESSAGE, request)
+            require_success(response.code, response.remark, broker_name)
+            found += [MessageExt(record, broker_name) for record in iter_sealed_records(response.records)]
+        return sorted(found, key=lambda message: message.store_timestamp_ms, reverse=True)[:max_messages]
+
+    async def view_message(self, message_id: str) -> MessageExt:
+        """The message of an id by position (MISSION M8), asked of the broker that the id names.
+
+        Raises IllegalArgumentError for an id that is none, and the broker's refusal when it has no such message.
+        """
+        host, port, log_offset = parse_offset_message_id(message_id)
+        self._lifecycle.require_running()
+        response = await self._instance.connection_to(f"{host}:{port}").unary(
+            VIEW_MESSAGE, broker_pb.ViewMessageRequest(log_offset=log_offset)
+        )
+        require_success(response.code, response.remark, f"{host}:{port}")
+        (record,) = iter_sealed_records(response.record)
+        return MessageExt(record, f"{host}:{port}")
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset of the queue that was stored at or after the time; its end when all are older.
+
+        Raises NoRouteError when no living broker has the queue, and the broker's refusal.
+        """
+        addresses = dict(await self._masters(None))
+        if queue.broker_name not in addresses:
+            raise NoRouteError(f"no master lives that is called {queue.broker_name!r}")
+        reference = common_pb.QueueRef(topic=queue.topic, queue_id=queue.queue_id)
+        response = await self._instance.connection_to(addresses[queue.broker_name]).unary(
+            SEARCH_OFFSET, broker_pb.SearchOffsetRequest(queue=reference, timestamp_ms=timestamp_ms)
+        )
+        require_success(response.code, response.remark, queue.broker_name)
+        return int(response.offset)
+
     async def topic_route(self, topic: str) -> TopicRoute:
         """Where the topic is now, asked of a name server. Raises NoRouteError when it does not exist."""
         self._lifecycle.require_running()
@@ -138,6 +212,7 @@ class Admin:
 
 
 def _status_from_wire(address: str, response: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
+    store = response.store
     return BrokerStatus(
         broker_name=response.broker_name,
         broker_id=response.broker_id,
@@ -152,5 +227,15 @@ def _status_from_wire(address: str, response: admin_pb.GetBrokerStatusResponse) 
         delay_levels=tuple(
             DelayLevelStatus(level.level, level.delay_ms, level.waiting, level.delivered, level.lateness_max_ms)
             for level in response.delay_levels
+        ),
+        store=StoreStatus(
+            confirm_offset=store.confirm_offset,
+            durable_offset=store.durable_offset,
+            indexed_offset=store.indexed_offset,
+            disk_used_share=store.disk_used_share,
+            write_refusal=store.write_refusal,
+            damaged=tuple((one.log_offset, one.size) for one in store.damaged),
+            files_deleted=store.files_deleted,
+            messages_carried=store.messages_carried,
         ),
     )

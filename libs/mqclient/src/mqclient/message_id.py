@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from datetime import UTC, datetime
 
-from mqproto.record import RecordError, pack_ip
+from mqclient.errors import IllegalArgumentError
+from mqproto.record import RecordError, pack_ip, unpack_ip
 from osenv import Rng
+
+PORT_MAX = 65_535
 
 
 class UniqueIdMaker:
@@ -46,3 +50,15 @@ def offset_message_id(host: str, port: int, log_offset: int) -> str:
     except RecordError:
         return ""
     return f"{packed & 0xFFFFFFFF:08X}{port & 0xFFFFFFFF:08X}{log_offset & 0xFFFFFFFFFFFFFFFF:016X}"
+
+
+def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
+    """(host, port, log offset) of an id by position. Raises IllegalArgumentError when it is none."""
+    if not re.fullmatch(r"[0-9A-Fa-f]{32}", message_id):
+        raise IllegalArgumentError(f"{message_id!r} is no message id by position: that is 32 hexadecimal digits")
+    ip, port, log_offset = (int(message_id[a:b], 16) for a, b in ((0, 8), (8, 16), (16, 32)))
+    if not 0 < port <= PORT_MAX or log_offset >= 1 << 63:
+        raise IllegalArgumentError(
+            f"{message_id!r} names port {port} and log offset {log_offset}: a unique id, perhaps?"
+        )
+    return unpack_ip(ip - (1 << 32) if ip >> 31 else ip), port, log_offset

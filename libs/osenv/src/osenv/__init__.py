@@ -6,6 +6,7 @@ that moves the clock by thirty minutes and pulls the plug on the disk.
 
 from osenv.clock import Clock, RealClock, Timer
 from osenv.disk import Disk, DiskFile, FileLock, RealDisk, replace_file
+from osenv.errors import SyncError
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
 from osenv.sim_disk import SimDisk
@@ -21,6 +22,7 @@ __all__ = [
     "SeededRng",
     "SimClock",
     "SimDisk",
+    "SyncError",
     "SystemRng",
     "Timer",
     "replace_file",

@@ -56,6 +56,11 @@ class RealClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
+def local_hour(epoch_ms: int) -> int:
+    """The hour of the day, 0 to 23, in the machine's time zone at this time (ms since 1970-01-01 UTC)."""
+    return time.localtime(epoch_ms // 1000).tm_hour
+
+
 @asynccontextmanager
 async def timeout(clock: Clock, seconds: float) -> AsyncIterator[None]:
     """Cancel the body after `seconds` of `clock` and raise TimeoutError, as `asyncio.timeout` does for real time."""

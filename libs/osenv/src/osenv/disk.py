@@ -1,19 +1,29 @@
 """Files as a port. Each docstring says what is durable when the call returns.
 
 Invariant: every change to a file that the queue keeps goes through a `Disk`; no part of the store calls the operating
-system itself. Errors are the operating system's own (`OSError` with its errno), real or simulated.
+system itself. Errors are the operating system's own (`OSError` with its errno), real or simulated; a sync that fails is
+a SyncError, and nothing else is. An interrupted call (EINTR) never gets this far: Python repeats it (PEP 475).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
-from collections.abc import Callable
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
+
+from osenv.errors import SyncError
+
+if sys.platform != "win32":  # where only the simulated disk works
+    import fcntl
+
+REWRITE_BYTES = 1024 * 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +39,7 @@ class DiskFile(Protocol):
         """Write all of `data` at `offset`. Nothing is durable yet. On OSError any part of it may have been written."""
 
     def sync_data(self) -> None:
-        """Make the content and the length durable (fdatasync). After an OSError the content is in doubt for ever."""
+        """Make the content and the length durable (fdatasync). After a SyncError the content is in doubt for ever."""
 
     def allocate(self, offset: int, length: int) -> None:
         """Reserve real blocks for the range, zero-filled where it was empty, growing the file if need be."""
@@ -54,8 +64,11 @@ class FileLock(Protocol):
 class Disk(Protocol):
     """What the project may ask of a file system. Paths are absolute."""
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        """Open for reading and writing. A created name is durable after `sync_dir` of its folder."""
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> DiskFile:
+        """Open for reading and writing, or for reading only. A created name is durable after `sync_dir` of its folder.
+
+        Raises FileNotFoundError, IsADirectoryError. Changing a file that is open for reading only raises OSError.
+        """
 
     def exists(self, path: Path) -> bool:
         """Whether a file or folder has this name."""
@@ -64,22 +77,33 @@ class Disk(Protocol):
         """Names in the folder, sorted; empty when there is no such folder."""
 
     def make_dirs(self, path: Path) -> None:
-        """Create the folder and its parents where missing; durable after `sync_dir` of each parent."""
+        """Create the folder and its parents where missing; each is durable after `sync_dir` of its own parent."""
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, atomically taking the place of `target`; durable after `sync_dir`."""
+        """Rename a file, atomically taking the place of `target`; durable after `sync_dir`."""
 
     def unlink(self, path: Path) -> None:
         """Remove the name; durable after `sync_dir`."""
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in this folder durable."""
+        """Make the names in this folder durable. After a SyncError they are in doubt for ever."""
 
     def lock(self, path: Path) -> FileLock:
         """Take the exclusive lock on this file, creating it. Raises BlockingIOError when another one holds it."""
 
+    def usage(self, path: Path) -> float:
+        """The used share of the file system that holds `path`, 0 to 1, as df shows it. Raises FileNotFoundError."""
+
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking `call` away from the event loop and await its result."""
+
+
+@contextmanager
+def _sync_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SyncError(error.errno, error.strerror) from error
 
 
 class _RealFile:
@@ -107,10 +131,25 @@ class _RealFile:
             written += count
 
     def sync_data(self) -> None:
-        os.fdatasync(self._fd)
+        with _sync_errors():
+            os.fdatasync(self._fd)
 
     def allocate(self, offset: int, length: int) -> None:
-        os.posix_fallocate(self._fd, offset, length)
+        try:
+            os.posix_fallocate(self._fd, offset, length)
+        except AttributeError:  # macOS has no such call
+            self._rewrite(offset, offset + length)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # musl does not fill in for a file system that cannot do it
+                raise
+            self._rewrite(offset, offset + length)
+
+    def _rewrite(self, at: int, end: int) -> None:
+        """Write over the range what stands there, zeros where nothing does: that takes real blocks, too."""
+        while at < end:
+            length = min(REWRITE_BYTES, end - at)
+            self.pwrite(self.pread(length, at).ljust(length, b"\0"), at)
+            at += length
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -119,7 +158,10 @@ class _RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        os.close(self._fd)
+        # The number may belong to another file a moment later: whoever still has this one must not reach that.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class _RealLock:
@@ -127,18 +169,28 @@ class _RealLock:
         self._fd = descriptor
 
     def release(self) -> None:
-        os.close(self._fd)
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class RealDisk:
-    """The operating system's file system, with a small pool of threads for the calls that block."""
+    """The file system of Linux or another POSIX system, with a small pool of threads for the calls that block."""
 
     def __init__(self, threads: int = 4) -> None:
+        if sys.platform == "win32":
+            raise OSError(
+                errno.ENOSYS, "files are written by position and locked as POSIX does it; Windows has neither"
+            )
         self._pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _RealFile(os.open(path, flags, 0o640))
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> DiskFile:
+        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags, 0o640)
+        if read_only and stat.S_ISDIR(os.fstat(descriptor).st_mode):  # only opening it for writing is refused by itself
+            os.close(descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return _RealFile(descriptor)
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -161,7 +213,8 @@ class RealDisk:
     def sync_dir(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with _sync_errors():
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -173,6 +226,12 @@ class RealDisk:
             os.close(descriptor)
             raise
         return _RealLock(descriptor)
+
+    def usage(self, path: Path) -> float:
+        blocks = os.statvfs(path)
+        used = blocks.f_blocks - blocks.f_bfree
+        total = used + blocks.f_bavail  # what is kept for root is neither used nor ours
+        return used / total if total else 0.0
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, broker_service_pb2_grpc
+from mq_broker import metrics
 from mq_broker.config import BrokerConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
@@ -47,6 +48,7 @@ async def serve(config: BrokerConfig) -> int:
         await broker.open()
     except (StoreError, OSError) as error:
         return _cannot_start(str(error))
+    metrics.register(broker)
     stopping = asyncio.Event()
     registration = Registration(
         broker.options.identity, broker.topics, config.name_servers, clock, config.register_name_server_period / 1000

@@ -8,9 +8,11 @@ from pathlib import Path
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.retention import GuardMode, RetentionOptions, parse_delete_when
 from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import BrokerOptions
+from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mqproto.address import Address, parse_address_list
@@ -22,7 +24,8 @@ COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Keys are RocketMQ's where it has them; sizes are bytes, times milliseconds.
+    """Keys are RocketMQ's where it has them; sizes are bytes, times milliseconds; fileReservedTime is hours, ratios are
+    percent.
 
     A broker is reached at brokerIP1:listenPort; it listens on bindAddress.
     """
@@ -39,6 +42,16 @@ class BrokerConfig:
     flush_interval_commit_log: int = 200
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_BYTES
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_ENTRIES * CQ_ENTRY.size
+    message_index_enable: bool = True
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
+    unconsumed_delete_guard: GuardMode = GuardMode.WARN
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     default_topic_queue_nums: int = 4
@@ -66,6 +79,16 @@ class BrokerConfig:
             "mappedFileSizeCommitLog", self.mapped_file_size_commit_log, COMMIT_LOG_FILE_BYTES_MIN, 1 << 31
         )
         self._check_range("mappedFileSizeConsumeQueue", self.mapped_file_size_consume_queue, CQ_ENTRY.size, 1 << 31)
+        self._check_range("maxHashSlotNum", self.max_hash_slot_num, 1, 1 << 29)
+        self._check_range("maxIndexNum", self.max_index_num, 2, (1 << 31) - 1)
+        self._check_range("fileReservedTime", self.file_reserved_time, 1, 24 * 3_650)
+        self._check_range("diskMaxUsedSpaceRatio", self.disk_max_used_space_ratio, 10, 95)
+        self._check_range(
+            "diskSpaceCleanForciblyRatio", self.disk_space_clean_forcibly_ratio, self.disk_max_used_space_ratio, 98
+        )
+        self._check_range(
+            "diskSpaceWarningLevelRatio", self.disk_space_warning_level_ratio, self.disk_space_clean_forcibly_ratio, 99
+        )
         if self.mapped_file_size_consume_queue % CQ_ENTRY.size:
             raise ConfigError(f"mappedFileSizeConsumeQueue has to be a multiple of {CQ_ENTRY.size}")
         for name, value in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
@@ -74,6 +97,7 @@ class BrokerConfig:
         try:
             pack_ip(self.broker_ip)
             DelayLevels.parse(self.message_delay_level)
+            parse_delete_when(self.delete_when)
             self.name_servers  # noqa: B018 - parsed to see that it can be
         except (ValueError, RecordError) as error:
             raise ConfigError(str(error)) from error
@@ -106,8 +130,26 @@ class BrokerConfig:
             Path(self.store_path_root_dir).absolute(),
             self.mapped_file_size_commit_log,
             self.mapped_file_size_consume_queue // CQ_ENTRY.size,
+            IndexSize(self.max_hash_slot_num, self.max_index_num),
         )
-        return StoreOptions(layout, self.flush_disk_type, self.flush_interval_commit_log, self.broker_ip, port)
+        retention = RetentionOptions(
+            self.file_reserved_time,
+            parse_delete_when(self.delete_when),
+            self.disk_max_used_space_ratio / 100,
+            self.disk_space_clean_forcibly_ratio / 100,
+            self.disk_space_warning_level_ratio / 100,
+            clean_forcibly=self.clean_file_forcibly_enable,
+            guard=self.unconsumed_delete_guard,
+        )
+        return StoreOptions(
+            layout,
+            self.flush_disk_type,
+            self.flush_interval_commit_log,
+            self.broker_ip,
+            port,
+            index_enabled=self.message_index_enable,
+            retention=retention,
+        )
 
     @staticmethod
     def _check_range(name: str, value: int, low: int, high: int) -> None:

@@ -13,6 +13,7 @@ from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.pulling import PullQuery
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
+from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mqproto.properties import DELAY, KEYS, PGROUP, TAGS, TRAN_MSG, UNIQ_KEY, encode_properties
@@ -22,6 +23,7 @@ from osenv import Disk, SimClock
 STORE_ROOT = Path("/store")
 LOG_FILE_BYTES = 64 * 1024
 QUEUE_FILE_ENTRIES = 100
+INDEX_SIZE = IndexSize(slots=64, entries=512)
 BORN_IP = pack_ip("127.0.0.1")
 
 
@@ -81,7 +83,9 @@ def store_options(
     *, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH, root: Path = STORE_ROOT, log_file_bytes: int = LOG_FILE_BYTES
 ) -> StoreOptions:
     """Files small enough to be crossed by a test."""
-    return StoreOptions(StoreLayout(root, log_file_bytes, QUEUE_FILE_ENTRIES), flush, 200, "127.0.0.1", 10_911)
+    return StoreOptions(
+        StoreLayout(root, log_file_bytes, QUEUE_FILE_ENTRIES, INDEX_SIZE), flush, 200, "127.0.0.1", 10_911
+    )
 
 
 def broker_options(delay_levels: str = DEFAULT_DELAY_LEVELS) -> BrokerOptions:

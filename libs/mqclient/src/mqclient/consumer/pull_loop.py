@@ -17,7 +17,7 @@ from mqclient.consumer.subscription import Subscription
 from mqclient.errors import MQClientError, require_success
 from mqclient.message_ext import MessageExt
 from mqproto.grpc_options import FRAME_BYTES_TARGET
-from mqproto.record import RecordError, iter_records
+from mqproto.record import RecordError, iter_sealed_records
 
 logger = logging.getLogger("mqclient.pull_loop")
 
@@ -86,7 +86,7 @@ class PullLoop:
     def _take(self, response: broker_pb.PullResponse) -> None:
         queue = self.process_queue.queue
         begin = self.process_queue.pull_offset
-        brought = [MessageExt(record, queue.broker_name) for record in iter_records(response.records)]
+        brought = [MessageExt(record, queue.broker_name) for record in iter_sealed_records(response.records)]
         messages = [
             message for message in brought if message.queue_offset >= begin and self._subscription.matches(message)
         ]

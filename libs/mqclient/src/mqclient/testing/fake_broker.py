@@ -20,7 +20,17 @@ from mqclient.testing.fake_transactions import FakeTransactions, committed_recor
 from mqclient.transport import methods
 from mqproto.names import retry_topic
 from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties, encode_properties
-from mqproto.record import OFFSETS, OFFSETS_AT, STORE, STORE_AT, decode_record, encode_record, iter_records, pack_ip
+from mqproto.record import (
+    OFFSETS,
+    OFFSETS_AT,
+    STORE,
+    STORE_AT,
+    decode_record,
+    encode_record,
+    iter_records,
+    pack_ip,
+    seal,
+)
 from osenv import Clock
 
 _Queue = tuple[str, int]
@@ -198,6 +208,7 @@ class FakeBroker:
         data = bytearray(record)
         OFFSETS.pack_into(data, OFFSETS_AT, len(self.queues[topic, queue_id]), self._log_end)
         STORE.pack_into(data, STORE_AT, self._clock.wall_ms(), pack_ip("127.0.0.1"), 10911)
+        seal(data, 0, len(data))
         self.queues[topic, queue_id].append(bytes(data))
         self._log[self._log_end] = bytes(data)
         self._log_end += len(data)

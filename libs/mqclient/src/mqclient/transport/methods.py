@@ -31,6 +31,9 @@ UPDATE_CONSUMER_OFFSET = Method(
 GET_QUEUE_OFFSETS = Method(
     f"{_BROKER}/GetQueueOffsets", broker_pb.GetQueueOffsetsRequest, broker_pb.GetQueueOffsetsResponse
 )
+SEARCH_OFFSET = Method(f"{_BROKER}/SearchOffset", broker_pb.SearchOffsetRequest, broker_pb.SearchOffsetResponse)
+QUERY_MESSAGE = Method(f"{_BROKER}/QueryMessage", broker_pb.QueryMessageRequest, broker_pb.QueryMessageResponse)
+VIEW_MESSAGE = Method(f"{_BROKER}/ViewMessage", broker_pb.ViewMessageRequest, broker_pb.ViewMessageResponse)
 END_TRANSACTION = Method(f"{_BROKER}/EndTransaction", broker_pb.EndTransactionRequest, broker_pb.EndTransactionResponse)
 
 UPDATE_TOPIC = Method(f"{_ADMIN}/UpdateTopic", admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse)

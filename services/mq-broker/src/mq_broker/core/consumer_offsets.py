@@ -5,7 +5,7 @@ Invariant: an offset is never beyond the end of its queue; what was never commit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
@@ -28,6 +28,12 @@ class ConsumerOffsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.data_version += 1
+
+    def all(self) -> Iterator[tuple[str, str, int, int]]:
+        """Every committed offset: (group, topic, queue id, offset)."""
+        for (topic, group), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                yield group, topic, queue_id, offset
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, int, int]]:
         """Bring back what lies beyond its queue's end, as after a lost tail.

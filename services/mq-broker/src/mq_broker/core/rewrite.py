@@ -10,7 +10,7 @@ from __future__ import annotations
 from mq_broker.core.batches import Batch
 from mq_broker.core.delay_levels import DelayLevels
 from mqproto.java_hash import java_string_hash
-from mqproto.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic
 from mqproto.properties import (
     DELAY,
     DUE_TIMESTAMP,
@@ -69,6 +69,20 @@ def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
     return Batch(SCHEDULE_TOPIC, level - 1, bytearray().join(records), sizes, [due_ms] * batch.count)
 
 
+def carried_record(record: Record, level: int, due_ms: int) -> Batch:
+    """A delayed record once more, because the file it stands in has to go: due when it was, under the carried topic."""
+    properties = decode_properties(record.properties)
+    properties |= {DUE_TIMESTAMP: str(due_ms), SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
+    data = rewrite(record, CARRIED_TOPIC, 0, properties, record.reconsume_times)
+    return single_record_batch(CARRIED_TOPIC, 0, data, due_ms)
+
+
+def due_then_ms(record: Record) -> int | None:
+    """When a delayed record was due by the table of the time when it was stored; None when it does not say."""
+    value = decode_properties(record.properties).get(DUE_TIMESTAMP)
+    return None if value is None else int(value)
+
+
 def deliver_record(record: Record, level: int) -> Batch:
     """What a delayed record has waited for: the message under its own topic and queue again (MISSION D5)."""
     properties = decode_properties(record.properties)
@@ -110,7 +124,7 @@ def tag_code(properties: dict[str, str]) -> int:
 def entry_tags_code(record: Record) -> int:
     """What the third field of this record's consume-queue entry is: the due time, or the hash of its tag."""
     properties = decode_properties(record.properties)
-    if record.topic == SCHEDULE_TOPIC and DUE_TIMESTAMP in properties:
+    if record.topic in {SCHEDULE_TOPIC, CARRIED_TOPIC} and DUE_TIMESTAMP in properties:
         return int(properties[DUE_TIMESTAMP])
     return tag_code(properties)
 

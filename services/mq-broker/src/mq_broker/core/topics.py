@@ -12,6 +12,7 @@ from typing import Any
 
 from mqproto.codes import Permission
 from mqproto.names import (
+    CARRIED_TOPIC,
     CHECK_MAX_TIMES_TOPIC,
     DEFAULT_TOPIC,
     DLQ_PREFIX,
@@ -60,7 +61,7 @@ class TopicTable:
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
-        for topic in (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
+        for topic in (CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
             self._put(TopicConfig(topic, 1, 1))
         if auto_create:
             perm = Permission.READ_WRITE | Permission.INHERIT

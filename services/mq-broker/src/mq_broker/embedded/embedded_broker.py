@@ -21,6 +21,7 @@ from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
+from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mqclient.errors import BrokerUnreachableError, IllegalArgumentError
@@ -30,6 +31,7 @@ NAME_SERVER_ADDRESS = "127.0.0.1:9876"
 BROKER_ADDRESS = "127.0.0.1:10911"
 COMMIT_LOG_FILE_BYTES = 8 * 1024 * 1024
 CONSUME_QUEUE_FILE_ENTRIES = 10_000
+INDEX_SIZE = IndexSize(slots=4_096, entries=16_384)
 REGISTER_PERIOD_S = 30
 
 _running: dict[str, EmbeddedBroker] = {}
@@ -59,7 +61,7 @@ class EmbeddedBroker:
             DelayLevels.parse(delay_levels),
             transactions=transactions or TransactionOptions(),
         )
-        layout = StoreLayout(Path("/store"), COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES)
+        layout = StoreLayout(Path("/store"), COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, INDEX_SIZE)
         self._store_options = StoreOptions(layout, flush_disk_type, 200, "127.0.0.1", 10_911)
         self._broker: Broker | None = None
         self._running: asyncio.Task[None] | None = None

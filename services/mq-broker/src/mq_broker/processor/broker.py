@@ -25,11 +25,13 @@ from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.offsets import Offsets
 from mq_broker.processor.producing import Producing
 from mq_broker.processor.pulling import Pulling
+from mq_broker.processor.querying import Querying
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Sessions
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
+from mq_broker.store.retention import Retention
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SystemRng
@@ -62,7 +64,7 @@ class Broker:
     ) -> None:
         self.options = options
         self._rng = rng or SystemRng()
-        self._clock = clock
+        self._clock, self._disk = clock, disk
         self.boot_timestamp_ms = clock.wall_ms()
         self.topics = TopicTable(
             auto_create=options.auto_create_topics,
@@ -127,9 +129,18 @@ class Broker:
         self.pulling = Pulling(self.store, self.topics, self.groups)
         self.long_polling = LongPolling(self.pulling, self._clock)
         self.send_back = SendBack(self.producing, self.topics, self.groups)
+        self.querying = Querying(self.store)
         self.offsets = Offsets(self.store, self.topics, self.consumer_offsets)
         self.delay = DelayService(
             self.store, self.options.delay_levels, self.delay_progress, self.time, self._clock, self.producing.forward
+        )
+        self.retention = Retention(
+            self.store,
+            self._disk,
+            self._clock,
+            self.time,
+            carriers=(self.delay.carry_over, self.transactions.carry_over),
+            unconsumed=self._unconsumed_below,
         )
         await self.store.checkpoint()
 
@@ -139,6 +150,7 @@ class Broker:
             self.delay.run,
             self.sessions.expire_forever,
             self.transactions.check_forever,
+            self.retention.run,
             self._checkpoint_forever,
             self._persist_offsets_forever,
             self._persist_topics_forever,
@@ -156,12 +168,23 @@ class Broker:
 
     async def close(self) -> None:
         """Stop cleanly: after this nothing has to be recovered, unless the disk has failed."""
+        self.retention.close()
         await self.store.close()
 
     async def update_topic(self, config: TopicConfig) -> None:
         """Create or change a topic, durably. Raises ValueError, OSError."""
         self.topics.update(config)
-        await self.store.states.persist(TOPICS)
+        await self.store.persist(TOPICS)
+
+    def _unconsumed_below(self, log_offset: int) -> list[str]:
+        """Who has not consumed everything below this place in the log: `group (queue of topic)`."""
+        return [
+            f"{group} (queue {queue_id} of {topic})"
+            for group, topic, queue_id, offset in self.consumer_offsets.all()
+            if (queue := self.store.queue(topic, queue_id)) is not None
+            and offset < queue.max_offset
+            and queue.entry(max(offset, queue.min_offset))[0] < log_offset
+        ]
 
     def _recovered(self, record: Record) -> None:
         self.topics.recovered(record.topic, record.queue_id)
@@ -174,7 +197,7 @@ class Broker:
         while True:
             await self._topics_changed.wait()
             self._topics_changed.clear()
-            await self.store.states.persist(TOPICS)
+            await self.store.persist(TOPICS)
 
     async def _checkpoint_forever(self) -> None:
         while True:
@@ -186,5 +209,5 @@ class Broker:
         while True:
             await self._clock.sleep(self.options.flush_consumer_offset_interval_ms / 1000)
             if written != (version := self.consumer_offsets.data_version):
-                await self.store.states.persist(CONSUMER_OFFSETS)
+                await self.store.persist(CONSUMER_OFFSETS)
                 written = version

@@ -38,7 +38,7 @@ class Pulling:
         plan = self._plan(query)
         if isinstance(plan, PullResult):
             return plan
-        found = self.store.select_hot(
+        found = self.store.reader.select_hot(
             plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
         )
         return None if found is None else self._answer(query, plan.queue, *found)
@@ -48,7 +48,7 @@ class Pulling:
         plan = self._plan(query)
         if isinstance(plan, PullResult):
             return plan
-        found = await self.store.select_cold(
+        found = await self.store.reader.select_cold(
             plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
         )
         return self._answer(query, plan.queue, *found)

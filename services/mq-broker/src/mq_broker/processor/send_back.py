@@ -33,7 +33,7 @@ class SendBack:
             return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist"
         store = self.producing.store
         try:
-            record = await store.read_record(log_offset)
+            record = await store.reader.read_record(log_offset)
         except ValueError as error:
             return ResponseCode.QUERY_NOT_FOUND, str(error)
         if record.topic == SCHEDULE_TOPIC:

@@ -22,7 +22,6 @@ from mq_broker.core.halves import (
     recheck_batch,
     transaction_id,
 )
-from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import (
     OUTCOMES,
@@ -39,13 +38,12 @@ from mq_broker.store.errors import StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
-from mqproto.record import Record, decode_record, iter_records, pack_ip
+from mqproto.record import Record, decode_record, pack_ip
 from osenv import Clock, Rng
 
 log = logging.getLogger(__name__)
 
 REBUILD_RECORDS = 1_024
-REBUILD_BYTES = 4 * 1024 * 1024
 BORN_IP = pack_ip("127.0.0.1")  # op messages are born here
 
 
@@ -101,7 +99,7 @@ class Transactions:
             if half is not None and action is Action.COUNT_CHECK:
                 self.table.counted(id_)
             elif half is not None and action is not Action.NOTHING:
-                record = await self.store.read_record(half.log_offset)
+                record = await self.store.reader.read_record(half.log_offset)
                 if self.table.open_half(id_) is not half:  # somebody else was here while we read
                     return await self.end(group, id_, state, from_check=from_check)
                 self._close(half, record, action, parked=state is TransactionState.UNKNOW)
@@ -110,6 +108,22 @@ class Transactions:
             return Ended(ResponseCode.SYSTEM_ERROR, str(error))
         phase = self.table.phase(id_)
         return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES.get(phase or Phase.PREPARED, TransactionState.UNKNOW))
+
+    async def carry_over(self, log_offset: int) -> int:
+        """Write the halves again that stand below `log_offset` and are open; returns how many.
+
+        Raises StoreError, OSError; what was not written again is open where it was.
+        """
+        count = 0
+        for half in self.table.all_open():
+            if half.log_offset < log_offset:
+                record = await self.store.reader.read_record(half.log_offset)
+                if self.table.open_half(half.transaction_id) is half:
+                    again = recheck_batch(record, half.check_times)
+                    self.store.put([again], self.time.stamp_ms(), inward=True)
+                    self.prepared(again)
+                    count += 1
+        return count
 
     async def check_forever(self) -> None:
         """Ask for the halves that are open for too long, every interval."""
@@ -124,7 +138,7 @@ class Transactions:
     async def _check(self, half: OpenHalf) -> None:
         if not self.sessions.members.producer_sessions(half.producer_group):
             return
-        record = await self.store.read_record(half.log_offset)
+        record = await self.store.reader.read_record(half.log_offset)
         sessions = self.sessions.members.producer_sessions(half.producer_group)
         if self.table.open_half(half.transaction_id) is not half or not sessions:
             return
@@ -150,13 +164,10 @@ class Transactions:
     async def _records(self, topic: str, offset: int) -> AsyncIterator[Record]:
         """Every record of queue 0 of the topic from `offset` on."""
         queue = self.store.queue(topic, 0)
-        everything = parse_tag_expression("*")
         while queue is not None and offset < queue.max_offset:
-            chosen, data = await self.store.select_cold(
-                queue, offset, everything, max_messages=REBUILD_RECORDS, max_bytes=REBUILD_BYTES
-            )
-            for record in iter_records(data):
+            records, scanned = await self.store.reader.read_queue(queue, offset, REBUILD_RECORDS)
+            for record in records:
                 yield record
-            if not chosen.scanned:
+            if not scanned:
                 raise StoreFencedError(f"{topic} ends at {queue.max_offset} and cannot be read from {offset} on")
-            offset += chosen.scanned
+            offset += scanned

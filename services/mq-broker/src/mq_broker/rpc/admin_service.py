@@ -55,4 +55,18 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
                 )
                 for level in range(1, levels.highest + 1)
             ],
+            store=self._store_status(),
+        )
+
+    def _store_status(self) -> pb.StoreStatus:
+        store, retention = self._broker.store, self._broker.retention
+        return pb.StoreStatus(
+            confirm_offset=store.readable_end,
+            durable_offset=store.flusher.durable_end,
+            indexed_offset=store.index.indexed_end,
+            disk_used_share=store.gate.used_share,
+            write_refusal=f"the disk has failed: {store.failure}" if store.failure else store.gate.refusal or "",
+            damaged=[pb.DamagedStretch(log_offset=at, size=size) for at, size in store.quarantine],
+            files_deleted=retention.files_deleted,
+            messages_carried=retention.carried,
         )

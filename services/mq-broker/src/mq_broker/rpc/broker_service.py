@@ -14,6 +14,7 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
 from mq_broker.processor.producing import BatchOutcome
+from mq_broker.processor.querying import QueryError
 from mq_broker.rpc.conversions import batch_result, client_groups, incoming_batch, pull_query, pull_response
 from mq_broker.rpc.streams import Replies, pump
 from mqproto.codes import ResponseCode
@@ -170,6 +171,47 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             return pb.GetQueueOffsetsResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=f"topic {topic!r} does not exist")
         low, high = self._broker.store.queue_bounds(topic, queue_id)
         return pb.GetQueueOffsetsResponse(min_offset=low, max_offset=high)
+
+    # -------------------------------------------------------------------------------------------- find
+
+    async def SearchOffset(self, request: pb.SearchOffsetRequest, context: Any) -> pb.SearchOffsetResponse:  # noqa: N802
+        topic, queue_id = request.queue.topic, request.queue.queue_id
+        if self._broker.topics.get(topic) is None:
+            return pb.SearchOffsetResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=f"topic {topic!r} does not exist")
+        try:
+            offset = await self._broker.querying.offset_by_time(topic, queue_id, request.timestamp_ms)
+        except OSError as error:
+            return pb.SearchOffsetResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
+        return pb.SearchOffsetResponse(offset=offset)
+
+    async def QueryMessage(self, request: pb.QueryMessageRequest, context: Any) -> pb.QueryMessageResponse:  # noqa: N802
+        try:
+            found = await self._broker.querying.by_key(
+                request.topic,
+                request.key,
+                max_messages=request.max_messages,
+                begin_ms=request.begin_timestamp_ms,
+                end_ms=request.end_timestamp_ms,
+            )
+        except QueryError as error:
+            return pb.QueryMessageResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))
+        except OSError as error:
+            return pb.QueryMessageResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
+        return pb.QueryMessageResponse(
+            count=len(found.records),
+            records=b"".join(found.records),
+            truncated=found.truncated,
+            indexed_log_offset=self._broker.store.index.indexed_end,
+        )
+
+    async def ViewMessage(self, request: pb.ViewMessageRequest, context: Any) -> pb.ViewMessageResponse:  # noqa: N802
+        try:
+            record = await self._broker.querying.by_log_offset(request.log_offset)
+        except ValueError as error:
+            return pb.ViewMessageResponse(code=common_pb2.QUERY_NOT_FOUND, remark=str(error))
+        except OSError as error:
+            return pb.ViewMessageResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
+        return pb.ViewMessageResponse(record=record)
 
     # ---------------------------------------------------------------------------------------- transactions
 

@@ -1,23 +1,24 @@
 """The checkpoint: up to where log and consume queues were durable together (MISSION S7).
 
 The first three numbers are RocketMQ's and stand at its places: the store timestamp of the newest message whose log,
-consume queue and index are flushed. Ours follow at byte 64: the log offset, and how many consume-queue entries stand
-below it, which betrays a queue that is missing or short. Layout: FORMAT.md.
+consume queue and index are flushed. Ours follow at byte 64: the log offset, how many consume-queue entries stand below
+it, which betrays a queue that is missing or short, and how far the index is. Layout: FORMAT.md.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 
+from mq_broker.store.index import IndexPoint
 from mq_broker.store.layout import CHECKPOINT_BYTES, StoreLayout
 from osenv import Disk, replace_file
 from osenv.disk import read_file
 
 _ROCKETMQ = Struct(">qqq")
-_OURS_AT, _OURS = 64, Struct(">qqq")
-_CRC_AT, _CRC = 96, Struct(">I")
+_OURS_AT, _OURS = 64, Struct(">qqqqqq")
+_CRC_AT, _CRC = 112, Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,17 @@ class Checkpoint:
     log_offset: int
     entry_count: int
     newest_store_ms: int
+    index: IndexPoint = field(default_factory=IndexPoint)
 
     def encode(self) -> bytes:
         """The file's 4 KiB."""
         data = bytearray(CHECKPOINT_BYTES)
-        _ROCKETMQ.pack_into(data, 0, self.newest_store_ms, self.newest_store_ms, 0)
-        _OURS.pack_into(data, _OURS_AT, self.log_offset, self.entry_count, self.newest_store_ms)
+        _ROCKETMQ.pack_into(data, 0, self.newest_store_ms, self.newest_store_ms, self.newest_store_ms)
+        index = self.index
+        _OURS.pack_into(
+            data, _OURS_AT, self.log_offset, self.entry_count, self.newest_store_ms,
+            index.file_name, index.next_number, index.log_offset,
+        )  # fmt: skip
         _CRC.pack_into(data, _CRC_AT, zlib.crc32(data[:_CRC_AT]))
         return bytes(data)
 
@@ -41,7 +47,8 @@ class Checkpoint:
         """The inverse; None when the bytes are damaged or not ours, which means a full scan and no loss."""
         if len(data) != CHECKPOINT_BYTES or _CRC.unpack_from(data, _CRC_AT) != (zlib.crc32(data[:_CRC_AT]),):
             return None
-        return cls(*_OURS.unpack_from(data, _OURS_AT))
+        log_offset, entry_count, newest_store_ms, *index = _OURS.unpack_from(data, _OURS_AT)
+        return cls(log_offset, entry_count, newest_store_ms, IndexPoint(*index))
 
 
 def write_checkpoint(disk: Disk, layout: StoreLayout, checkpoint: Checkpoint) -> None:

@@ -20,7 +20,7 @@ class CommitLog:
     """Appends runs of sealed records and reads them back."""
 
     def __init__(self, files: SegmentFiles, file_bytes: int) -> None:
-        self._files = files
+        self.files = files
         self._file_bytes = file_bytes
         self._tail = HotTail()
         self._unclean_to = 0  # a failed write may have left bytes up to here
@@ -39,7 +39,7 @@ class CommitLog:
         """
         if size > self.run_bytes_max:
             raise StoreWriteError(f"{size} bytes do not fit a commit-log file of {self._file_bytes} bytes")
-        room = self._files.room(self.end)
+        room = self.files.room(self.end)
         if size + BLANK_BYTES_MIN > room:
             self._write(encode_blank(room), self.end)
             self.end += room
@@ -55,43 +55,47 @@ class CommitLog:
         """The bytes when they are in memory, else None."""
         return self._tail.read(offset, size)
 
+    def hot_chunk(self, offset: int) -> tuple[bytearray, int] | None:
+        """Whole records in memory with the place of the one at `offset` among them, or None."""
+        return self._tail.chunk(offset)
+
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from disk; may block on it. Raises ValueError outside of the log."""
         if offset < self.begin or offset + size > self.end:
             raise ValueError(f"{size} bytes at {offset} are not in the log, which runs from {self.begin} to {self.end}")
-        return self._files.read(size, offset)
+        return self.files.read(size, offset)
 
     def recovered(self, end: int, *, durable_end: int) -> None:
         """Recovery found the log's true end: what lies beyond becomes zeros.
 
         From `durable_end` on, all of it is durable only after the next sync.
         """
-        self._files.cut(end)
-        self._files.distrust(durable_end)
+        self.files.cut(end)
+        self.files.distrust(durable_end)
         self._tail.clear()
         self.end = end
 
     def prepare(self) -> None:
         """Have the file that takes the next bytes, and the one after it. May block; raises OSError."""
-        self._files.ensure(self.end)
-        if self._files.room(self.end) < self._file_bytes // 2:
-            self._files.ensure(self.end + self._files.room(self.end))
+        self.files.ensure(self.end)
+        if self.files.room(self.end) < self._file_bytes // 2:
+            self.files.ensure(self.end + self.files.room(self.end))
 
     def take_sync(self) -> Callable[[], None]:
         """The call that makes everything below the present `end` durable; see `SegmentFiles.take_sync`."""
-        return self._files.take_sync()
+        return self.files.take_sync()
 
     def close(self) -> None:
         """Give the files back."""
-        self._files.close()
+        self.files.close()
 
     def _write(self, data: bytes | bytearray, offset: int) -> None:
         try:
             if self._unclean_to > offset:
                 # Leftovers of a failed write could look like records behind this one: they go first.
-                self._files.write(bytes(self._unclean_to - offset), offset)
+                self.files.write(bytes(self._unclean_to - offset), offset)
                 self._unclean_to = 0
-            self._files.write(data, offset)
+            self.files.write(data, offset)
         except OSError as error:
             self._unclean_to = max(self._unclean_to, offset + len(data))
             raise StoreWriteError(f"the disk refused {len(data)} bytes: {error}") from error

@@ -1,7 +1,8 @@
 """A consume queue: for each message of one queue, where it stands in the log (MISSION S3).
 
 Invariants: entry k describes the message with queue offset k; entries from `min_offset` to `max_offset` - 1 are there,
-without a gap; their log offsets rise. The queue holds nothing that the log could not tell again.
+without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its offset). The
+queue holds nothing that the log could not tell again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from collections.abc import Callable
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.segment_files import SegmentFiles
+from osenv import DiskFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
+ENTRY_SIZE_MAX = 0x7FFF_FFFF
+PRE_BLANK = CQ_ENTRY.pack(0, ENTRY_SIZE_MAX, 0)  # before the first message that is left, as RocketMQ writes it
 
 
 class ConsumeQueue:
@@ -19,6 +23,7 @@ class ConsumeQueue:
 
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
         self.topic, self.queue_id = topic, queue_id
+        self.topic_field = len(topic).to_bytes(1, "big") + topic.encode()  # as it stands in a record
         self._files = files
         self.min_offset = files.begin // CQ_ENTRY.size
         self.max_offset = self.min_offset
@@ -66,15 +71,12 @@ class ConsumeQueue:
 
         Everything behind is wiped; recovery of the log tells it again.
         """
-        low, high = self.min_offset, self._files.capacity_end // CQ_ENTRY.size
-        while low < high:  # valid entries are a prefix, because they were synced before `log_end` was written down
-            middle = (low + high) // 2
-            log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
-            if size > 0 and log_offset + size <= log_end:
-                low = middle + 1
-            else:
-                high = middle
-        self._cut(low)
+        self._cut(self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end)))
+
+    def trim(self, log_begin: int) -> None:
+        """Messages below `log_begin` have been deleted: the first one that is left becomes `min_offset`."""
+        first = self._first_where(lambda offset, size: size <= 0 or (size < ENTRY_SIZE_MAX and offset >= log_begin))
+        self.min_offset = max(self.min_offset, min(first, self.max_offset))
 
     def wipe(self) -> None:
         """Forget every entry; the log tells them again from the first one."""
@@ -82,10 +84,44 @@ class ConsumeQueue:
         self._cut(0)
 
     def begin_at(self, offset: int) -> None:
-        """The log's first message of this queue is number `offset`: the ones before it have been deleted with it."""
+        """The log's first message of this queue is number `offset`: the ones before it have been deleted with it.
+
+        Raises OSError.
+        """
         if self.max_offset != self.min_offset:
             raise ValueError(f"{self} already has entries")
+        file_begin = self._files.file_begin(offset * CQ_ENTRY.size)
+        self._files.write(PRE_BLANK * (offset - file_begin // CQ_ENTRY.size), file_begin)
         self.min_offset = self.max_offset = self._tail_from = offset
+        self.dirty = True
+
+    def mend(self, offset: int, entries: bytes) -> None:
+        """Put `entries`, which the log has told again, in the place of damaged ones. Raises OSError."""
+        if not self.min_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
+            raise ValueError(f"{self}: no entries from {offset} on to be mended")
+        self._files.write(entries, offset * CQ_ENTRY.size)
+        self.dirty = True
+
+    def has_surplus_file(self) -> bool:
+        """Whether the first file holds only messages that have been deleted. The last file always stays: it keeps the
+        queue's numbers.
+        """
+        end = self._files.first_file_end
+        return end is not None and end <= self.min_offset * CQ_ENTRY.size
+
+    def unlink_first(self) -> None:
+        """See `SegmentFiles.unlink_first`."""
+        self._files.unlink_first()
+
+    def forget_first(self) -> DiskFile:
+        """See `SegmentFiles.forget_first`."""
+        self.dirty = True
+        return self._files.forget_first()
+
+    def distrust(self) -> None:
+        """See `SegmentFiles.distrust`: what another process has left here is not known to be on disk."""
+        self._files.distrust(0)
+        self.dirty = True
 
     def take_sync(self) -> Callable[[], None]:
         """See `SegmentFiles.take_sync`."""
@@ -99,8 +135,24 @@ class ConsumeQueue:
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id})"
 
+    def _first_where(self, wanted: Callable[[int, int], bool]) -> int:
+        """The first entry whose (log offset, size) is wanted; those that are not wanted come before all that are."""
+        low, high = self._files.begin // CQ_ENTRY.size, self._files.capacity_end // CQ_ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
+            if wanted(log_offset, size):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
     def _cut(self, offset: int) -> None:
         self._files.cut(offset * CQ_ENTRY.size)
         self.max_offset = self._tail_from = offset
         self._tail.clear()
         self.dirty = True
+
+
+def _is_below(log_offset: int, size: int, log_end: int) -> bool:
+    return size == ENTRY_SIZE_MAX or log_offset + size <= log_end

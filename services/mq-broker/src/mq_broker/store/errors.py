@@ -3,6 +3,7 @@
 StoreError
 ├── StoreFencedError      the disk has failed; nothing is accepted until the process starts again
 ├── StoreWriteError       this write did not happen; the next one may
+│   └── StoreFullError    writes are refused until there is room again; reads go on
 ├── StoreLockedError      another process has the store
 └── StoreDamagedError     files that contradict each other; an operator has to look
 """
@@ -20,6 +21,10 @@ class StoreFencedError(StoreError):
 
 class StoreWriteError(StoreError):
     """The disk refused a write (full, or failing); nothing of it is visible."""
+
+
+class StoreFullError(StoreWriteError):
+    """The disk is too full, or cannot be cleaned without losing something; the message says which."""
 
 
 class StoreLockedError(StoreError):

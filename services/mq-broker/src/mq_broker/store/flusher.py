@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.errors import StoreFencedError
+from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Clock, Disk
 
 log = logging.getLogger(__name__)
@@ -22,14 +23,22 @@ class Flusher:
     """The one place that syncs the commit log while the broker runs.
 
     With `interval_s` 0 every append is synced as soon as the sync before it has ended, together with everything that
-    was appended in the meantime (group commit). `on_durable` is told each new `durable_end`.
+    was appended in the meantime (group commit). `on_synced` is called with each new end in the thread that synced,
+    `on_durable` afterwards on the event loop.
     """
 
     def __init__(
-        self, disk: Disk, clock: Clock, commit_log: CommitLog, *, interval_s: float, on_durable: Callable[[int], None]
+        self,
+        disk: Disk,
+        clock: Clock,
+        commit_log: CommitLog,
+        *,
+        interval_s: float,
+        on_synced: Callable[[int], None],
+        on_durable: Callable[[int], None],
     ) -> None:
         self._disk, self._clock, self._log, self._interval_s = disk, clock, commit_log, interval_s
-        self._on_durable = on_durable
+        self._on_synced, self._on_durable = on_synced, on_durable
         self._appended = asyncio.Event()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._syncing = asyncio.Lock()
@@ -61,14 +70,24 @@ class Flusher:
 
     async def flush(self) -> None:
         """Sync everything appended so far, on return. After a failure, `failure` says so and nothing was promised."""
+        await uninterrupted(self._flush())
+
+    async def _flush(self) -> None:
         async with self._syncing:
             end = self._log.end
             if self.failure is not None or end == self.durable_end:
                 return
+            sync = self._log.take_sync()
+
+            def sync_to_end() -> None:
+                sync()
+                self._on_synced(end)
+
             try:
-                await self._disk.offload(self._log.take_sync())
+                await self._disk.offload(sync_to_end)
             except OSError as error:
-                self._fail(error)
+                log.critical("sync of the commit log failed, the broker accepts nothing more: %s", error)
+                self.stop(error)
                 return
             self.syncs += 1
             self.durable_end = end
@@ -78,9 +97,10 @@ class Flusher:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _fail(self, error: OSError) -> None:
-        log.critical("sync of the commit log failed, the broker accepts nothing more: %s", error)
+    def stop(self, error: OSError) -> None:
+        """The disk has failed elsewhere: nothing is synced any more, and `run` ends."""
         self.failure = error
+        self._appended.set()
         while self._waiters:
             _, waiter = self._waiters.popleft()
             if not waiter.done():

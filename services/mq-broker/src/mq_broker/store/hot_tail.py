@@ -43,6 +43,13 @@ class HotTail:
         data = bytes(memoryview(self._chunks[index])[at : at + size])
         return data if len(data) == size else None
 
+    def chunk(self, offset: int) -> tuple[bytearray, int] | None:
+        """The chunk that has the byte at `offset`, and where in it; None when it is not here."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < self._first or offset - self._starts[index] >= len(self._chunks[index]):
+            return None
+        return self._chunks[index], offset - self._starts[index]
+
     def clear(self) -> None:
         """Forget everything."""
         self._starts.clear()

@@ -1,9 +1,13 @@
-"""Small state as JSON files under config/, each with its previous version beside it (MISSION S5)."""
+"""Small state as JSON files under config/, each with its previous version beside it (MISSION S5).
+
+Each document carries its own CRC, so that a damaged digit is noticed. Documents without one come from RocketMQ.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +19,33 @@ log = logging.getLogger(__name__)
 LOG_OFFSET = "logOffset"  # every document names the log offset that it covers
 FORMAT_VERSION = "formatVersion"
 FORMAT = 1
+CRC32 = "crc32"  # the last field: eight hexadecimal digits over the whole file, taken while they are zeros
+_CRC_HEAD, _CRC_DIGITS, _CRC_TAIL = f'"{CRC32}": "'.encode(), 8, b'"\n}\n'
 
 
 def encode_document(document: dict[str, Any], log_offset: int) -> bytes:
     """The file's bytes."""
-    return json.dumps({**document, LOG_OFFSET: log_offset, FORMAT_VERSION: FORMAT}, indent=1).encode() + b"\n"
+    fields = {**document, LOG_OFFSET: log_offset, FORMAT_VERSION: FORMAT, CRC32: "0" * _CRC_DIGITS}
+    data = json.dumps(fields, indent=1).encode() + b"\n"
+    digits_at = len(data) - len(_CRC_TAIL) - _CRC_DIGITS
+    return data[:digits_at] + b"%08x" % zlib.crc32(data) + _CRC_TAIL
+
+
+def decode_document(data: bytes) -> dict[str, Any]:
+    """The inverse. Raises ValueError when the bytes are damaged, or of another format version."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - one kind of error for every kind of damage
+    if FORMAT_VERSION not in document and CRC32 not in document:
+        return document  # RocketMQ's
+    digits_at = len(data) - len(_CRC_TAIL) - _CRC_DIGITS
+    head_at = digits_at - len(_CRC_HEAD)
+    zeroed = data[:digits_at] + b"0" * _CRC_DIGITS + _CRC_TAIL
+    if data[head_at:digits_at] != _CRC_HEAD or document.get(CRC32) != f"{zlib.crc32(zeroed):08x}":
+        raise ValueError("the CRC does not match")
+    if document.get(FORMAT_VERSION) != FORMAT:
+        raise ValueError(f"format version {document.get(FORMAT_VERSION)!r}; this broker reads version {FORMAT}")
+    return document
 
 
 def write_document(disk: Disk, path: Path, content: bytes) -> None:
@@ -31,17 +57,13 @@ def write_document(disk: Disk, path: Path, content: bytes) -> None:
 def read_document(disk: Disk, path: Path) -> dict[str, Any] | None:
     """The document, or its previous version when it is missing or damaged, or None when both are.
 
-    A damaged file is reported in the log; it is never taken for an empty one.
+    A damaged file is reported in the log; it is never taken for an empty one. Raises OSError.
     """
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            document = json.loads(read_file(disk, candidate))
+            return decode_document(read_file(disk, candidate))
         except FileNotFoundError:
             continue
         except ValueError as error:
             log.error("%s is damaged: %s", candidate, error)  # noqa: TRY400 - the sentence says it all
-            continue
-        if isinstance(document, dict) and document.get(FORMAT_VERSION, FORMAT) == FORMAT:
-            return document
-        log.error("%s is not a document of format version %d", candidate, FORMAT)
     return None

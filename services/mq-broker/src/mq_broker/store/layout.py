@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.store.index_file import IndexSize
 
 COMMIT_LOG_FILE_BYTES = 1024 * 1024 * 1024
 CONSUME_QUEUE_FILE_ENTRIES = 300_000
@@ -20,6 +21,7 @@ class StoreLayout:
     root: Path
     commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES
     consume_queue_file_entries: int = CONSUME_QUEUE_FILE_ENTRIES
+    index_size: IndexSize = field(default_factory=IndexSize)
 
     @property
     def commit_log(self) -> Path:
@@ -37,6 +39,10 @@ class StoreLayout:
         return self.consume_queue_file_entries * CQ_ENTRY.size
 
     @property
+    def index(self) -> Path:
+        return self.root / "index"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
@@ -47,6 +53,14 @@ class StoreLayout:
     @property
     def checkpoint(self) -> Path:
         return self.root / "checkpoint"
+
+    @property
+    def watermark(self) -> Path:
+        return self.root / "watermark"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.root / "quarantine"
 
     @property
     def lock(self) -> Path:

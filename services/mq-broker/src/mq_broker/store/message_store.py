@@ -7,31 +7,33 @@ flush, and the log's end under async flush.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch, patch_batch
-from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
-from mq_broker.core.tag_filter import TagFilter
+from mq_broker.core.retention import RetentionOptions, WriteGate
 from mq_broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.errors import (
-    StoreDamagedError,
-    StoreFencedError,
-    StoreLockedError,
-    StoreWriteError,
-)
+from mq_broker.store.consume_queues import ConsumeQueues
+from mq_broker.store.errors import StoreFencedError, StoreFullError, StoreLockedError, StoreWriteError
 from mq_broker.store.flusher import Flusher
-from mq_broker.store.layout import CONSUME_QUEUE_AHEAD_BYTES, StoreLayout
-from mq_broker.store.recovery import RecoveryReport, recover
+from mq_broker.store.folders import make_durable_dirs
+from mq_broker.store.index import Index, IndexPoint
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.quarantine import Quarantine
+from mq_broker.store.reader import Reader
+from mq_broker.store.recovery import Recovery, RecoveryReport
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.store.state_files import State, StateFiles
-from mqproto.record import SEGMENT_HEAD, Record, decode_record, pack_ip
-from osenv import Clock, Disk
+from mq_broker.store.uninterrupted import uninterrupted
+from mq_broker.store.watermark import Watermark, read_watermark
+from mqproto.record import Record, pack_ip
+from osenv import Clock, Disk, SyncError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ class StoreOptions:
     flush_interval_ms: int
     store_ip: str
     store_port: int
+    index_enabled: bool = True
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,97 +70,162 @@ class MessageStore:
     """One broker's store. Single writer: every call comes from one event loop."""
 
     def __init__(self, disk: Disk, clock: Clock, options: StoreOptions, states: Mapping[str, State]) -> None:
-        self._disk, self._options, self._layout = disk, options, options.layout
+        self._disk, self._clock, self.options = disk, clock, options
+        layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
-        disk.make_dirs(self._layout.config)
+        self._sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        make_durable_dirs(disk, layout.config)
         try:
-            self._lock = disk.lock(self._layout.lock)
+            self._lock = disk.lock(layout.lock)
         except BlockingIOError as error:
-            raise StoreLockedError(f"another process has the store in {self._layout.root}") from error
-        self._files = SegmentFiles(disk, self._layout.commit_log, self._layout.commit_log_file_bytes)
-        self._log = CommitLog(self._files, self._layout.commit_log_file_bytes)
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+            raise StoreLockedError(f"another process has the store in {layout.root}") from error
+        self.log = CommitLog(
+            SegmentFiles(disk, layout.root, layout.commit_log, layout.commit_log_file_bytes),
+            layout.commit_log_file_bytes,
+        )
+        self.queues = ConsumeQueues(disk, layout)
+        self.index = Index(disk, clock, layout.index, layout.index_size, self.log)
+        self.quarantine = Quarantine(disk, layout.quarantine)
+        self.gate = WriteGate(options.retention)
+        self.states = StateFiles(disk, layout.config, states, lambda: self.log.end)
+        self.flusher = Flusher(
+            disk,
+            clock,
+            self.log,
+            interval_s=0 if self._sync_flush else options.flush_interval_ms / 1000,
+            on_synced=self._synced,
+            on_durable=self._durable,
+        )
+        self.reader = Reader(disk, self.log, self.quarantine, lambda: self.readable_end, self._fence)
+        self._watermark: Watermark | None = None
         self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
         self._listeners: list[Callable[[str, int], None]] = []
         self._newest_store_ms = 0
         self._fencing: OSError | None = None
+        self._checkpointing = asyncio.Lock()
         self._checkpointed: Checkpoint | None = None
-        self._sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.states = StateFiles(disk, self._layout.config, states, lambda: self._log.end)
         self.messages_put = 0
-        interval_s = 0 if self._sync_flush else options.flush_interval_ms / 1000
-        self.flusher = Flusher(disk, clock, self._log, interval_s=interval_s, on_durable=self._durable)
 
     # ------------------------------------------------------------------------------------------------ life
 
     def open(self, on_record: Callable[[Record], None]) -> RecoveryReport:
-        """Load the states, recover, and mark the store as in use; may block for long. Raises StoreDamagedError."""
-        existing = bool(self._files.capacity_end)
+        """Load the states, recover, and mark the store as in use; may block for long.
+
+        Raises StoreDamagedError, OSError.
+        """
+        existing = bool(self.log.files.capacity_end)
+        clean = not self._disk.exists(self.layout.abort)
         missing = self.states.load()
         if existing and missing:
             log.error("no readable version of %s: the log is read again for what it can tell", ", ".join(missing))
-        for topic in self._disk.list_dir(self._layout.consume_queues):
-            for queue_id in self._disk.list_dir(self._layout.consume_queues / topic):
-                self._open_queue(topic, int(queue_id))
-        checkpoint = read_checkpoint(self._disk, self._layout)
-        report = recover(
-            self._log,
-            self._files,
-            self._queues,
-            self._open_queue,
+        self.queues.open_all()
+        checkpoint, watermark = read_checkpoint(self._disk, self.layout), read_watermark(self._disk, self.layout)
+        recovery = Recovery(self.log, self.log.files, self.queues, self.quarantine, self._forget_checkpoint, on_record)
+        report = recovery.run(
             checkpoint,
+            watermark=watermark if existing else 0,
             rebuild=existing and bool(missing),
-            on_record=on_record,
+            clean=clean,
         )
         self._newest_store_ms = report.newest_store_ms
-        self._log.prepare()
+        if self.options.index_enabled:
+            self.index.open(checkpoint.index if checkpoint else None, clean=clean)
+        self._watermark = Watermark(self._disk, self.layout, watermark)
+        self.log.prepare()
         self._mark_in_use()
         return report
 
+    def _forget_checkpoint(self) -> None:
+        if self._disk.exists(self.layout.checkpoint):
+            self._disk.unlink(self.layout.checkpoint)
+            self._disk.sync_dir(self.layout.root)
+
     def _mark_in_use(self) -> None:
-        self._disk.open(self._layout.abort, create=True).close()
-        self._disk.sync_dir(self._layout.root)
+        self._disk.open(self.layout.abort, create=True).close()
+        self._disk.sync_dir(self.layout.root)
 
     async def run(self) -> None:
-        """Flush for ever; returns when the disk has failed."""
-        await self.flusher.run()
+        """Flush and index for ever; returns when the disk has failed."""
+        following = asyncio.create_task(self._follow(), name="index")
+        try:
+            await self.flusher.run()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        if self.options.index_enabled:
+            await self.index.run()
 
     async def checkpoint(self) -> None:
-        """Make log, consume queues and states durable, and write down that they are."""
-        # Taken together, at one moment: what the states say must never be ahead of the log that survives.
-        checkpoint = Checkpoint(self._log.end, self.messages_stored, self._newest_store_ms)
-        snapshots = self.states.snapshot()
-        if checkpoint == self._checkpointed and not snapshots:
-            return
-        syncs = [queue.take_sync() for queue in self._queues.values() if queue.dirty]
-        await self.flusher.flush()
-        if self.failure is not None:
-            return
+        """Make log, consume queues, index and states durable, and write down that they are.
+
+        A disk that refuses something now may take it at the next checkpoint; a sync that fails is the end.
+        """
+        await uninterrupted(self._checkpoint())
+
+    async def _checkpoint(self) -> None:
+        async with self._checkpointing:
+            # Taken together, at one moment: what the states say must never be ahead of the log that survives.
+            index = self.index.point if self.options.index_enabled else IndexPoint()
+            checkpoint = Checkpoint(self.log.end, self.messages_stored, self._newest_store_ms, index)
+            snapshots = self.states.snapshot()
+            syncs = [queue.take_sync() for queue in self.queues if queue.dirty]
+            if checkpoint == self._checkpointed and not snapshots and not syncs:
+                return
+            save_index = self.index.take_save()
+            await self.flusher.flush()
+            if self.failure is not None:
+                return
+            try:
+                for sync in syncs:
+                    await self._disk.offload(sync)
+                await self._disk.offload(save_index)
+                await self.states.write(snapshots)
+                await self._disk.offload(write_checkpoint, self._disk, self.layout, checkpoint)
+                self._checkpointed = checkpoint
+                await self._disk.offload(self.log.prepare)
+            except SyncError as error:
+                self._fence(error)
+            except OSError as error:
+                log.error("the checkpoint is not complete: %s; the next one tries again", error)  # noqa: TRY400
+
+    async def persist(self, name: str) -> None:
+        """Have what the state `name` says now on disk, on return; a disk that refuses is asked again at a checkpoint.
+
+        Raises OSError when it is not on disk.
+        """
         try:
-            for sync in syncs:
-                await self._disk.offload(sync)
-            await self.states.write(snapshots)
-            await self._disk.offload(write_checkpoint, self._disk, self._layout, checkpoint)
-            await self._disk.offload(self._log.prepare)
-        except OSError as error:
+            await uninterrupted(self.states.persist(name))
+        except SyncError as error:
             self._fence(error)
-            return
-        self._checkpointed = checkpoint
+            raise
 
     async def close(self) -> None:
         """Leave the store so that the next start finds everything at its place: without failure, a clean stop."""
         await self.checkpoint()
-        if self.failure is None:
-            self._disk.unlink(self._layout.abort)
-            self._disk.sync_dir(self._layout.root)
-        self.release()
+        try:
+            if self.failure is None and self._checkpointed is not None and self.checkpointed_end == self.log.end:
+                self._disk.unlink(self.layout.abort)
+                self._disk.sync_dir(self.layout.root)
+        except OSError as error:
+            log.error("the store is closed, but not marked so: %s", error)  # noqa: TRY400
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Give files and lock back as they are."""
-        for queue in self._queues.values():
-            queue.close()
-        self._log.close()
+        self.queues.close()
+        self.index.close()
+        self.log.close()
+        if self._watermark is not None:
+            self._watermark.close()
         self._lock.release()
+
+    @property
+    def checkpointed_end(self) -> int:
+        """The log offset of the last checkpoint of this run; 0 before the first one."""
+        return self._checkpointed.log_offset if self._checkpointed else 0
 
     @property
     def failure(self) -> OSError | None:
@@ -166,19 +235,27 @@ class MessageStore:
     def _fence(self, error: OSError) -> None:
         log.critical("the disk has failed, the broker accepts nothing more: %s", error)
         self._fencing = error
+        self.flusher.stop(error)
+
+    def _synced(self, end: int) -> None:
+        if self._watermark is not None:
+            self._watermark.write(end)
 
     # ------------------------------------------------------------------------------------------------- put
 
-    def put(self, batches: Sequence[Batch], store_ms: int) -> list[PutResult]:
+    def put(self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> list[PutResult]:
         """Append all of `batches` with one write; to be acknowledged after `wait_stored`.
 
-        Raises StoreWriteError, and StoreFencedError when the disk has failed; none of them is there then.
+        Raises StoreWriteError, StoreFullError while the disk is too full (`inward` writes, which the store needs to
+        become emptier, are taken even then), and StoreFencedError when it has failed; none of them is there then.
         """
         if self.failure is not None:
             raise StoreFencedError(f"the disk has failed: {self.failure}")
+        if not inward and (refusal := self.gate.refusal) is not None:
+            raise StoreFullError(refusal)
         size = sum(len(batch.buffer) for batch in batches)
         queues = [self._queue_for(batch) for batch in batches]
-        at = self._log.place(size)
+        at = self.log.place(size)
         results, entries = [], []
         next_offset: dict[tuple[str, int], int] = {}
         for batch, queue in zip(batches, queues, strict=True):
@@ -191,16 +268,17 @@ class MessageStore:
                     log_offset=at,
                     store_ms=store_ms,
                     store_ip=self._store_ip,
-                    store_port=self._options.store_port,
+                    store_port=self.options.store_port,
                 )
             )
             results.append(PutResult(base, at))
             next_offset[key] = base + batch.count
             at += len(batch.buffer)
-        self._log.append(batches[0].buffer if len(batches) == 1 else bytearray().join([b.buffer for b in batches]))
+        self.log.append(batches[0].buffer if len(batches) == 1 else bytearray().join([b.buffer for b in batches]))
         self._newest_store_ms = max(self._newest_store_ms, store_ms)
         self._dispatch(batches, queues, entries)
         self.flusher.appended()
+        self.index.appended()
         return results
 
     async def wait_stored(self, end: int) -> None:
@@ -212,7 +290,7 @@ class MessageStore:
 
     def _queue_for(self, batch: Batch) -> ConsumeQueue:
         try:
-            queue = self._queues.get((batch.topic, batch.queue_id)) or self._open_queue(batch.topic, batch.queue_id)
+            queue = self.queues.get_or_open(batch.topic, batch.queue_id)
             queue.reserve(batch.count)
         except OSError as error:
             raise StoreWriteError(f"the disk has no room for the consume queue of {batch.topic}: {error}") from error
@@ -226,112 +304,49 @@ class MessageStore:
                 self._fence(error)
                 raise StoreFencedError(f"the disk has failed: {error}") from error
             self.messages_put += batch.count
-            self._unreadable.append((self._log.end, (batch.topic, batch.queue_id)))
+            self._unreadable.append((self.log.end, (batch.topic, batch.queue_id)))
         if not self._sync_flush:
-            self._durable(self._log.end)
+            self._durable(self.log.end)
 
     # ------------------------------------------------------------------------------------------------ read
 
     @property
     def log_begin(self) -> int:
         """Offset of the log's first byte."""
-        return self._log.begin
+        return self.log.begin
 
     @property
     def log_end(self) -> int:
         """Offset behind the log's last record."""
-        return self._log.end
+        return self.log.end
 
     @property
     def readable_end(self) -> int:
         """The confirm offset: consumers see what lies below it."""
-        return self.flusher.durable_end if self._sync_flush else self._log.end
+        return self.flusher.durable_end if self._sync_flush else self.log.end
 
     @property
     def run_bytes_max(self) -> int:
         """How many bytes one `put` can take."""
-        return self._log.run_bytes_max
+        return self.log.run_bytes_max
 
     @property
     def messages_stored(self) -> int:
         """Entries of all consume queues that were ever written."""
-        return sum(queue.max_offset for queue in self._queues.values())
+        return self.queues.entry_count
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The consume queue, when anything was ever stored in it."""
-        return self._queues.get((topic, queue_id))
+        return self.queues.get(topic, queue_id)
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first offset, offset behind the last one); zeros for a queue that holds nothing yet."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queues.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
 
     def on_readable(self, listener: Callable[[str, int], None]) -> None:
         """Have `listener` told of each queue in which something new can be read."""
         self._listeners.append(listener)
-
-    def select_hot(
-        self, queue: ConsumeQueue, offset: int, tags: TagFilter, *, max_messages: int, max_bytes: int
-    ) -> tuple[Selection, bytes] | None:
-        """The records wanted from `offset` on when all of it is in memory, else None (then `select_cold`)."""
-        entries = queue.read_hot(offset, self._scan_count(tags, max_messages))
-        if entries is None:
-            return None
-        chosen = self._select(entries, tags, max_messages, max_bytes)
-        parts = []
-        for log_offset, size in chosen.ranges:
-            part = self._log.read_hot(log_offset, size)
-            if part is None:
-                return None
-            parts.append(part)
-        return chosen, parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def select_cold(
-        self, queue: ConsumeQueue, offset: int, tags: TagFilter, *, max_messages: int, max_bytes: int
-    ) -> tuple[Selection, bytes]:
-        """The same from disk, away from the event loop. Raises OSError."""
-
-        def read() -> tuple[Selection, bytes]:
-            entries = queue.read(offset, self._scan_count(tags, max_messages))
-            chosen = self._select(entries, tags, max_messages, max_bytes)
-            return chosen, b"".join([self._log.read(at, size) for at, size in chosen.ranges])
-
-        return await self._disk.offload(read)
-
-    async def read_entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
-        """Consume-queue entries from disk, away from the event loop. Raises OSError."""
-        return await self._disk.offload(queue.read, offset, count)
-
-    async def read_records(self, places: Sequence[tuple[int, int]]) -> list[Record]:
-        """The records at these (offset, size), with one visit to the disk at most. Raises RecordError, OSError."""
-        parts = [self._log.read_hot(at, size) for at, size in places]
-        if None in parts:
-            parts = await self._disk.offload(lambda: [self._log.read(at, size) for at, size in places])
-        return [decode_record(part) for part in parts if part is not None]
-
-    async def read_record(self, log_offset: int) -> Record:
-        """The record at this place. Raises ValueError (RecordError) when there is none."""
-        if not self._log.begin <= log_offset <= self._log.end - SEGMENT_HEAD.size:
-            raise ValueError(f"offset {log_offset} is not in the log, which ends at {self._log.end}")
-        head = self._log.read_hot(log_offset, SEGMENT_HEAD.size)
-        if head is None:
-            head = await self._disk.offload(self._log.read, log_offset, SEGMENT_HEAD.size)
-        size = SEGMENT_HEAD.unpack(head)[0]
-        if not 0 < size <= self._log.end - log_offset:
-            raise ValueError(f"no record begins at offset {log_offset}")
-        data = self._log.read_hot(log_offset, size)
-        if data is None:
-            data = await self._disk.offload(self._log.read, log_offset, size)
-        record = decode_record(data)
-        if record.log_offset != log_offset:
-            raise ValueError(f"no record begins at offset {log_offset}")
-        return record
-
-    def _scan_count(self, tags: TagFilter, max_messages: int) -> int:
-        return max_messages if tags.codes is None else SCAN_ENTRIES_MAX
-
-    def _select(self, entries: bytes, tags: TagFilter, max_messages: int, max_bytes: int) -> Selection:
-        return select(entries, tags, max_messages=max_messages, max_bytes=max_bytes, readable_end=self.readable_end)
 
     def _durable(self, end: int) -> None:
         """Tell the listeners what has become readable."""
@@ -341,16 +356,3 @@ class MessageStore:
         for topic, queue_id in ready:
             for listener in self._listeners:
                 listener(topic, queue_id)
-
-    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        try:
-            files = SegmentFiles(
-                self._disk,
-                self._layout.consume_queue(topic, queue_id),
-                self._layout.consume_queue_file_bytes,
-                ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
-            )
-        except ValueError as error:
-            raise StoreDamagedError(str(error)) from error
-        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
-        return queue

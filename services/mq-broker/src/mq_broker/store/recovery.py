@@ -1,41 +1,37 @@
 """From the files of a stopped broker to a store that can go on (MISSION S6-S8).
 
 The log decides. Below the checkpoint, log and consume queues were durable together; from there on the log is read
-again, record by record, up to the first one that is not whole, and everything that hangs on it is told anew.
+again, record by record, and everything that hangs on it is told anew. What is broken below the durable watermark is put
+into quarantine and passed over; at the first bytes above it that are no whole record the log ends.
 
-Invariants: no record that was durable is cut; what is cut is gone from the log and from every consume queue; running
-recovery again, or crashing in it and running it again, gives the same result.
+Invariants: no record that was durable is cut; what is cut is gone from the log and from every consume queue, and never
+comes back; running recovery again, or crashing in it and running it again, gives the same result.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.rewrite import entry_tags_code
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
+from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreDamagedError
+from mq_broker.store.log_scan import Blank, Damage, explain, resynchronise, scan_whole
+from mq_broker.store.quarantine import Quarantine
+from mq_broker.store.reader import filler
 from mq_broker.store.segment_files import SegmentFiles
 from mqproto.properties import PropertiesError
-from mqproto.record import (
-    BLANK_MAGIC,
-    MESSAGE_MAGIC,
-    RECORD_BYTES_MAX,
-    RECORD_BYTES_MIN,
-    SEGMENT_HEAD,
-    Record,
-    RecordError,
-    decode_record,
-    is_sealed,
-)
+from mqproto.record import Record
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 4 * 1024 * 1024
+TAIL_LOOK_BYTES = 64 * 1024 * 1024  # how far behind a torn record others are looked for, to be kept aside
+FLUSH_ENTRIES = 65_536  # consume-queue entries gathered in memory before they are written
 
 
 @dataclass(slots=True)
@@ -47,129 +43,152 @@ class RecoveryReport:
     records: int = 0
     newest_store_ms: int = 0
     rebuilt: bool = False
+    damaged_stretches: int = 0
 
 
-def recover(
-    commit_log: CommitLog,
-    files: SegmentFiles,
-    queues: dict[tuple[str, int], ConsumeQueue],
-    open_queue: Callable[[str, int], ConsumeQueue],
-    checkpoint: Checkpoint | None,
-    *,
-    rebuild: bool,
-    on_record: Callable[[Record], None],
-) -> RecoveryReport:
-    """Find the log's end, cut what is torn, and bring the consume queues up to it.
+@dataclass
+class Recovery:
+    """One run over the files of a store. `on_record` sees every record that is read again, in order."""
 
-    `on_record` sees every record that is read again, in order. With `rebuild` everything is read, from the first file.
-    Raises StoreDamagedError when a record is broken that had been durable.
-    """
-    durable = checkpoint.log_offset if checkpoint else 0
-    report = RecoveryReport(newest_store_ms=checkpoint.newest_store_ms if checkpoint else 0)
-    if not rebuild and checkpoint is not None and _queues_agree(queues, checkpoint, commit_log, files):
-        report.scanned_from = max(checkpoint.log_offset, files.begin)
-    else:
-        report.rebuilt, report.scanned_from = True, files.begin
-        for queue in queues.values():
-            queue.wipe()
-    fresh: dict[tuple[str, int], list[bytes]] = {}
-    report.log_end = report.scanned_from
-    for record, end in scan(files, report.scanned_from):
-        if record is not None:
-            _dispatch(record, queues, open_queue, fresh)
-            on_record(record)
-            report.records += 1
-            report.newest_store_ms = max(report.newest_store_ms, record.store_timestamp_ms)
-        report.log_end = end
-    if report.log_end < durable:
-        raise StoreDamagedError(
-            f"the commit log is broken at offset {report.log_end}, but was durable up to {durable}; "
-            "the log has not been touched; restore the file that holds this offset"
-        )
-    for key, entries in fresh.items():
-        queues[key].append(b"".join(entries))
-    commit_log.recovered(report.log_end, durable_end=durable)
-    return report
+    commit_log: CommitLog
+    files: SegmentFiles
+    queues: ConsumeQueues
+    quarantine: Quarantine
+    forget_checkpoint: Callable[[], None]  # durably: a crash while the queues are rebuilt must not find it
+    on_record: Callable[[Record], None]
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+    _fresh: dict[ConsumeQueue, list[bytes]] = field(default_factory=dict)
+    _fresh_count: int = 0
+    _damages: list[Damage] = field(default_factory=list)
 
+    def run(
+        self, checkpoint: Checkpoint | None, *, watermark: int | None, rebuild: bool, clean: bool
+    ) -> RecoveryReport:
+        """Find the log's end, cut what is torn, and bring the consume queues up to it.
 
-def scan(files: SegmentFiles, start: int) -> Iterator[tuple[Record | None, int]]:
-    """Each whole record from `start` on with the offset behind it; a blank at a file's end counts as (None, offset).
+        With `rebuild` everything is read, from the first file. Without a watermark nobody knows what was durable: then
+        nothing is cut that has a whole record behind it. Raises StoreDamagedError when whole files are missing, or when
+        the log contradicts itself; OSError.
+        """
+        durable = max(checkpoint.log_offset if checkpoint else 0, watermark or 0)
+        self._drop_strays(durable, keep_all=watermark is None)
+        if durable > self.files.capacity_end:
+            raise StoreDamagedError(
+                f"the commit log was durable up to offset {durable}, but its files end at {self.files.capacity_end}: "
+                "the last ones are missing; put them back"
+            )
+        report = self.report
+        report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
+        if not rebuild and checkpoint is not None and self._queues_agree(checkpoint):
+            report.scanned_from = max(checkpoint.log_offset, self.files.begin)
+        else:
+            report.rebuilt, report.scanned_from = True, self.files.begin
+            self.forget_checkpoint()
+            self.queues.wipe()
+        report.log_end = self._scan(report.scanned_from, durable, keep_all=watermark is None)
+        self._write_fresh()
+        for queue in self.queues:
+            queue.trim(self.files.begin)
+        if not clean:
+            self._keep_tail(report.log_end)
+        report.damaged_stretches = len(self._damages)
+        self.commit_log.recovered(report.log_end, durable_end=durable)
+        return report
 
-    Ends at the first bytes that are neither.
-    """
-    at = start
-    while at < files.capacity_end:
-        block = files.read(min(READ_BYTES, files.room(at)), at)
-        used = 0
-        while (step := _step(block, used, at + used, files.room(at + used))) is not None:
-            record, size = step
-            used += size
-            yield record, at + used
-            if record is None:
-                break
-        if used == 0:
-            if len(block) == files.room(at) or len(block) < READ_BYTES:
-                return
-            size = SEGMENT_HEAD.unpack_from(block, 0)[0]
-            if not READ_BYTES < size <= min(RECORD_BYTES_MAX, files.room(at)):
-                return
-            whole = _step(files.read(size, at), 0, at, files.room(at))  # one record larger than a block
-            if whole is None:
-                return
-            used = whole[1]
-            yield whole[0], at + used
-        at += used
+    def _drop_strays(self, durable: int, *, keep_all: bool) -> None:
+        """Log files whose name reached the disk when the name of one before them did not; nothing in them was durable.
 
+        Raises StoreDamagedError when there had been something durable where a file is missing.
+        """
+        files = self.files
+        if durable == 0 and files.begin > 0 and not keep_all:
+            log.warning("the first file of the log was lost before anything was durable: it begins anew")
+            files.drop(files.starts + files.stray)
+            self.commit_log.begin = 0
+        if not files.stray:
+            return
+        if keep_all or durable > files.capacity_end:
+            raise StoreDamagedError(
+                f"the commit log has no file {files.capacity_end:020d}, but later ones, and was durable up to "
+                f"{durable}; put the missing file back"
+            )
+        log.warning("log files from %020d on were lost before they were durable", files.capacity_end)
+        files.drop(files.stray)
 
-def _step(block: bytes, at: int, log_offset: int, room: int) -> tuple[Record | None, int] | None:
-    """The record or blank at `at` of the block with its size, or None when there is none, or not all of it."""
-    if len(block) - at < SEGMENT_HEAD.size:
-        return None
-    size, magic = SEGMENT_HEAD.unpack_from(block, at)
-    if magic == BLANK_MAGIC and size == room:
-        return None, room
-    if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= len(block) - at or not is_sealed(block, at, size):
-        return None
-    try:
-        record = decode_record(block, at)
-    except RecordError:
-        return None
-    return (record, size) if record.log_offset == log_offset else None
+    def _scan(self, start: int, durable: int, *, keep_all: bool) -> int:
+        """Tell the queues of everything from `start` on; returns where the log ends."""
+        at = start
+        while True:
+            for found in scan_whole(self.files, at, self.files.capacity_end):
+                if not isinstance(found, Blank):
+                    self._dispatch(found)
+                at = found.log_offset + found.size
+            limit = self.files.capacity_end if keep_all else durable
+            go_on = resynchronise(self.files, at, limit) if at < limit else None
+            if go_on is None and at >= durable:
+                return at
+            go_on = min(go_on or durable, limit)
+            damage = Damage(at, go_on - at, explain(self.files, at))
+            self.quarantine.put_aside(self.files, damage)
+            self._damages.append(damage)
+            at = go_on
 
+    def _keep_tail(self, end: int) -> None:
+        """Records behind the torn one were never durable and go with it; a copy stays for whoever wants to look."""
+        limit = min(end + TAIL_LOOK_BYTES, self.files.capacity_end)
+        first = resynchronise(self.files, end, limit) if end < limit else None
+        last = end
+        while first is not None and first < limit:
+            for found in scan_whole(self.files, first, limit):
+                if isinstance(found, Record):
+                    last = found.log_offset + found.size
+                first = found.log_offset + found.size
+            first = resynchronise(self.files, first, limit) if first < limit else None
+        if last > end:
+            self.quarantine.keep_tail(self.files, Damage(end, last - end, explain(self.files, end)))
 
-def _queues_agree(
-    queues: dict[tuple[str, int], ConsumeQueue], checkpoint: Checkpoint, commit_log: CommitLog, files: SegmentFiles
-) -> bool:
-    """Whether the consume queues hold all that the checkpoint says they do; brings each to its end on the way."""
-    if not commit_log.begin <= checkpoint.log_offset <= files.capacity_end:
-        log.error("the checkpoint speaks of offset %d, which the log does not have", checkpoint.log_offset)
-        return False
-    for queue in queues.values():
-        queue.recover(checkpoint.log_offset)
-    found = sum(queue.max_offset for queue in queues.values())
-    if found != checkpoint.entry_count:
-        log.error("consume queues hold %d entries, not %d: rebuilding them", found, checkpoint.entry_count)
-    return found == checkpoint.entry_count
+    def _queues_agree(self, checkpoint: Checkpoint) -> bool:
+        """Whether the consume queues hold all that the checkpoint says; brings each to its end on the way."""
+        if not self.files.begin <= checkpoint.log_offset <= self.files.capacity_end:
+            log.error("the checkpoint speaks of offset %d, which the log does not have", checkpoint.log_offset)
+            return False
+        for queue in self.queues:
+            queue.recover(checkpoint.log_offset)
+        found = self.queues.entry_count
+        if found != checkpoint.entry_count:
+            log.error("consume queues hold %d entries, not %d: rebuilding them", found, checkpoint.entry_count)
+        return found == checkpoint.entry_count
 
+    def _dispatch(self, record: Record) -> None:
+        queue = self.queues.get_or_open(record.topic, record.queue_id)
+        entries = self._fresh.setdefault(queue, [])
+        if not entries and queue.max_offset == queue.min_offset == 0 and record.queue_offset > 0:
+            # The ones before have been deleted with the beginning of the log, or damaged.
+            queue.begin_at(record.queue_offset)
+        expected = queue.max_offset + len(entries)
+        if record.queue_offset > expected and self._damages:
+            # The ones in between were in the damaged stretch before this record: their entries say so.
+            entries.extend([filler(self._damages[-1])] * (record.queue_offset - expected))
+        elif record.queue_offset != expected:
+            raise StoreDamagedError(
+                f"the record at log offset {record.log_offset} is number {record.queue_offset} of queue "
+                f"{record.queue_id} of {record.topic}, where number {expected} was expected"
+            )
+        try:
+            code = entry_tags_code(record)
+        except (PropertiesError, ValueError) as error:
+            raise StoreDamagedError(f"the record at log offset {record.log_offset}: {error}") from error
+        entries.append(CQ_ENTRY.pack(record.log_offset, record.size, code))
+        self.on_record(record)
+        self.report.records += 1
+        self.report.newest_store_ms = max(self.report.newest_store_ms, record.store_timestamp_ms)
+        self._fresh_count += 1
+        if self._fresh_count >= FLUSH_ENTRIES:
+            self._write_fresh()
 
-def _dispatch(
-    record: Record,
-    queues: dict[tuple[str, int], ConsumeQueue],
-    open_queue: Callable[[str, int], ConsumeQueue],
-    fresh: dict[tuple[str, int], list[bytes]],
-) -> None:
-    key = (record.topic, record.queue_id)
-    queue = queues.get(key) or open_queue(*key)
-    entries = fresh.setdefault(key, [])
-    if not entries and queue.max_offset == queue.min_offset == 0 and record.queue_offset > 0:
-        queue.begin_at(record.queue_offset)  # the log's beginning has been deleted
-    if record.queue_offset != queue.max_offset + len(entries):
-        raise StoreDamagedError(
-            f"the record at log offset {record.log_offset} is number {record.queue_offset} of queue {record.queue_id} "
-            f"of {record.topic}, where number {queue.max_offset + len(entries)} was expected"
-        )
-    try:
-        code = entry_tags_code(record)
-    except (PropertiesError, ValueError) as error:
-        raise StoreDamagedError(f"the record at log offset {record.log_offset}: {error}") from error
-    entries.append(CQ_ENTRY.pack(record.log_offset, record.size, code))
+    def _write_fresh(self) -> None:
+        for queue, entries in self._fresh.items():
+            queue.append(b"".join(entries))
+            queue.distrust()
+        self._fresh.clear()
+        self._fresh_count = 0

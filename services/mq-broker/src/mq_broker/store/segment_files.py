@@ -15,26 +15,52 @@ NAME_DIGITS = 20
 
 
 class SegmentFiles:
-    """Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time."""
+    """Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time.
 
-    def __init__(self, disk: Disk, folder: Path, file_bytes: int, *, ahead_bytes: int | None = None) -> None:
+    Changes happen on one thread, in the order in which they are called; reads may come from any thread. `root` is a
+    folder above that is durable.
+    """
+
+    def __init__(
+        self, disk: Disk, root: Path, folder: Path, file_bytes: int, *, ahead_bytes: int | None = None
+    ) -> None:
         self._disk, self._folder, self._file_bytes, self._ahead_bytes = disk, folder, file_bytes, ahead_bytes
+        self._parents = [parent for parent in folder.parents if parent == root or root in parent.parents]
         self._files: dict[int, DiskFile] = {}
         self._allocated_to = 0
         self._dirty: set[int] = set()
         self._names_dirty = False
+        self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
+        self._folder_known = False
         for name in disk.list_dir(folder):
             if name.isdigit() and len(name) == NAME_DIGITS:
                 self._files[int(name)] = disk.open(folder / name)
         self._starts = sorted(self._files)
-        for before, after in zip(self._starts, self._starts[1:], strict=False):
-            if after - before != file_bytes:
-                raise ValueError(
-                    f"{folder}: the file after {before:020d} is {after:020d}; files have {file_bytes} bytes"
-                )
+        self.stray: list[int] = []  # files behind a gap: they do not belong to the run
+        for index in range(1, len(self._starts)):
+            if self._starts[index] != self._starts[index - 1] + file_bytes:
+                self.stray, self._starts = self._starts[index:], self._starts[:index]
+                break
         for start in self._starts:
+            if start % file_bytes:
+                raise ValueError(f"{folder}: the name {start:020d} is no multiple of {file_bytes}, the files' length")
             if self._files[start].size() != file_bytes:  # a crash came between creating the file and its length
                 self._give_length(self._files[start])
+
+    def drop(self, starts: list[int]) -> None:
+        """Remove these files, strays or others: a power cut has left them without the ones before. Raises OSError."""
+        for start in starts[:]:
+            self._files.pop(start).close()
+            self._disk.unlink(self._path(start))
+            self._dirty.discard(start)
+            self._names_dirty = True
+        self._starts = [start for start in self._starts if start in self._files]
+        self.stray = [start for start in self.stray if start in self._files]
+
+    @property
+    def starts(self) -> list[int]:
+        """Offsets of the files of the run."""
+        return self._starts[:]
 
     @property
     def begin(self) -> int:
@@ -50,13 +76,20 @@ class SegmentFiles:
         """Bytes from `offset` to the end of its file."""
         return self._file_bytes - offset % self._file_bytes
 
+    def file_begin(self, offset: int) -> int:
+        """Offset of the first byte of the file that holds `offset`."""
+        return offset - offset % self._file_bytes
+
     def ensure(self, offset: int) -> None:
         """Have the file that contains `offset`, which is the one behind the last at the most. Raises OSError."""
         start = offset - offset % self._file_bytes
         if start in self._files:
             return
-        self._disk.make_dirs(self._folder)
-        path = self._folder / f"{start:0{NAME_DIGITS}d}"
+        if not self._folder_known:
+            self._disk.make_dirs(self._folder)
+            self._folders_dirty = self._parents
+            self._folder_known = True
+        path = self._path(start)
         file = self._disk.open(path, create=True)
         try:
             self._give_length(file)
@@ -101,7 +134,7 @@ class SegmentFiles:
             self._files.pop(start).close()
             self._starts.remove(start)
             self._dirty.discard(start)
-            self._disk.unlink(self._folder / f"{start:0{NAME_DIGITS}d}")
+            self._disk.unlink(self._path(start))
             self._names_dirty = True
         if self._starts and end < self.capacity_end:
             start = self._starts[-1]
@@ -111,26 +144,42 @@ class SegmentFiles:
             self._dirty.add(start)
         self._allocated_to = end
 
+    @property
+    def first_file_end(self) -> int | None:
+        """Offset behind the first file when it is not the only one, else None."""
+        return self._starts[1] if len(self._starts) > 1 else None
+
+    def unlink_first(self) -> None:
+        """Remove the first file's name; what is open can still be read. May run in a thread. Raises OSError."""
+        self._disk.unlink(self._path(self._starts[0]))
+
+    def forget_first(self) -> DiskFile:
+        """The second file becomes the first; returns the one before it, to be closed when nobody reads it any more."""
+        start = self._starts.pop(0)
+        self._dirty.discard(start)
+        self._names_dirty = True
+        return self._files.pop(start)
+
     def distrust(self, begin: int) -> None:
         """What stands from `begin` on came from a process that died: it is on disk only after the next sync."""
         self._dirty.update(start for start in self._starts if start + self._file_bytes > begin)
-        self._names_dirty = True
+        self._names_dirty, self._folders_dirty = True, self._parents
 
     def take_sync(self) -> Callable[[], None]:
         """The call that makes everything written so far durable, names included; it may run in a thread.
 
-        What is written after this moment stays dirty for the next one. The call raises OSError, after which everything
-        it should have synced is in doubt for ever (RELIABILITY.md: never a second try).
+        What is written after this moment stays dirty for the next one. The call raises SyncError, after which
+        everything it should have synced is in doubt for ever (RELIABILITY.md: never a second try).
         """
         files = [self._files[start] for start in sorted(self._dirty)]
-        folder = self._folder if self._names_dirty else None
+        folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
         self._dirty.clear()
-        self._names_dirty = False
+        self._names_dirty, self._folders_dirty = False, []
 
         def sync() -> None:
             for file in files:
                 file.sync_data()
-            if folder is not None:
+            for folder in folders:
                 self._disk.sync_dir(folder)
 
         return sync
@@ -156,6 +205,9 @@ class SegmentFiles:
                 self._files[start].allocate(first - start, last - first)
                 self._allocated_to = last
             at = start + self._file_bytes
+
+    def _path(self, start: int) -> Path:
+        return self._folder / f"{start:0{NAME_DIGITS}d}"
 
     def _give_length(self, file: DiskFile) -> None:
         if self._ahead_bytes is None:

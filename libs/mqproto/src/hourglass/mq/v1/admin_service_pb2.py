@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hourglass.mq.v1 import common_pb2 as hourglass_dot_mq_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#hourglass/mq/v1/admin_service.proto\x12\x0fhourglass.mq.v1\x1a\x1chourglass/mq/v1/common.proto\"B\n\x12UpdateTopicRequest\x12,\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x1c.hourglass.mq.v1.TopicConfig\"R\n\x13UpdateTopicResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\"\x18\n\x16GetBrokerStatusRequest\"\x9e\x02\n\x17GetBrokerStatusResponse\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x19\n\x11\x62oot_timestamp_ms\x18\x03 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x04 \x01(\x03\x12\x16\n\x0elog_max_offset\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_put\x18\x06 \x01(\x03\x12\x14\n\x0cmessages_got\x18\x07 \x01(\x03\x12\x17\n\x0fmessages_stored\x18\x08 \x01(\x03\x12\x12\n\npolls_held\x18\t \x01(\x03\x12\x37\n\x0c\x64\x65lay_levels\x18\n \x03(\x0b\x32!.hourglass.mq.v1.DelayLevelStatus\"p\n\x10\x44\x65layLevelStatus\x12\r\n\x05level\x18\x01 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03\x12\x0f\n\x07waiting\x18\x03 \x01(\x03\x12\x11\n\tdelivered\x18\x04 \x01(\x03\x12\x17\n\x0flateness_max_ms\x18\x05 \x01(\x03\x32\xce\x01\n\x0c\x41\x64minService\x12X\n\x0bUpdateTopic\x12#.hourglass.mq.v1.UpdateTopicRequest\x1a$.hourglass.mq.v1.UpdateTopicResponse\x12\x64\n\x0fGetBrokerStatus\x12\'.hourglass.mq.v1.GetBrokerStatusRequest\x1a(.hourglass.mq.v1.GetBrokerStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#hourglass/mq/v1/admin_service.proto\x12\x0fhourglass.mq.v1\x1a\x1chourglass/mq/v1/common.proto\"B\n\x12UpdateTopicRequest\x12,\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x1c.hourglass.mq.v1.TopicConfig\"R\n\x13UpdateTopicResponse\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.hourglass.mq.v1.ResponseCode\x12\x0e\n\x06remark\x18\x02 \x01(\t\"\x18\n\x16GetBrokerStatusRequest\"\xcb\x02\n\x17GetBrokerStatusResponse\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x19\n\x11\x62oot_timestamp_ms\x18\x03 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x04 \x01(\x03\x12\x16\n\x0elog_max_offset\x18\x05 \x01(\x03\x12\x14\n\x0cmessages_put\x18\x06 \x01(\x03\x12\x14\n\x0cmessages_got\x18\x07 \x01(\x03\x12\x17\n\x0fmessages_stored\x18\x08 \x01(\x03\x12\x12\n\npolls_held\x18\t \x01(\x03\x12\x37\n\x0c\x64\x65lay_levels\x18\n \x03(\x0b\x32!.hourglass.mq.v1.DelayLevelStatus\x12+\n\x05store\x18\x0b \x01(\x0b\x32\x1c.hourglass.mq.v1.StoreStatus\"\xe8\x01\n\x0bStoreStatus\x12\x16\n\x0e\x63onfirm_offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x64urable_offset\x18\x02 \x01(\x03\x12\x16\n\x0eindexed_offset\x18\x03 \x01(\x03\x12\x17\n\x0f\x64isk_used_share\x18\x04 \x01(\x01\x12\x15\n\rwrite_refusal\x18\x05 \x01(\t\x12\x30\n\x07\x64\x61maged\x18\x06 \x03(\x0b\x32\x1f.hourglass.mq.v1.DamagedStretch\x12\x15\n\rfiles_deleted\x18\x07 \x01(\x03\x12\x18\n\x10messages_carried\x18\x08 \x01(\x03\"2\n\x0e\x44\x61magedStretch\x12\x12\n\nlog_offset\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\"p\n\x10\x44\x65layLevelStatus\x12\r\n\x05level\x18\x01 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03\x12\x0f\n\x07waiting\x18\x03 \x01(\x03\x12\x11\n\tdelivered\x18\x04 \x01(\x03\x12\x17\n\x0flateness_max_ms\x18\x05 \x01(\x03\x32\xce\x01\n\x0c\x41\x64minService\x12X\n\x0bUpdateTopic\x12#.hourglass.mq.v1.UpdateTopicRequest\x1a$.hourglass.mq.v1.UpdateTopicResponse\x12\x64\n\x0fGetBrokerStatus\x12\'.hourglass.mq.v1.GetBrokerStatusRequest\x1a(.hourglass.mq.v1.GetBrokerStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,9 +39,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETBROKERSTATUSREQUEST']._serialized_start=238
   _globals['_GETBROKERSTATUSREQUEST']._serialized_end=262
   _globals['_GETBROKERSTATUSRESPONSE']._serialized_start=265
-  _globals['_GETBROKERSTATUSRESPONSE']._serialized_end=551
-  _globals['_DELAYLEVELSTATUS']._serialized_start=553
-  _globals['_DELAYLEVELSTATUS']._serialized_end=665
-  _globals['_ADMINSERVICE']._serialized_start=668
-  _globals['_ADMINSERVICE']._serialized_end=874
+  _globals['_GETBROKERSTATUSRESPONSE']._serialized_end=596
+  _globals['_STORESTATUS']._serialized_start=599
+  _globals['_STORESTATUS']._serialized_end=831
+  _globals['_DAMAGEDSTRETCH']._serialized_start=833
+  _globals['_DAMAGEDSTRETCH']._serialized_end=883
+  _globals['_DELAYLEVELSTATUS']._serialized_start=885
+  _globals['_DELAYLEVELSTATUS']._serialized_end=997
+  _globals['_ADMINSERVICE']._serialized_start=1000
+  _globals['_ADMINSERVICE']._serialized_end=1206
 # @@protoc_insertion_point(module_scope)

@@ -90,6 +90,7 @@ class GetBrokerStatusResponse(_message.Message):
     MESSAGES_STORED_FIELD_NUMBER: _builtins.int
     POLLS_HELD_FIELD_NUMBER: _builtins.int
     DELAY_LEVELS_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     broker_name: _builtins.str
     broker_id: _builtins.int
     boot_timestamp_ms: _builtins.int
@@ -104,6 +105,8 @@ class GetBrokerStatusResponse(_message.Message):
     polls_held: _builtins.int
     @_builtins.property
     def delay_levels(self) -> _containers.RepeatedCompositeFieldContainer[Global___DelayLevelStatus]: ...
+    @_builtins.property
+    def store(self) -> Global___StoreStatus: ...
     def __init__(
         self,
         *,
@@ -117,14 +120,86 @@ class GetBrokerStatusResponse(_message.Message):
         messages_stored: _builtins.int = ...,
         polls_held: _builtins.int = ...,
         delay_levels: _abc.Iterable[Global___DelayLevelStatus] | None = ...,
+        store: Global___StoreStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_timestamp_ms", b"boot_timestamp_ms", "broker_id", b"broker_id", "broker_name", b"broker_name", "delay_levels", b"delay_levels", "log_max_offset", b"log_max_offset", "log_min_offset", b"log_min_offset", "messages_got", b"messages_got", "messages_put", b"messages_put", "messages_stored", b"messages_stored", "polls_held", b"polls_held"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_timestamp_ms", b"boot_timestamp_ms", "broker_id", b"broker_id", "broker_name", b"broker_name", "delay_levels", b"delay_levels", "log_max_offset", b"log_max_offset", "log_min_offset", b"log_min_offset", "messages_got", b"messages_got", "messages_put", b"messages_put", "messages_stored", b"messages_stored", "polls_held", b"polls_held", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetBrokerStatusResponse: _TypeAlias = GetBrokerStatusResponse  # noqa: Y015
+
+@_typing.final
+class StoreStatus(_message.Message):
+    """How the store is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIRM_OFFSET_FIELD_NUMBER: _builtins.int
+    DURABLE_OFFSET_FIELD_NUMBER: _builtins.int
+    INDEXED_OFFSET_FIELD_NUMBER: _builtins.int
+    DISK_USED_SHARE_FIELD_NUMBER: _builtins.int
+    WRITE_REFUSAL_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    FILES_DELETED_FIELD_NUMBER: _builtins.int
+    MESSAGES_CARRIED_FIELD_NUMBER: _builtins.int
+    confirm_offset: _builtins.int
+    """Consumers read up to here, the disk has everything up to here, the index knows everything up to here."""
+    durable_offset: _builtins.int
+    indexed_offset: _builtins.int
+    disk_used_share: _builtins.float
+    """Used share of the disk, 0 to 1, as of the cleaner's last look."""
+    write_refusal: _builtins.str
+    """Why writes are refused; empty while they are accepted."""
+    files_deleted: _builtins.int
+    """Since the process started: files that the cleaner has deleted, and messages that it had to write again before."""
+    messages_carried: _builtins.int
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedStretch]:
+        """Stretches of the log that were found damaged and are passed over; copies are in the folder quarantine/."""
+
+    def __init__(
+        self,
+        *,
+        confirm_offset: _builtins.int = ...,
+        durable_offset: _builtins.int = ...,
+        indexed_offset: _builtins.int = ...,
+        disk_used_share: _builtins.float = ...,
+        write_refusal: _builtins.str = ...,
+        damaged: _abc.Iterable[Global___DamagedStretch] | None = ...,
+        files_deleted: _builtins.int = ...,
+        messages_carried: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirm_offset", b"confirm_offset", "damaged", b"damaged", "disk_used_share", b"disk_used_share", "durable_offset", b"durable_offset", "files_deleted", b"files_deleted", "indexed_offset", b"indexed_offset", "messages_carried", b"messages_carried", "write_refusal", b"write_refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
+
+@_typing.final
+class DamagedStretch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    log_offset: _builtins.int
+    size: _builtins.int
+    def __init__(
+        self,
+        *,
+        log_offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_offset", b"log_offset", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedStretch: _TypeAlias = DamagedStretch  # noqa: Y015
 
 @_typing.final
 class DelayLevelStatus(_message.Message):

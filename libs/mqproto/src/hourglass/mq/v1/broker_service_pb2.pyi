@@ -861,6 +861,171 @@ class GetQueueOffsetsResponse(_message.Message):
 Global___GetQueueOffsetsResponse: _TypeAlias = GetQueueOffsetsResponse  # noqa: Y015
 
 @_typing.final
+class SearchOffsetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    timestamp_ms: _builtins.int
+    @_builtins.property
+    def queue(self) -> _common_pb2.QueueRef: ...
+    def __init__(
+        self,
+        *,
+        queue: _common_pb2.QueueRef | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchOffsetRequest: _TypeAlias = SearchOffsetRequest  # noqa: Y015
+
+@_typing.final
+class SearchOffsetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "offset", b"offset", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchOffsetResponse: _TypeAlias = SearchOffsetResponse  # noqa: Y015
+
+@_typing.final
+class QueryMessageRequest(_message.Message):
+    """----------------------------------------------------------------------------------------------------- find messages"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    BEGIN_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    END_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    key: _builtins.str
+    """One of the message's keys, or its unique id."""
+    max_messages: _builtins.int
+    """0: 32; at most 2,000."""
+    begin_timestamp_ms: _builtins.int
+    """Store timestamps, both included; end 0 means no end."""
+    end_timestamp_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        key: _builtins.str = ...,
+        max_messages: _builtins.int = ...,
+        begin_timestamp_ms: _builtins.int = ...,
+        end_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_timestamp_ms", b"begin_timestamp_ms", "end_timestamp_ms", b"end_timestamp_ms", "key", b"key", "max_messages", b"max_messages", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryMessageRequest: _TypeAlias = QueryMessageRequest  # noqa: Y015
+
+@_typing.final
+class QueryMessageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    INDEXED_LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    count: _builtins.int
+    records: _builtins.bytes
+    """Laid end to end."""
+    truncated: _builtins.bool
+    """There are more than were asked for, or than one answer takes: ask again for what was stored earlier."""
+    indexed_log_offset: _builtins.int
+    """What stands behind this place in the log is not in the index yet."""
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        count: _builtins.int = ...,
+        records: _builtins.bytes = ...,
+        truncated: _builtins.bool = ...,
+        indexed_log_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "indexed_log_offset", b"indexed_log_offset", "records", b"records", "remark", b"remark", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryMessageResponse: _TypeAlias = QueryMessageResponse  # noqa: Y015
+
+@_typing.final
+class ViewMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    log_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        log_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_offset", b"log_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewMessageRequest: _TypeAlias = ViewMessageRequest  # noqa: Y015
+
+@_typing.final
+class ViewMessageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    record: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        record: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "record", b"record", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewMessageResponse: _TypeAlias = ViewMessageResponse  # noqa: Y015
+
+@_typing.final
 class EndTransactionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -84,6 +84,21 @@ class BrokerServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.FromString,
                 _registered_method=True)
+        self.SearchOffset = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/SearchOffset',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetResponse.FromString,
+                _registered_method=True)
+        self.QueryMessage = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/QueryMessage',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageResponse.FromString,
+                _registered_method=True)
+        self.ViewMessage = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/ViewMessage',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageResponse.FromString,
+                _registered_method=True)
         self.EndTransaction = channel.unary_unary(
                 '/hourglass.mq.v1.BrokerService/EndTransaction',
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.SerializeToString,
@@ -161,6 +176,27 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SearchOffset(self, request, context):
+        """The first offset whose message was stored at or after a time; the queue's end when all are older.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryMessage(self, request, context):
+        """Messages with a key, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ViewMessage(self, request, context):
+        """One message by its place, which its id names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EndTransaction(self, request, context):
         """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome.
         """
@@ -220,6 +256,21 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.GetQueueOffsets,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.SerializeToString,
+            ),
+            'SearchOffset': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchOffset,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetResponse.SerializeToString,
+            ),
+            'QueryMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryMessage,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageResponse.SerializeToString,
+            ),
+            'ViewMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ViewMessage,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageResponse.SerializeToString,
             ),
             'EndTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTransaction,
@@ -497,6 +548,87 @@ class BrokerService:
             '/hourglass.mq.v1.BrokerService/GetQueueOffsets',
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchOffset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/SearchOffset',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.SearchOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/QueryMessage',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.QueryMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ViewMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/ViewMessage',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.ViewMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

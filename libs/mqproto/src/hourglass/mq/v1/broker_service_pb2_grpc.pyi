@@ -48,6 +48,12 @@ class BrokerServiceStub:
     QueryConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]
     UpdateConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]
     GetQueueOffsets: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]
+    SearchOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.SearchOffsetRequest, _broker_service_pb2.SearchOffsetResponse]
+    """The first offset whose message was stored at or after a time; the queue's end when all are older."""
+    QueryMessage: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.QueryMessageRequest, _broker_service_pb2.QueryMessageResponse]
+    """Messages with a key, newest first."""
+    ViewMessage: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.ViewMessageRequest, _broker_service_pb2.ViewMessageResponse]
+    """One message by its place, which its id names."""
     EndTransaction: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]
     """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
 
@@ -71,6 +77,12 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     QueryConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]  # type: ignore[assignment]
     UpdateConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]  # type: ignore[assignment]
     GetQueueOffsets: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]  # type: ignore[assignment]
+    SearchOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.SearchOffsetRequest, _broker_service_pb2.SearchOffsetResponse]  # type: ignore[assignment]
+    """The first offset whose message was stored at or after a time; the queue's end when all are older."""
+    QueryMessage: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.QueryMessageRequest, _broker_service_pb2.QueryMessageResponse]  # type: ignore[assignment]
+    """Messages with a key, newest first."""
+    ViewMessage: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.ViewMessageRequest, _broker_service_pb2.ViewMessageResponse]  # type: ignore[assignment]
+    """One message by its place, which its id names."""
     EndTransaction: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]  # type: ignore[assignment]
     """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
 
@@ -151,6 +163,30 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_service_pb2.GetQueueOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_service_pb2.GetQueueOffsetsResponse, _abc.Awaitable[_broker_service_pb2.GetQueueOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SearchOffset(
+        self,
+        request: _broker_service_pb2.SearchOffsetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.SearchOffsetResponse, _abc.Awaitable[_broker_service_pb2.SearchOffsetResponse]]:
+        """The first offset whose message was stored at or after a time; the queue's end when all are older."""
+
+    @_abc_1.abstractmethod
+    def QueryMessage(
+        self,
+        request: _broker_service_pb2.QueryMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.QueryMessageResponse, _abc.Awaitable[_broker_service_pb2.QueryMessageResponse]]:
+        """Messages with a key, newest first."""
+
+    @_abc_1.abstractmethod
+    def ViewMessage(
+        self,
+        request: _broker_service_pb2.ViewMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.ViewMessageResponse, _abc.Awaitable[_broker_service_pb2.ViewMessageResponse]]:
+        """One message by its place, which its id names."""
 
     @_abc_1.abstractmethod
     def EndTransaction(

@@ -1,0 +1,88 @@
+"""The keys of a message in the index (MISSION M2, S4): its unique key, and each of its user's keys.
+
+A key is hashed as `topic#key` by Java's String.hashCode; the index keeps the absolute value, and 0 for the minimum,
+which has none.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from mqproto.java_hash import java_string_hash
+from mqproto.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
+from mqproto.record import BODY_AT, Record
+
+IndexKey = tuple[int, int, int]  # key hash, log offset, store timestamp in ms
+
+_HEAD = Struct(">i52xq20xi")  # size, store timestamp, body size
+_NAMES = tuple(f"{name}{NAME_VALUE_SEPARATOR}".encode() for name in (UNIQ_KEY, KEYS))
+_SEPARATOR, _PROPERTY_END = KEY_SEPARATOR.encode(), PROPERTY_SEPARATOR.encode()
+
+# Java's hash of ASCII is the number that the characters are as digits to the base 31. A character above 30 is no digit,
+# but 31 q + r is: two numbers of digits then, which int() reads in C.
+_BASE = 31
+_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTU"
+_REMAINDERS = bytes(_DIGITS[code % _BASE] for code in range(256))
+_QUOTIENTS = bytes(_DIGITS[code // _BASE] for code in range(256))
+_DIGITS_MAX = 4_000  # int() refuses more than 4,300
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The number under which the index has this key of a message of this topic."""
+    return _hash(topic.encode() + b"#", key.encode())
+
+
+def message_keys(record: Record) -> list[str]:
+    """Every key under which the message can be found, in the order in which the index has them."""
+    return [key.decode() for key in _keys_between(record.properties, 0, len(record.properties))]
+
+
+def record_index_keys(record: Record) -> list[IndexKey]:
+    """What the index has of a record."""
+    prefix = record.topic.encode() + b"#"
+    keys = _keys_between(record.properties, 0, len(record.properties))
+    return [(_hash(prefix, key), record.log_offset, record.store_timestamp_ms) for key in keys]
+
+
+def index_keys(records: bytes | bytearray, at: int, log_offset: int, *, records_max: int) -> tuple[list[IndexKey], int]:
+    """What the index has of whole records that lie end to end, the first of them at `at` and at `log_offset`.
+
+    Looks at no more than `records_max`; returns the keys, and how many bytes were looked at.
+    """
+    begin, end, found = at, len(records), []
+    while at < end and records_max:
+        size, store_ms, body_size = _HEAD.unpack_from(records, at)
+        topic_at = at + BODY_AT + body_size + 1
+        properties_at = topic_at + records[topic_at - 1] + 2
+        prefix = bytes(records[topic_at : properties_at - 2]) + b"#"
+        for key in _keys_between(records, properties_at, at + size):
+            found.append((_hash(prefix, key), log_offset, store_ms))
+        at += size
+        log_offset += size
+        records_max -= 1
+    return found, at - begin
+
+
+def _keys_between(data: bytes | bytearray, start: int, end: int) -> list[bytes | bytearray]:
+    """The keys in the properties that stand from `start` to `end` of `data`."""
+    keys: list[bytes | bytearray] = []
+    for name in _NAMES:
+        at = data.find(name, start, end)
+        while at > start and data[at - 1] != _PROPERTY_END[0]:  # the end of another name, or of a value
+            at = data.find(name, at + 1, end)
+        if at >= 0:
+            value = data[at + len(name) : data.index(_PROPERTY_END, at, end)]
+            keys += [key for key in value.split(_SEPARATOR) if key] if _SEPARATOR in value else [value]
+    return keys
+
+
+def _hash(prefix: bytes, key: bytes | bytearray) -> int:
+    """The absolute hash of the two together; the usual key is ASCII and needs no text."""
+    data = prefix + key
+    if data.isascii() and len(data) < _DIGITS_MAX:
+        value = int(data.translate(_REMAINDERS), _BASE) + _BASE * int(data.translate(_QUOTIENTS), _BASE)
+        value &= 0xFFFF_FFFF
+        value = value - 0x1_0000_0000 if value & 0x8000_0000 else value
+    else:
+        value = int(java_string_hash.__wrapped__(data.decode()))
+    return abs(value) & 0x7FFF_FFFF  # the minimum has no absolute value in Java, and counts as 0

@@ -1,0 +1,108 @@
+"""Messages found again: by key, by place, by time (MISSION Q1, M2, M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mq_broker.core.index_keys import message_keys
+from mq_broker.core.pulling import PULL_BYTES_MAX
+from mq_broker.store.message_store import MessageStore
+from mqproto.record import Record
+
+QUERY_MESSAGES_DEFAULT = 32  # RocketMQ's defaultQueryMaxNum
+QUERY_MESSAGES_MAX = 2_000  # MISSION Q1
+TIMESTAMP_MS_MAX = (1 << 63) - 1
+
+
+class QueryError(ValueError):
+    """A question that cannot be asked; the message says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records that were found, newest first, and whether there are more of them."""
+
+    records: list[bytes]
+    truncated: bool
+
+
+@dataclass
+class Querying:
+    """The processor of queries."""
+
+    store: MessageStore
+
+    async def by_key(self, topic: str, key: str, *, max_messages: int, begin_ms: int, end_ms: int) -> Found:
+        """Messages of the topic with this key or unique id, stored from `begin_ms` to `end_ms` (0: no end).
+
+        Raises QueryError, OSError.
+        """
+        if not topic or not key:
+            raise QueryError("a query names a topic and a key")
+        if not 0 <= max_messages <= QUERY_MESSAGES_MAX:
+            raise QueryError(f"{max_messages} messages; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default")
+        if not self.store.options.index_enabled:
+            raise QueryError("this broker keeps no index (messageIndexEnable=false)")
+        wanted = max_messages or QUERY_MESSAGES_DEFAULT
+        found = self._matches(topic, key, begin_ms, end_ms or TIMESTAMP_MS_MAX)
+
+        def take() -> Found:
+            records: list[bytes] = []
+            taken = 0
+            for data in found:
+                if len(records) == wanted or (records and taken + len(data) > PULL_BYTES_MAX):
+                    return Found(records, truncated=True)
+                records.append(data)
+                taken += len(data)
+            return Found(records, truncated=False)
+
+        return await self.store.reader.cold(take)
+
+    def _matches(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
+        """Bytes of each matching record: the index only says where one may be."""
+        seen: set[int] = set()
+        for log_offset in self.store.index.find(topic, key, begin_ms, end_ms):
+            if log_offset in seen:
+                continue
+            seen.add(log_offset)
+            proven = self.store.reader.read_proven(log_offset)
+            if proven is not None and self._is_wanted(proven[0], topic, key, begin_ms, end_ms):
+                yield proven[1]
+
+    def _is_wanted(self, record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+        return (
+            record.topic == topic
+            and begin_ms <= record.store_timestamp_ms <= end_ms
+            and key in message_keys(record)
+            and record.log_offset + record.size <= self.store.readable_end
+        )
+
+    async def by_log_offset(self, log_offset: int) -> bytes:
+        """The record at this place. Raises ValueError when there is none, or when it is damaged; OSError."""
+        record, data = await self.store.reader.read_whole(log_offset)
+        if record.log_offset + record.size > self.store.readable_end:
+            raise ValueError(f"the message at offset {log_offset} is not on disk yet")
+        return data
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset of the queue whose message was stored at or after `timestamp_ms`; its end if all are older.
+
+        Raises OSError.
+        """
+        queue = self.store.queue(topic, queue_id)
+        if queue is None:
+            return 0
+
+        def search() -> int:
+            low, high = queue.min_offset, queue.max_offset
+            while low < high:
+                middle = (low + high) // 2
+                record = next((r for at in range(middle, high) if (r := self.store.reader.message(queue, at))), None)
+                if record is None or record.store_timestamp_ms >= timestamp_ms:
+                    high = middle
+                else:
+                    low = record.queue_offset + 1
+            return low
+
+        return await self.store.reader.cold(search)

@@ -1,0 +1,102 @@
+"""Damaged stretches of the log: a copy of each kept aside, for whoever wants to look (RELIABILITY.md (a)).
+
+The log itself is left as it is. What lies behind the damage stays where it was and can be read.
+
+Invariant: a stretch is known here from the moment in which it was found, also after a restart; one is never reported
+twice, and nothing that was put aside is changed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mq_broker.store.folders import make_durable_dirs
+from mq_broker.store.log_scan import Damage
+from mq_broker.store.segment_files import NAME_DIGITS, SegmentFiles
+from osenv import Disk, SyncError
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 4 * 1024 * 1024
+TAIL_SUFFIX = ".tail"  # records behind a torn one, which recovery had to cut
+_NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
+
+
+class Quarantine:
+    """The folder of damaged stretches: files named `<log offset>-<size>`, with their bytes."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk, self._folder = disk, folder
+        self._known: dict[int, int] = {}
+        self.uncopied = 0  # stretches that were found and could not be copied aside
+        for name in disk.list_dir(folder):
+            if match := _NAME.fullmatch(name):
+                self._remember(int(match[1]), int(match[2]))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(log offset, size) of each stretch, by offset."""
+        return iter(sorted(self._known.items()))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log that are damaged."""
+        return sum(self._known.values())
+
+    def covers(self, log_offset: int, size: int) -> bool:
+        """Whether this stretch, or a larger one from the same offset, is known."""
+        return self._known.get(log_offset, -1) >= size
+
+    def put_aside(self, files: SegmentFiles, damage: Damage) -> None:
+        """Report the stretch and copy it, durably. Raises SyncError; a copy that fails otherwise is logged.
+
+        May block.
+        """
+        if self.covers(damage.log_offset, damage.size):
+            return
+        log.error(
+            "the log is damaged: %d bytes at offset %d (%s); a copy goes to %s",
+            damage.size, damage.log_offset, damage.reason, self._folder,
+        )  # fmt: skip
+        self._remember(damage.log_offset, damage.size)
+        self._copy(files, damage, f"{damage.log_offset:0{NAME_DIGITS}d}-{damage.size}")
+
+    def keep_tail(self, files: SegmentFiles, tail: Damage) -> None:
+        """Copy records that recovery has to cut, because one before them is torn; they were never durable."""
+        log.warning(
+            "%d bytes at offset %d are cut from the log (%s); a copy goes to %s",
+            tail.size, tail.log_offset, tail.reason, self._folder,
+        )  # fmt: skip
+        self._copy(files, tail, f"{tail.log_offset:0{NAME_DIGITS}d}-{tail.size}{TAIL_SUFFIX}")
+
+    def _remember(self, log_offset: int, size: int) -> None:
+        self._known[log_offset] = max(size, self._known.get(log_offset, 0))
+
+    def _copy(self, files: SegmentFiles, damage: Damage, name: str) -> None:
+        try:
+            make_durable_dirs(self._disk, self._folder)
+            self._write(files, damage, self._folder / name)
+        except SyncError:
+            raise
+        except OSError as error:
+            self.uncopied += 1
+            log.error("the bytes at offset %d could not be copied: %s", damage.log_offset, error)  # noqa: TRY400
+
+    def _write(self, files: SegmentFiles, damage: Damage, target: Path) -> None:
+        temporary = target.with_name(target.name + ".tmp")
+        copy = self._disk.open(temporary, create=True)
+        try:
+            copy.truncate(0)
+            for at in range(damage.log_offset, damage.end, COPY_BYTES):
+                part = files.read(min(COPY_BYTES, damage.end - at), at)
+                copy.pwrite(part, at - damage.log_offset)
+            copy.sync_data()
+        finally:
+            copy.close()
+        self._disk.replace(temporary, target)
+        self._disk.sync_dir(self._folder)

@@ -1,0 +1,292 @@
+"""Reading the store: what consumers, tools and the broker's own services get back.
+
+What comes from memory was written by this process. What comes from disk is believed only when it proves itself: CRC,
+place, topic, queue and queue offset. A record that does not is looked for in the log around it: a wrong consume-queue
+entry is mended, a damaged record goes into quarantine and is left out (RELIABILITY.md (a), bit flips).
+
+Invariants: nobody gets a record that is not exactly what was stored under that queue offset; nothing beyond
+`readable_end` is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import TypeVar
+
+from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
+from mq_broker.core.rewrite import entry_tags_code
+from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
+from mq_broker.store.commit_log import CommitLog
+from mq_broker.store.consume_queue import ENTRY_SIZE_MAX, ConsumeQueue
+from mq_broker.store.log_scan import Damage, scan_log
+from mq_broker.store.quarantine import Quarantine
+from mqproto.record import (
+    BODY_AT,
+    MESSAGE_MAGIC,
+    RECORD_BYTES_MIN,
+    SEGMENT_HEAD,
+    Record,
+    RecordError,
+    decode_record,
+    is_sealed,
+    iter_records,
+)
+from osenv import Disk, SyncError
+
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+_PLACED_HEAD = Struct(">ii4xi4xqq48xi")  # size, magic, queue id, queue offset, physical offset, body size
+EVERYTHING = parse_tag_expression("*")
+NEIGHBOURS_MAX = 1_024  # entries looked at around a broken one for those that are right
+
+
+@dataclass
+class Reader:
+    """Reads queues and single records. Called from the event loop; what blocks runs in threads."""
+
+    disk: Disk
+    log: CommitLog
+    quarantine: Quarantine
+    readable_end: Callable[[], int]
+    fence: Callable[[OSError], None]
+    running: int = 0  # cold reads on their way
+
+    # --------------------------------------------------------------------------------------------- queues
+
+    def select_hot(
+        self, queue: ConsumeQueue, offset: int, tags: TagFilter, *, max_messages: int, max_bytes: int
+    ) -> tuple[Selection, bytes] | None:
+        """The records wanted from `offset` on when all of it is in memory, else None (then `select_cold`)."""
+        entries = queue.read_hot(offset, _scan_count(tags, max_messages))
+        if entries is None:
+            return None
+        chosen = self._select(entries, tags, max_messages, max_bytes)
+        parts = []
+        for log_offset, size in chosen.ranges:
+            part = self.log.read_hot(log_offset, size)
+            if part is None:
+                return None
+            parts.append(part)
+        return chosen, parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def select_cold(
+        self, queue: ConsumeQueue, offset: int, tags: TagFilter, *, max_messages: int, max_bytes: int
+    ) -> tuple[Selection, bytes]:
+        """The same from disk, away from the event loop. Raises OSError."""
+
+        def read() -> tuple[Selection, bytes] | None:
+            entries = queue.read(offset, _scan_count(tags, max_messages))
+            chosen = self._select(entries, tags, max_messages, max_bytes)
+            if any(at < self.log.begin or at + size > self.log.end for at, size in chosen.ranges):
+                return None
+            data = b"".join([self.log.read(at, size) for at, size in chosen.ranges])
+            proven = _first_unproven(queue, offset, entries[: chosen.scanned * CQ_ENTRY.size], tags, data) is None
+            return (chosen, data) if proven and chosen.scanned else None
+
+        found = await self.cold(read)
+        return found or await self._select_carefully(queue, offset, tags, max_messages, max_bytes)
+
+    async def read_queue(self, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[Record], int]:
+        """Readable records from `offset` on, `count` at the most, and how many entries they and lost ones take.
+
+        Raises OSError.
+        """
+        limits = {"max_messages": count, "max_bytes": ENTRY_SIZE_MAX}
+        found = self.select_hot(queue, offset, EVERYTHING, **limits)
+        chosen, data = found or await self.select_cold(queue, offset, EVERYTHING, **limits)
+        return list(iter_records(data)), chosen.scanned
+
+    async def _select_carefully(
+        self, queue: ConsumeQueue, offset: int, tags: TagFilter, max_messages: int, max_bytes: int
+    ) -> tuple[Selection, bytes]:
+        """One record after the other, mending what is broken and leaving out what is lost."""
+        chosen, parts, taken = Selection(), list[bytes](), 0
+        end = min(queue.max_offset, offset + _scan_count(tags, max_messages))
+        mended = set[int]()
+        while (at := offset + chosen.scanned) < end and chosen.count < max_messages:
+            log_offset, size, code = queue.entry(at)
+            if self.quarantine.covers(log_offset, size):
+                chosen.scanned += 1
+                continue
+            data = await self.cold(partial(self._bytes_at, log_offset, size))
+            if data is None or not _is_placed(data, queue, at, log_offset, size):
+                if at in mended:
+                    raise OSError(f"message {at} of {queue} can neither be read nor mended")
+                mended.add(at)
+                await self.mend(queue, at)
+                continue
+            if log_offset + size > self.readable_end():
+                break
+            if tags.passes(code):
+                if chosen.count and taken + size > max_bytes:
+                    break
+                parts.append(data)
+                chosen.count += 1
+                taken += size
+            chosen.scanned += 1
+        return chosen, b"".join(parts)
+
+    async def mend(self, queue: ConsumeQueue, broken: int) -> None:
+        """Ask the log what entry `broken` and its broken neighbours should be, and write them. Raises OSError."""
+        first, entries, damages = await self.cold(lambda: self._tell_again(queue, broken))
+        try:
+            for damage in damages:
+                await self.disk.offload(self.quarantine.put_aside, self.log.files, damage)
+        except SyncError as error:
+            self.fence(error)
+            raise
+        if entries != await self.cold(lambda: queue.read(first, len(entries) // CQ_ENTRY.size)):
+            log.error("%s: entries from %d on are not what the log says; they are now", queue, first)
+            queue.mend(first, entries)
+
+    def _tell_again(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
+        first, begin = broken, self.log.begin
+        while first > queue.min_offset and broken - first < NEIGHBOURS_MAX:
+            log_offset, size, _ = queue.entry(first - 1)
+            data = self._bytes_at(log_offset, size)
+            if data is not None and _is_placed(data, queue, first - 1, log_offset, size):
+                begin = log_offset + size
+                break
+            first -= 1
+        last, end = broken, self.log.end
+        while last + 1 < queue.max_offset and last - broken < NEIGHBOURS_MAX:
+            log_offset, size, _ = queue.entry(last + 1)
+            data = self._bytes_at(log_offset, size)
+            if data is not None and _is_placed(data, queue, last + 1, log_offset, size):
+                end = log_offset
+                break
+            last += 1
+        return first, *self._entries_between(queue, first, last, begin, end)
+
+    def _entries_between(
+        self, queue: ConsumeQueue, first: int, last: int, begin: int, end: int
+    ) -> tuple[bytes, list[Damage]]:
+        """The entries `first` to `last` of the queue, as the log from `begin` to `end` has them."""
+        found: dict[int, bytes] = {}
+        damages: list[Damage] = []
+        fillers: dict[int, bytes] = {}
+        following = first
+        for one in scan_log(self.log.files, begin, end):
+            if isinstance(one, Damage):
+                damages.append(one)
+                fillers[following] = filler(one)
+            elif isinstance(one, Record) and (one.topic, one.queue_id) == (queue.topic, queue.queue_id):
+                found[one.queue_offset] = CQ_ENTRY.pack(one.log_offset, one.size, entry_tags_code(one))
+                following = one.queue_offset + 1
+        entries, lost = [], None
+        for offset in range(first, last + 1):
+            lost = fillers.get(offset, lost)
+            entry = found.get(offset, lost)
+            if entry is None:
+                raise OSError(f"the log has no message {offset} of {queue} between {begin} and {end}")
+            entries.append(entry)
+        return b"".join(entries), damages
+
+    # ------------------------------------------------------------------------------------- single records
+
+    async def read_record(self, log_offset: int) -> Record:
+        """The record at this place. Raises ValueError (RecordError) when there is none, OSError."""
+        return (await self.read_whole(log_offset))[0]
+
+    async def read_whole(self, log_offset: int) -> tuple[Record, bytes]:
+        """The record at this place, and its bytes. Raises ValueError (RecordError) when there is none, OSError."""
+        end = self.log.end
+        if not self.log.begin <= log_offset <= end - SEGMENT_HEAD.size:
+            raise ValueError(f"offset {log_offset} is not in the log, which runs from {self.log.begin} to {end}")
+        head = self.log.read_hot(log_offset, SEGMENT_HEAD.size)
+        if head is None:
+            head = await self.cold(lambda: self.log.read(log_offset, SEGMENT_HEAD.size))
+        size, magic = SEGMENT_HEAD.unpack(head)
+        if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= end - log_offset:
+            raise ValueError(f"no record begins at offset {log_offset}")
+        data = self.log.read_hot(log_offset, size)
+        if data is None:
+            data = await self.cold(lambda: self.log.read(log_offset, size))
+            if not is_sealed(data, 0, size):
+                raise RecordError(f"the record at offset {log_offset} is damaged: CRC mismatch")
+        record = decode_record(data)
+        if record.log_offset != log_offset:
+            raise ValueError(f"no record begins at offset {log_offset}")
+        return record, data
+
+    def read_proven(self, log_offset: int) -> tuple[Record, bytes] | None:
+        """The record at this place with its bytes, or None when none stands there whole; may block on the disk."""
+        head = self._bytes_at(log_offset, SEGMENT_HEAD.size)
+        size = SEGMENT_HEAD.unpack(head)[0] if head is not None else 0
+        data = self._bytes_at(log_offset, size) if size >= RECORD_BYTES_MIN else None
+        if data is None or not is_sealed(data, 0, size):
+            return None
+        try:
+            record = decode_record(data)
+        except RecordError:
+            return None
+        return (record, data) if record.log_offset == log_offset else None
+
+    def message(self, queue: ConsumeQueue, offset: int) -> Record | None:
+        """The message at `offset` of the queue, or None when it is lost or its entry damaged; may block on the disk."""
+        log_offset, size, _ = queue.entry(offset)
+        data = self._bytes_at(log_offset, size)
+        if data is None or not _is_placed(data, queue, offset, log_offset, size):
+            return None
+        return decode_record(data)
+
+    async def cold(self, read: Callable[[], R]) -> R:
+        """Run a reading call away from the event loop; what it reads is not taken away from under it."""
+        self.running += 1
+        try:
+            return await self.disk.offload(read)
+        finally:
+            self.running -= 1
+
+    # ------------------------------------------------------------------------------------------- plumbing
+
+    def _bytes_at(self, log_offset: int, size: int) -> bytes | None:
+        """These bytes of the readable log, or None when it does not have them."""
+        if size <= 0 or log_offset < self.log.begin or log_offset + size > self.log.end:
+            return None
+        return self.log.read(log_offset, size)
+
+    def _select(self, entries: bytes, tags: TagFilter, max_messages: int, max_bytes: int) -> Selection:
+        return select(entries, tags, max_messages=max_messages, max_bytes=max_bytes, readable_end=self.readable_end())
+
+
+def filler(damage: Damage) -> bytes:
+    """The entry of a message that was lost to this damage."""
+    return CQ_ENTRY.pack(damage.log_offset, min(damage.size, ENTRY_SIZE_MAX - 1), 0)
+
+
+def _scan_count(tags: TagFilter, max_messages: int) -> int:
+    return max_messages if tags.codes is None else SCAN_ENTRIES_MAX
+
+
+def _first_unproven(queue: ConsumeQueue, offset: int, entries: bytes, tags: TagFilter, data: bytes) -> int | None:
+    """The first queue offset whose record, as the wanted ones lie end to end in `data`, does not prove itself."""
+    at, passes = 0, tags.passes
+    for log_offset, size, code in CQ_ENTRY.iter_unpack(entries):
+        if passes(code):
+            if not _is_placed(data, queue, offset, log_offset, size, at=at):
+                return offset
+            at += size
+        offset += 1
+    return None
+
+
+def _is_placed(data: bytes, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int, *, at: int = 0) -> bool:
+    """Whether a whole record stands at `at` of `data`, the one that the entry means."""
+    if not RECORD_BYTES_MIN <= size <= len(data) - at:
+        return False
+    found_size, magic, queue_id, found_offset, place, body_size = _PLACED_HEAD.unpack_from(data, at)
+    if (found_size, magic, queue_id, found_offset, place) != (
+        size, MESSAGE_MAGIC, queue.queue_id, queue_offset, log_offset,
+    ):  # fmt: skip
+        return False
+    topic_at = at + BODY_AT + body_size
+    topic = queue.topic_field
+    return body_size >= 0 and data[topic_at : topic_at + len(topic)] == topic and is_sealed(data, at, size)

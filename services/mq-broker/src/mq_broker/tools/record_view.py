@@ -1,0 +1,125 @@
+"""A record of the log as a person wants to see it, in names and plain values.
+
+Invariant: whatever a client has put into a record, the text made of it is one line without control characters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.properties import (
+    DUE_TIMESTAMP,
+    KEYS,
+    REAL_QID,
+    REAL_TOPIC,
+    SCHEDULE_POSITION,
+    TAGS,
+    TRANSACTION_STATE,
+    UNIQ_KEY,
+    PropertiesError,
+    decode_properties,
+)
+from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record
+
+PREVIEW_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """One record. Times are milliseconds since 1970; sizes are bytes; `state` is empty for an ordinary message."""
+
+    log_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_timestamp_ms: int
+    tag: str
+    keys: str
+    unique_key: str
+    reconsume_times: int
+    body_bytes: int
+    body_preview: str
+    state: str
+
+    @classmethod
+    def of(cls, record: Record) -> RecordView:
+        """The view of a record, also of one whose properties cannot be read."""
+        try:
+            properties = decode_properties(record.properties)
+            state = _state(record, properties)
+        except PropertiesError as error:
+            properties, state = {}, f"properties cannot be read: {error}"
+        return cls(
+            record.log_offset,
+            record.size,
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            record.store_timestamp_ms,
+            properties.get(TAGS, ""),
+            properties.get(KEYS, ""),
+            properties.get(UNIQ_KEY, ""),
+            record.reconsume_times,
+            len(record.body),
+            preview(record.body),
+            state,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.log_offset:>12}  {self.size:>6} B  {self.topic}/{self.queue_id} #{self.queue_offset}",
+            time_text(self.store_timestamp_ms),
+            *(f"{name}={value}" for name, value in self._names() if value),
+            f"body {self.body_bytes} B '{self.body_preview}'",
+        ]
+        return one_line("  ".join([*parts, f"[{self.state}]"] if self.state else parts))
+
+    def _names(self) -> list[tuple[str, str]]:
+        times = str(self.reconsume_times) if self.reconsume_times else ""
+        return [("tag", self.tag), ("keys", self.keys), ("unique", self.unique_key), ("reconsumed", times)]
+
+
+def _state(record: Record, properties: dict[str, str]) -> str:
+    """What the queue itself means by this record, if anything."""
+    target = f"{properties.get(REAL_TOPIC, '?')}/{properties.get(REAL_QID, '?')}"
+    if record.topic == HALF_TOPIC:
+        return f"half message for {target}"
+    if record.topic == OP_HALF_TOPIC:
+        return f"op: half #{record.body.decode(errors='replace')} ended {properties.get(TRANSACTION_STATE, '?')}"
+    if record.topic == SCHEDULE_TOPIC:
+        due = properties.get(DUE_TIMESTAMP, "")
+        text = time_text(int(due)) if due.isascii() and due.isdigit() else "?"
+        return f"delayed by level {record.queue_id + 1} until {text} for {target}"
+    if SCHEDULE_POSITION in properties:
+        return f"delivered, was delayed at {properties[SCHEDULE_POSITION]}"
+    if record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT:
+        return f"committed, was half #{record.prepared_transaction_offset}"
+    return ""
+
+
+def preview(body: bytes) -> str:
+    """The beginning of a body as text."""
+    text = body[:PREVIEW_BYTES].decode(errors="replace")
+    return one_line(text) + ("..." if len(body) > PREVIEW_BYTES else "")
+
+
+def one_line(text: str) -> str:
+    """The text with a dot for each character that a terminal would not print."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "." for char in text)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """The time in UTC, or the bare number when no calendar has it."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"

@@ -1,0 +1,155 @@
+"""Checkpoint, watermark and state documents against the log.
+
+What may differ when the store was not stopped cleanly: a document may speak of log that a power cut has taken; the
+broker brings such offsets back at its next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mq_broker.core.consumer_offsets import GROUP_SEPARATOR
+from mq_broker.store.checkpoint import Checkpoint
+from mq_broker.tools.findings import CHECKPOINT, CONFIG, WATERMARK, DamageMap, Findings
+from mq_broker.tools.queue_check import QueueChecks
+from mq_broker.tools.small_state import BACKUP, TEMPORARY, SmallState, StateDocument
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.record import Record
+
+STATE_NAMES = (
+    "consumerOffset.json",
+    "delayOffset.json",
+    "subscriptionGroup.json",
+    "topics.json",
+    "transactionOffset.json",
+)
+
+
+class PlacesCheck:
+    """The log offsets that checkpoint and watermark name: each has to be where a record or a file begins."""
+
+    def __init__(self, state: SmallState, queues: QueueChecks, findings: Findings, *, log_begin: int) -> None:
+        self._state, self._queues, self._findings = state, queues, findings
+        self._wanted = dict.fromkeys(state.watermarks, WATERMARK)
+        self._checkpoint = state.checkpoint
+        self._counted: int | None = None
+        self._newest_ms = self._newest_below_ms = 0
+        if self._checkpoint is not None:
+            self._wanted[self._checkpoint.log_offset] = CHECKPOINT
+        self.boundary(log_begin)
+        for offset in [offset for offset in self._wanted if offset < log_begin]:
+            del self._wanted[offset]  # from before that part of the log was deleted
+
+    def record(self, record: Record) -> None:
+        """The next whole record of the log."""
+        self._newest_ms = max(self._newest_ms, record.store_timestamp_ms)
+
+    def boundary(self, log_offset: int) -> None:
+        """A record, a blank or damage has ended there; the queues know everything below."""
+        if log_offset in self._wanted:
+            del self._wanted[log_offset]
+            if self._checkpoint is not None and log_offset == self._checkpoint.log_offset:
+                self._counted, self._newest_below_ms = self._queues.count(), self._newest_ms
+
+    def finish(self, log_end: int, damages: DamageMap) -> None:
+        """The log has ended."""
+        for fault in self._state.watermark_faults:
+            self._findings.difference(WATERMARK, fault)
+        if self._state.checkpoint_fault:
+            self._findings.difference(CHECKPOINT, self._state.checkpoint_fault)
+        for offset, part in sorted(self._wanted.items()):
+            if offset > log_end:
+                self._findings.difference(part, f"says durable up to {offset}; the log ends at {log_end}")
+            elif not damages.touches(offset):
+                self._findings.difference(part, f"names log offset {offset}, where no record begins")
+        if self._checkpoint is not None and self._counted is not None:
+            self._check_fields(self._checkpoint, self._counted, damages)
+
+    def _check_fields(self, checkpoint: Checkpoint, counted: int, damages: DamageMap) -> None:
+        is_whole = self._queues.log_begin == 0 and not damages.any_between(0, checkpoint.log_offset)
+        entries, newest_ms = checkpoint.entry_count, checkpoint.newest_store_ms
+        if entries != counted if is_whole else entries < counted:
+            self._findings.difference(CHECKPOINT, f"counts {entries} consume-queue entries; the log has {counted}")
+        newest_below_ms = self._newest_below_ms
+        if newest_ms != newest_below_ms if is_whole else newest_ms < newest_below_ms:
+            self._findings.difference(
+                CHECKPOINT, f"says newest store timestamp {newest_ms}; the log says {newest_below_ms}"
+            )
+        if not 0 <= checkpoint.index.log_offset <= checkpoint.log_offset:
+            self._findings.difference(
+                CHECKPOINT,
+                f"says that the index reaches {checkpoint.index.log_offset}, the log {checkpoint.log_offset}",
+            )
+
+
+def check_documents(state: SmallState, queues: QueueChecks, findings: Findings, log_end: int) -> None:
+    """Every file below config/: readable, and not ahead of the log."""
+    by_name = {document.name: document for document in state.documents}
+    for document in state.documents:
+        if document.name.endswith(TEMPORARY):
+            findings.note(CONFIG, f"{document.name} is left from a write that did not end")
+        elif document.fault:
+            backup = by_name.get(document.name + BACKUP)
+            rest = "; the version before it is whole" if backup and not backup.fault else ""
+            findings.difference(CONFIG, f"{document.name}: {document.fault}{rest}")
+        elif document.log_offset is not None and document.log_offset > log_end:
+            text = f"{document.name} was written when the log ended at {document.log_offset}; it ends at {log_end}"
+            findings.judge(CONFIG, text, allowed=state.was_open)
+    for name in STATE_NAMES:
+        if name not in by_name:
+            findings.judge(CONFIG, f"{name} is missing", allowed=state.was_open and state.checkpoint is None)
+    for name, check in _OFFSET_CHECKS.items():
+        current = by_name.get(name)
+        if current is not None and current.content is not None:
+            _check_offsets(current, check, queues, findings, allowed=state.was_open)
+
+
+Position = tuple[str, str, int, int]  # who, topic, queue id, offset
+
+
+def _check_offsets(
+    document: StateDocument,
+    positions: Callable[[dict[str, Any]], list[Position]],
+    queues: QueueChecks,
+    findings: Findings,
+    *,
+    allowed: bool,
+) -> None:
+    try:
+        found = positions(document.content or {})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        findings.difference(CONFIG, f"{document.name} is not of its form: {type(error).__name__}: {error}")
+        return
+    for who, topic, queue_id, offset in found:
+        end = queues.end_of(topic, queue_id)
+        if offset > end:
+            text = f"{document.name}: {who} is at {offset} of {topic}/{queue_id}, which ends at {end}"
+            findings.judge(CONFIG, text, allowed=allowed)
+
+
+def _consumer_positions(content: dict[str, Any]) -> list[Position]:
+    return [
+        (f"group {name.partition(GROUP_SEPARATOR)[2]}", name.partition(GROUP_SEPARATOR)[0], int(queue_id), int(offset))
+        for name, offsets in content["offsetTable"].items()
+        for queue_id, offset in offsets.items()
+    ]
+
+
+def _delay_positions(content: dict[str, Any]) -> list[Position]:
+    return [
+        (f"level {level}", SCHEDULE_TOPIC, int(level) - 1, int(offset))
+        for level, offset in content["offsetTable"].items()
+    ]
+
+
+def _transaction_positions(content: dict[str, Any]) -> list[Position]:
+    table = content["offsetTable"]
+    return [("the scan", topic, 0, int(table[key])) for key, topic in (("half", HALF_TOPIC), ("op", OP_HALF_TOPIC))]
+
+
+_OFFSET_CHECKS: dict[str, Callable[[dict[str, Any]], list[Position]]] = {
+    "consumerOffset.json": _consumer_positions,
+    "delayOffset.json": _delay_positions,
+    "transactionOffset.json": _transaction_positions,
+}

@@ -1,0 +1,441 @@
+"""FORMAT.md is the specification: files built by hand from its tables are read by the code, and the other way round.
+
+Nothing here comes from the codecs: every struct is written out from the document, and the first tests hold the tables
+of the document to the numbers that are used below.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mq_broker.store
+from mq_broker.processor.broker import Broker
+from mq_broker.processor.producing import IncomingBatch
+from mq_broker.store.index_file import IndexSize
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mq_broker.testing import broker_options, incoming, produce, producer_record, read_all, running_broker
+from osenv import SimClock, SimDisk
+
+ROOT = Path("/store")
+LOG_FILE_BYTES, QUEUE_FILE_BYTES = 65_536, 100 * 20
+SLOTS, ENTRIES = 7, 28
+INDEX_FILE_BYTES = 40 + 4 * SLOTS + 20 * ENTRIES
+LAYOUT = StoreLayout(ROOT, LOG_FILE_BYTES, QUEUE_FILE_BYTES // 20, index_size=IndexSize(SLOTS, ENTRIES))
+OPTIONS = StoreOptions(LAYOUT, FlushDiskType.SYNC_FLUSH, 200, "127.0.0.1", 10_911)
+
+STORE_MS = 1_700_000_000_123
+INDEX_NAME = "20231114221320123"
+LOG_0, LOG_1 = "commitlog/00000000000000000000", "commitlog/00000000000000065536"
+QUEUE_0 = "consumequeue/t/0/00000000000000000000"
+
+# ------------------------------------------------------------------------------------------- the formats, by hand
+
+RECORD_HEAD = ">iIIiiqqiqIiqIiiqi"  # everything before the body
+RECORD_ROWS = [
+    ("0", "4"), ("4", "4"), ("8", "4"), ("12", "4"), ("16", "4"), ("20", "8"), ("28", "8"), ("36", "4"), ("40", "8"),
+    ("48", "4 + 4"), ("56", "8"), ("64", "4 + 4"), ("72", "4"), ("76", "8"), ("84", "4"), ("88", "b"),
+    ("88 + b", "1"), ("89 + b", "t"), ("89 + b + t", "2"), ("91 + b + t", "p"),
+]  # fmt: skip
+ENTRY = ">qiq"
+ENTRY_ROWS = [("0", "8"), ("8", "4"), ("12", "8")]
+INDEX_HEAD, INDEX_ENTRY = ">qqqqii", ">iqii"
+
+
+def crc(data: bytes) -> int:
+    """The CRC-32 of a record, masked to 31 bits."""
+    return zlib.crc32(data) & 0x7FFFFFFF
+
+
+def string_hash(text: str) -> int:
+    """Java's String.hashCode, for ASCII."""
+    value = 0
+    for char in text:
+        value = (value * 31 + ord(char)) % (1 << 32)
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def index_hash(topic: str, key: str) -> int:
+    return abs(string_hash(f"{topic}#{key}"))
+
+
+def record(
+    body: bytes, *, log_offset: int, queue_offset: int, properties: dict[str, str], topic: str = "t", queue_id: int = 0
+) -> bytes:
+    """One record as the log has it."""
+    name, text = topic.encode(), "".join(f"{k}\x01{v}\x02" for k, v in properties.items()).encode()
+    size = 91 + len(body) + len(name) + len(text) + 20
+    host = 0x7F000001
+    head = struct.pack(
+        RECORD_HEAD, size, 0xDAA320A7, crc(body), queue_id, 77, queue_offset, log_offset, 0, STORE_MS - 5,
+        host, 1234, STORE_MS, host, 10_911, 0, 0, len(body),
+    )  # fmt: skip
+    data = head + body + bytes([len(name)]) + name + struct.pack(">h", len(text) + 20) + text
+    return data + b"__CRC32#\x01" + f"{crc(data):010d}"[::-1].encode() + b"\x02"
+
+
+class Parsed(NamedTuple):
+    """A record taken apart by the table."""
+
+    log_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+    body: bytes
+    properties: dict[str, str]
+
+
+def take_apart(log: bytes) -> Iterator[Parsed]:
+    """Every record of a whole log of files, whose CRCs and places are checked."""
+    at = 0
+    while at < len(log):
+        size, magic = struct.unpack_from(">iI", log, at)
+        room = LOG_FILE_BYTES - at % LOG_FILE_BYTES
+        if magic == 0xCBD43194:
+            assert size == room
+            at += room
+            continue
+        if size == 0:
+            assert not log[at:].strip(b"\0"), "nothing stands behind the last record"
+            return
+        assert magic == 0xDAA320A7
+        assert size + 8 <= room, "a record does not cross the end of its file, and a blank fits behind it"
+        fields = struct.unpack_from(RECORD_HEAD, log, at)
+        body_size, topic_at = fields[16], at + 88 + fields[16]
+        body = log[at + 88 : at + 88 + body_size]
+        topic_size = log[topic_at]
+        topic = log[topic_at + 1 : topic_at + 1 + topic_size].decode()
+        (properties_size,) = struct.unpack_from(">h", log, topic_at + 1 + topic_size)
+        text_at = topic_at + 3 + topic_size
+        assert text_at + properties_size == at + size
+        tail = log[at + size - 20 : at + size]
+        assert tail[:9] == b"__CRC32#\x01"
+        assert tail[19:] == b"\x02"
+        assert int(tail[9:19][::-1]) == crc(log[at : at + size - 20])
+        assert fields[2] == crc(body)
+        assert fields[6] == at
+        assert fields[7] in (0x0, 0x8)
+        text = log[text_at : at + size - 20].decode()
+        assert text == "" or text.endswith("\x02")
+        properties = dict(one.split("\x01") for one in text.split("\x02")[:-1])
+        yield Parsed(at, size, topic, fields[3], fields[5], fields[11], body, properties)
+        at += size
+
+
+def document(fields: dict[str, Any], log_offset: int) -> bytes:
+    """A state file: one space of indentation, three fields of Hourglass's own at the end, the last one its CRC."""
+    whole = {**fields, "logOffset": log_offset, "formatVersion": 1, "crc32": "00000000"}
+    data = json.dumps(whole, indent=1).encode() + b"\n"
+    return data.replace(b'"crc32": "00000000"', b'"crc32": "%08x"' % zlib.crc32(data))
+
+
+def padded(data: bytes, size: int) -> bytes:
+    assert len(data) <= size
+    return data + bytes(size - len(data))
+
+
+def index_file(keys: list[tuple[int, int, int]]) -> bytes:
+    """An index file of (hash, log offset, store ms), which share a begin timestamp."""
+    slots, entries = [0] * SLOTS, [bytes(20)]
+    begin_ms = keys[0][2]
+    for number, (key_hash, log_offset, store_ms) in enumerate(keys, 1):
+        slot = key_hash % SLOTS
+        entries.append(struct.pack(INDEX_ENTRY, key_hash, log_offset, (store_ms - begin_ms) // 1000, slots[slot]))
+        slots[slot] = number
+    head = struct.pack(INDEX_HEAD, begin_ms, keys[-1][2], keys[0][1], keys[-1][1], sum(map(bool, slots)), len(keys) + 1)
+    return padded(head + struct.pack(f">{SLOTS}i", *slots) + b"".join(entries), INDEX_FILE_BYTES)
+
+
+def write(disk: SimDisk, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        disk.make_dirs((ROOT / name).parent)
+        disk.open(ROOT / name, create=True).pwrite(data, 0)
+
+
+def read(disk: SimDisk, name: str) -> bytes:
+    return disk.contents()[ROOT / name]
+
+
+def names_below(disk: SimDisk, folder: str) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in sorted(disk.contents()) if path.is_relative_to(ROOT / folder)]
+
+
+# --------------------------------------------------------------------------------------------------- the document
+
+
+def tables() -> dict[str, list[tuple[str, str]]]:
+    """The (at, size) columns of each table of FORMAT.md, by the heading above it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    heading = ""
+    assert mq_broker.store.__file__ is not None
+    for line in Path(mq_broker.store.__file__).with_name("FORMAT.md").read_text(encoding="utf-8").splitlines():
+        if match := re.fullmatch(r"#+ (.*)", line):
+            heading = match[1]
+        elif (match := re.fullmatch(r"\| ([^|]*\S) \| ([^|]*\S) \|.*", line)) and match[1] != "at":
+            found.setdefault(heading, []).append((match[1], match[2]))
+    return found
+
+
+def test_the_document_s_tables_are_those_that_are_used_here() -> None:
+    found = tables()
+    assert found["Record"] == RECORD_ROWS
+    assert found["Consume queue"] == ENTRY_ROWS
+
+
+def test_the_structs_used_here_are_as_long_as_the_document_s_tables() -> None:
+    assert struct.calcsize(RECORD_HEAD) == 88
+    assert struct.calcsize(ENTRY) == 20
+    assert struct.calcsize(INDEX_HEAD) == 40
+    assert struct.calcsize(INDEX_ENTRY) == 20
+
+
+# ------------------------------------------------------------------------------------- by hand, read by the code
+
+
+class HandMade:
+    """A store of three messages, of which the third stands in the second file, cleanly stopped."""
+
+    def __init__(self) -> None:
+        self.records = [
+            record(b"first", log_offset=0, queue_offset=0, properties={"TAGS": "red", "KEYS": "a b", "UNIQ_KEY": "u1"})
+        ]
+        self.records.append(record(bytes(65_000), log_offset=len(self.records[0]), queue_offset=1, properties={}))
+        used = sum(map(len, self.records))
+        blank = struct.pack(">iI", LOG_FILE_BYTES - used, 0xCBD43194)
+        third = record(b"third", log_offset=LOG_FILE_BYTES, queue_offset=2, properties={"KEYS": "a"})
+        self.end = LOG_FILE_BYTES + len(third)
+        hashes = [("u1", 0), ("a", 0), ("b", 0), ("a", LOG_FILE_BYTES)]
+        entries = [
+            (0, len(self.records[0]), string_hash("red")),
+            (len(self.records[0]), len(self.records[1]), 0),
+            (LOG_FILE_BYTES, len(third), 0),
+        ]
+        self.files = {
+            LOG_0: padded(b"".join(self.records) + blank, LOG_FILE_BYTES),
+            LOG_1: padded(third, LOG_FILE_BYTES),
+            QUEUE_0: padded(b"".join(struct.pack(ENTRY, *entry) for entry in entries), QUEUE_FILE_BYTES),
+            f"index/{INDEX_NAME}": index_file([(index_hash("t", key), at, STORE_MS) for key, at in hashes]),
+            "checkpoint": self.checkpoint(),
+            "watermark": self.watermark(),
+            "config/topics.json": document(self.topics(), self.end),
+            "config/subscriptionGroup.json": document(self.groups(), self.end),
+            "config/consumerOffset.json": document(self.offsets({"t@g": {"0": 2}}), self.end),
+            "config/delayOffset.json": document(self.offsets({"3": 0}), self.end),
+            "config/transactionOffset.json": document(self.offsets({"half": 0, "op": 0}), self.end),
+        }
+
+    def checkpoint(self) -> bytes:
+        rocketmq = struct.pack(">qqq", STORE_MS, STORE_MS, STORE_MS)
+        own = struct.pack(">qqqqqq", self.end, 3, STORE_MS, int(INDEX_NAME), 5, self.end)
+        data = padded(rocketmq, 64) + own
+        return padded(data + struct.pack(">I", zlib.crc32(data)), 4_096)
+
+    def watermark(self) -> bytes:
+        older, newer = (struct.pack(">q", offset) for offset in (len(self.records[0]), self.end))
+        slots = [padded(slot + struct.pack(">I", zlib.crc32(slot)), 512) for slot in (older, newer)]
+        return b"".join(slots)
+
+    @staticmethod
+    def topics() -> dict[str, Any]:
+        entry = {
+            "order": False, "perm": 6, "readQueueNums": 5, "topicFilterType": "SINGLE_TAG", "topicName": "t",
+            "topicSysFlag": 0, "writeQueueNums": 5,
+        }  # fmt: skip
+        return {"dataVersion": {"counter": 3}, "topicConfigTable": {"t": entry}}
+
+    @staticmethod
+    def groups() -> dict[str, Any]:
+        group = {"groupName": "g", "consumeEnable": True, "retryMaxTimes": 9, "retryQueueNums": 1}
+        return {"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"g": group}}
+
+    @staticmethod
+    def offsets(table: dict[str, Any]) -> dict[str, Any]:
+        return {"dataVersion": {"counter": 1}, "offsetTable": table}
+
+
+async def test_a_store_made_by_hand_opens_as_cleanly_stopped_and_nothing_is_told_again() -> None:
+    disk, hand = SimDisk(), HandMade()
+    write(disk, hand.files)
+    broker = Broker(disk, SimClock(), broker_options(), OPTIONS)
+    report = broker.store.open(lambda record: None)
+    assert (report.records, report.rebuilt, report.log_end) == (0, False, hand.end)
+    assert report.newest_store_ms == STORE_MS
+    broker.store.release()
+    for name in (LOG_0, LOG_1, QUEUE_0, f"index/{INDEX_NAME}"):
+        assert read(disk, name) == hand.files[name], name
+
+
+async def test_messages_made_by_hand_are_read_field_for_field() -> None:
+    disk = SimDisk()
+    write(disk, HandMade().files)
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        first, second, third = await read_all(broker, "t")
+        assert [first.body, len(second.body), third.body] == [b"first", 65_000, b"third"]
+        assert (first.queue_offset, third.queue_offset, third.log_offset) == (0, 2, LOG_FILE_BYTES)
+        assert (first.flag, first.born_timestamp_ms, first.store_timestamp_ms) == (77, STORE_MS - 5, STORE_MS)
+        assert (first.born_host, first.store_host) == (("127.0.0.1", 1234), ("127.0.0.1", 10_911))
+        assert first.properties == b"TAGS\x01red\x02KEYS\x01a b\x02UNIQ_KEY\x01u1\x02"
+        assert [one.body for one in await read_all(broker, "t", tag_expression="red")] == [b"first"]
+
+
+async def test_an_index_made_by_hand_finds_every_key_newest_first() -> None:
+    disk = SimDisk()
+    write(disk, HandMade().files)
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        for key, wanted in {"u1": [0], "a": [LOG_FILE_BYTES, 0], "b": [0], "c": []}.items():
+            assert list(broker.store.index.find("t", key, 0, 1 << 62)) == wanted, key
+
+
+async def test_states_made_by_hand_are_taken_over() -> None:
+    disk = SimDisk()
+    write(disk, HandMade().files)
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        topic, group = broker.topics.get("t"), broker.groups.get_or_create("g")
+        assert topic is not None
+        assert group is not None
+        assert (topic.read_queue_count, topic.write_queue_count, group.retry_max_times) == (5, 5, 9)
+        assert broker.offsets.query("g", "t", 0) == 2
+
+
+async def test_a_state_without_our_own_fields_is_rocketmq_s_and_is_taken_over() -> None:
+    disk, hand = SimDisk(), HandMade()
+    write(disk, hand.files | {"config/consumerOffset.json": json.dumps(hand.offsets({"t@g": {"0": 1}})).encode()})
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        assert broker.offsets.query("g", "t", 0) == 1
+
+
+async def test_the_log_made_by_hand_tells_the_rest_as_it_was_made_by_hand() -> None:
+    disk, hand = SimDisk(), HandMade()
+    write(disk, {name: hand.files[name] for name in (LOG_0, LOG_1)})
+    clock = SimClock()
+    async with running_broker(disk, clock, store=OPTIONS) as broker:
+        assert len(await read_all(broker, "t")) == 3
+        await clock.advance(1)
+    for name in (LOG_0, LOG_1, QUEUE_0, "checkpoint", f"index/{INDEX_NAME}"):
+        assert read(disk, name) == hand.files[name], name
+
+
+# -------------------------------------------------------------------------------- by the code, taken apart by hand
+
+
+async def filled() -> SimDisk:
+    """A store that the broker has written and closed: two queues, two log files, keys, tags, a delayed message."""
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock, store=OPTIONS) as broker:
+        for number in range(12):
+            one = producer_record("t", bytes(9_000), queue_id=number % 2, tag=f"tag{number}", key=f"key{number}")
+            await produce(broker, IncomingBatch("t", number % 2, 1, one))
+            await clock.advance(0.9)
+        await produce(broker, incoming("t", [b"later"], delay_level=3))
+        broker.offsets.commit("g", [("t", 0, 5)])
+        await clock.advance(12)
+    return disk
+
+
+def log_of(disk: SimDisk) -> list[Parsed]:
+    names = names_below(disk, "commitlog")
+    assert names == [f"commitlog/{number * LOG_FILE_BYTES:020d}" for number in range(len(names))]
+    files = [read(disk, name) for name in names]
+    assert {len(data) for data in files} == {LOG_FILE_BYTES}
+    return list(take_apart(b"".join(files)))
+
+
+async def test_every_record_of_the_log_is_as_the_table_says() -> None:
+    disk = await filled()
+    found = log_of(disk)
+    assert [one.body[:5] for one in found if one.topic == "t"] == [bytes(5)] * 12 + [b"later"]
+    assert [one.queue_offset for one in found if (one.topic, one.queue_id) == ("t", 1)] == list(range(6))
+    assert found[3].properties == {"UNIQ_KEY": "id-key3", "KEYS": "key3", "TAGS": "tag3"}
+    assert found[0].store_ms == 1_700_000_000_000
+    assert found[-1].log_offset > LOG_FILE_BYTES
+
+
+async def test_every_consume_queue_entry_is_as_the_table_says() -> None:
+    disk = await filled()
+    wanted: dict[str, list[tuple[int, int, int]]] = {}
+    for one in log_of(disk):
+        code = string_hash(one.properties.get("TAGS", ""))
+        if one.topic == "SCHEDULE_TOPIC_XXXX":
+            code = one.store_ms + 10_000
+        wanted.setdefault(f"{one.topic}/{one.queue_id}", []).append((one.log_offset, one.size, code))
+    assert set(wanted) == {"t/0", "t/1", "SCHEDULE_TOPIC_XXXX/2"}
+    for name, entries in wanted.items():
+        (file,) = names_below(disk, f"consumequeue/{name}")
+        data = padded(b"".join(struct.pack(ENTRY, *entry) for entry in entries), QUEUE_FILE_BYTES)
+        assert file == f"consumequeue/{name}/" + "0" * 20
+        assert read(disk, file) == data, name
+
+
+async def test_every_index_file_is_as_the_table_says() -> None:
+    disk = await filled()
+    keys = [
+        (index_hash(one.topic, key), one.log_offset, one.store_ms)
+        for one in log_of(disk)
+        for key in (one.properties.get("UNIQ_KEY"), one.properties.get("KEYS"))
+        if key
+    ]
+    assert len(keys) == 12 * 2 + 2
+    (name,) = names_below(disk, "index")
+    assert name == "index/20231114221320000"
+    assert read(disk, name) == index_file(keys)
+
+
+async def test_the_checkpoint_is_as_the_table_says() -> None:
+    disk = await filled()
+    found = log_of(disk)
+    data = read(disk, "checkpoint")
+    end = found[-1].log_offset + found[-1].size
+    assert len(data) == 4_096
+    assert struct.unpack_from(">qqq", data, 0) == (found[-1].store_ms,) * 3
+    count = len(found)
+    assert struct.unpack_from(">qqq", data, 64) == (end, count, found[-1].store_ms)
+    assert struct.unpack_from(">qqq", data, 88) == (20231114221320000, 27, end)
+    assert struct.unpack_from(">I", data, 112) == (zlib.crc32(data[:112]),)
+    assert not (data[24:64] + data[116:]).strip(b"\0")
+
+
+async def test_the_watermark_is_as_the_table_says() -> None:
+    disk = await filled()
+    found = log_of(disk)
+    data = read(disk, "watermark")
+    assert len(data) == 1_024
+    slots = [struct.unpack_from(">qI", data, at) for at in (0, 512)]
+    for offset, crc_ in slots:
+        assert crc_ == zlib.crc32(struct.pack(">q", offset))
+    assert not (data[12:512] + data[524:]).strip(b"\0")
+    ends = {one.log_offset + one.size for one in found}
+    assert {offset for offset, _ in slots} <= ends
+    assert max(offset for offset, _ in slots) == max(ends)
+
+
+async def test_every_state_file_has_rocketmq_s_fields_and_our_own_at_its_end() -> None:
+    disk = await filled()
+    found = log_of(disk)
+    end = found[-1].log_offset + found[-1].size
+    contents = {name: json.loads(read(disk, name)) for name in names_below(disk, "config") if name.endswith(".json")}
+    for name, content in contents.items():
+        own = [content.pop(field) for field in ("logOffset", "formatVersion", "crc32")]
+        assert own[0] <= end
+        assert read(disk, name) == document(content, own[0]), name
+    tables_ = {name.removeprefix("config/"): content for name, content in contents.items()}
+    assert tables_["consumerOffset.json"]["offsetTable"] == {"t@g": {"0": 5}}
+    assert tables_["delayOffset.json"]["offsetTable"] == {"3": 1}
+    assert tables_["transactionOffset.json"]["offsetTable"] == {"half": 0, "op": 0}
+    assert tables_["topics.json"]["topicConfigTable"]["t"]["perm"] == 6
+    assert "subscriptionGroupTable" in tables_["subscriptionGroup.json"]
+
+
+async def test_abort_exists_while_the_broker_runs_and_the_lock_stays() -> None:
+    disk = SimDisk()
+    async with running_broker(disk, SimClock(), store=OPTIONS):
+        assert read(disk, "abort") == read(disk, "lock") == b""
+    assert names_below(disk, "abort") == []
+    assert read(disk, "lock") == b""
