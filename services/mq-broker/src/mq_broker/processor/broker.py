@@ -197,7 +197,7 @@ class Broker:
         while True:
             await self._topics_changed.wait()
             self._topics_changed.clear()
-            await self.store.persist(TOPICS)
+            await self._persist(TOPICS)
 
     async def _checkpoint_forever(self) -> None:
         while True:
@@ -209,5 +209,11 @@ class Broker:
         while True:
             await self._clock.sleep(self.options.flush_consumer_offset_interval_ms / 1000)
             if written != (version := self.consumer_offsets.data_version):
-                await self.store.persist(CONSUMER_OFFSETS)
+                await self._persist(CONSUMER_OFFSETS)
                 written = version
+
+    async def _persist(self, name: str) -> None:
+        try:
+            await self.store.persist(name)
+        except OSError as error:
+            log.warning("%s could not be written: %s; the next checkpoint tries again", name, error)

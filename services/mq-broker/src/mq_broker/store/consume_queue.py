@@ -115,7 +115,6 @@ class ConsumeQueue:
 
     def forget_first(self) -> DiskFile:
         """See `SegmentFiles.forget_first`."""
-        self.dirty = True
         return self._files.forget_first()
 
     def distrust(self) -> None:

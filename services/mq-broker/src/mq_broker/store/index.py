@@ -148,12 +148,12 @@ class Index:
         chunk = self._log.hot_chunk(at)
         if chunk is not None:
             keys, size = index_keys(*chunk, at, records_max=STEP_RECORDS)
-            self._add(keys)
+            await self._add(keys)
             self.indexed_end = at + size
             await asyncio.sleep(0)
         else:
             keys, end = await self._disk.offload(self._read_cold, at, self._log.end)
-            self._add(keys)
+            await self._add(keys)
             self.indexed_end = max(end, self._log.begin)
 
     def _read_cold(self, start: int, end: int) -> tuple[list[IndexKey], int]:
@@ -165,26 +165,28 @@ class Index:
             at = found.log_offset + found.size
         return keys, at
 
-    def _add(self, keys: Sequence[IndexKey]) -> None:
+    async def _add(self, keys: Sequence[IndexKey]) -> None:
         while keys:
-            file = self._writable(keys[0][2])
+            if not self._files or self._files[-1].is_full:
+                self._files.append(await self._disk.offload(self._create, keys[0][2]))
+                self._unsaved.append(self._files[-1])
+            file = self._files[-1]
+            if not file.has_slots:
+                await self._disk.offload(file.load_slots)
             fit = keys[: file.room]
             file.add(fit)
+            if file not in self._unsaved:
+                self._unsaved.append(file)
             keys = keys[len(fit) :]
 
-    def _writable(self, store_ms: int) -> IndexFile:
-        if not self._files or self._files[-1].is_full:
-            self._disk.make_dirs(self._folder)
-            self._unsynced_folders += [self._folder, self._folder.parent]
-            name = int(datetime.fromtimestamp(store_ms / 1_000, UTC).strftime("%Y%m%d%H%M%S%f")[:NAME_DIGITS])
-            if self._files:
-                name = max(name, int(self._files[-1].path.name) + 1)
-            path = self._folder / f"{name:0{NAME_DIGITS}d}"
-            self._files.append(IndexFile(self._disk, path, self._size, create=True))
-        file = self._files[-1]
-        if file not in self._unsaved:
-            self._unsaved.append(file)
-        return file
+    def _create(self, store_ms: int) -> IndexFile:
+        """A new file, named after the time of its first message; may block."""
+        self._disk.make_dirs(self._folder)
+        self._unsynced_folders += [self._folder, self._folder.parent]
+        name = int(datetime.fromtimestamp(store_ms / 1_000, UTC).strftime("%Y%m%d%H%M%S%f")[:NAME_DIGITS])
+        if self._files:
+            name = max(name, int(self._files[-1].path.name) + 1)
+        return IndexFile(self._disk, self._folder / f"{name:0{NAME_DIGITS}d}", self._size, create=True)
 
     # ------------------------------------------------------------------------------------- find and forget
 

@@ -90,6 +90,15 @@ class IndexFile:
         """Entries that still fit."""
         return self._size.entries - self.head.next_number
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether the slots are in memory, so that `add` does not block."""
+        return self._slots is not None
+
+    def load_slots(self) -> None:
+        """Read the slots into memory; may block. Raises OSError."""
+        self._writable_slots()
+
     def add(self, keys: Sequence[tuple[int, int, int]]) -> None:
         """Add (key hash, log offset, store ms) in the order of the log; they have to fit. Raises OSError.
 

@@ -96,7 +96,7 @@ class MessageStore:
             on_synced=self._synced,
             on_durable=self._durable,
         )
-        self.reader = Reader(disk, self.log, self.quarantine, lambda: self.readable_end, self._fence)
+        self.reader = Reader(disk, self.log, self.quarantine, lambda: self.readable_end, self.fence)
         self._watermark: Watermark | None = None
         self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
         self._listeners: list[Callable[[str, int], None]] = []
@@ -186,7 +186,7 @@ class MessageStore:
                 self._checkpointed = checkpoint
                 await self._disk.offload(self.log.prepare)
             except SyncError as error:
-                self._fence(error)
+                self.fence(error)
             except OSError as error:
                 log.error("the checkpoint is not complete: %s; the next one tries again", error)  # noqa: TRY400
 
@@ -198,7 +198,7 @@ class MessageStore:
         try:
             await uninterrupted(self.states.persist(name))
         except SyncError as error:
-            self._fence(error)
+            self.fence(error)
             raise
 
     async def close(self) -> None:
@@ -232,7 +232,8 @@ class MessageStore:
         """Why the store accepts nothing more, if so."""
         return self._fencing or self.flusher.failure
 
-    def _fence(self, error: OSError) -> None:
+    def fence(self, error: OSError) -> None:
+        """A sync has failed: accept nothing more, promise nothing more, sync nothing more; `run` ends."""
         log.critical("the disk has failed, the broker accepts nothing more: %s", error)
         self._fencing = error
         self.flusher.stop(error)
@@ -301,7 +302,7 @@ class MessageStore:
             try:
                 queue.append(entry)
             except OSError as error:  # room was reserved: this disk is broken; the log tells the entries at next start
-                self._fence(error)
+                self.fence(error)
                 raise StoreFencedError(f"the disk has failed: {error}") from error
             self.messages_put += batch.count
             self._unreadable.append((self.log.end, (batch.topic, batch.queue_id)))

@@ -20,7 +20,7 @@ from mq_broker.store.errors import StoreError
 from mq_broker.store.log_scan import scan_log
 from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
-from osenv import Clock, Disk, DiskFile
+from osenv import Clock, Disk, DiskFile, SyncError
 from osenv.clock import local_hour
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ class Retention:
                 used = await self.disk.offload(self.disk.usage, self.store.layout.root)
                 self.store.gate.measured(used)
             await self._forget_below()
+        except SyncError as error:
+            self.store.fence(error)
         except (OSError, StoreError) as error:
             log.warning("cleaning the store: %s; the next round tries again", error)
 

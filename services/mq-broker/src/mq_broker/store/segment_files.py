@@ -150,14 +150,17 @@ class SegmentFiles:
         return self._starts[1] if len(self._starts) > 1 else None
 
     def unlink_first(self) -> None:
-        """Remove the first file's name; what is open can still be read. May run in a thread. Raises OSError."""
+        """Remove the first file's name, durably; what is open can still be read. May run in a thread. Raises OSError.
+
+        Durably, because a later file must never be gone when an earlier one is still there.
+        """
         self._disk.unlink(self._path(self._starts[0]))
+        self._disk.sync_dir(self._folder)
 
     def forget_first(self) -> DiskFile:
         """The second file becomes the first; returns the one before it, to be closed when nobody reads it any more."""
         start = self._starts.pop(0)
         self._dirty.discard(start)
-        self._names_dirty = True
         return self._files.pop(start)
 
     def distrust(self, begin: int) -> None:
