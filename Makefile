@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check format test bench lock proto clean
+.PHONY: help setup demo up check format test test-system robustness zoo bench bench-micro lock proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,7 +28,7 @@ up: setup  ## Run name server, broker, orders and payments in the foreground unt
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests/architecture tests/contract tests/integration
+	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests
 
 format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -37,8 +37,20 @@ format: setup  ## Format the code and mend what ruff can mend
 test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
+test-system: setup  ## Run the tests that need more: Maven and Java 17, loop devices (REQUIRE=all: fail without)
+	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile
+
+robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json
+	$(BIN)/python tests/robustness/runner.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEEDS),--seeds $(SEEDS))
+
+zoo: setup  ## Put the bugs of RELIABILITY.md's zoo back, one by one, and see a test go red for each
+	$(BIN)/python tests/robustness/zoo.py
+
 bench: setup  ## Measure the queue: throughput, latency, memory, as a table and in docs/evidence/ (some minutes)
 	$(BIN)/python -m hourglass_loadtest bench
+
+bench-micro: setup  ## Measure the hot path function by function, in docs/evidence/ (a minute)
+	$(BIN)/python -m hourglass_loadtest micro
 
 lock: setup  ## Pin requirements.in anew: every platform, with hashes
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock

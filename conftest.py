@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+pytest_plugins = ["capabilities_plugin"]  # in tests/capabilities
+
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from mqclient.consumer.subscription import parse_subscription
 from mqclient.errors import IllegalArgumentError
 from mqclient.message_ext import MessageExt
+from mqclient.message_id import offset_message_id, parse_offset_message_id
 from mqproto.properties import PropertiesError
 from mqproto.record import decode_record, encode_record
 
@@ -51,3 +52,15 @@ def test_any_text_is_a_subscription_or_refused(expression: str) -> None:
     except IllegalArgumentError:
         return
     assert parse_subscription("topic", subscription.expression) == subscription
+
+
+@given(st.text(max_size=40) | st.text("0123456789abcdefABCDEF", min_size=32, max_size=32))
+@example("7F00000100002A9F00000000000493E0")
+@example("7F00000100002A9F80000000000493E0")
+@example("７F00000100002A9F00000000000493E0")
+def test_any_text_is_an_id_by_position_or_refused(text: str) -> None:
+    try:
+        host, port, log_offset = parse_offset_message_id(text)
+    except IllegalArgumentError:
+        return
+    assert offset_message_id(host, port, log_offset) == text.upper()

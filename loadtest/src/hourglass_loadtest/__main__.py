@@ -1,4 +1,7 @@
-"""The command line: `python -m hourglass_loadtest bench`; `client` is what the bench starts as a process of its own."""
+"""The command line: `python -m hourglass_loadtest bench` and `micro`.
+
+`client` is what the bench starts as a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from hourglass_loadtest.bench import choose, run_bench, run_profile
 from hourglass_loadtest.measure import measure
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.micro import run_micro
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.workload import WorkloadError, load_workloads, parse_workload
 from hourglass_local.ports import PortInUseError
@@ -32,6 +36,7 @@ else:
 
 PROGRAM, PACKAGE = "loadtest", "hourglass_loadtest"
 WORKLOADS, EVIDENCE = Path("loadtest/workloads"), Path("docs/evidence")
+MICROBENCHMARKS = Path("loadtest/microbenchmarks")
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -39,13 +44,29 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 all well, 1 a run failed, 2 bad options or workload files, 130 interrupted."""
     options = _parser().parse_args(arguments)
     try:
-        return _client(options) if options.command == "client" else asyncio.run(_until_asked_to_stop(options))
+        if options.command == "client":
+            return _client(options)
+        if options.command == "micro":
+            return _micro(options)
+        return asyncio.run(_until_asked_to_stop(options))
     except WorkloadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (RunError, ProcessError, PortInUseError, OSError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _micro(options: argparse.Namespace) -> int:
+    # The evidence is of all benchmarks at their real sizes; parts of it go where --out says, or nowhere.
+    whole = not options.only and not options.quick
+    out = options.out or (EVIDENCE / "microbenchmarks.json" if whole else None)
+    try:
+        run_micro(MICROBENCHMARKS, out, Console(), only=options.only, quick=options.quick)
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 0
 
 
 def _client(options: argparse.Namespace) -> int:
@@ -118,6 +139,15 @@ def _parser() -> argparse.ArgumentParser:
         f"and a profile, to {EVIDENCE}/NAME-profile.txt",
     )
     bench.add_argument("--workloads", type=Path, default=WORKLOADS, metavar="FOLDER", help=f"default: {WORKLOADS}")
+    micro = commands.add_parser("micro", help="run the microbenchmarks and print their medians")
+    micro.add_argument("--only", metavar="WORDS", help="those whose names pytest finds by these words (its -k)")
+    micro.add_argument("--quick", action="store_true", help="small sizes, few rounds: shows that it works")
+    micro.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"for the results; without it, only a whole run is written, to {EVIDENCE}/microbenchmarks.json",
+    )
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")
     client.add_argument("broker_pid", type=int, help="process id of the broker, which is measured")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -16,6 +17,7 @@ import pytest
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
+from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.json_state import encode_document
 from mq_broker.store.layout import StoreLayout
@@ -37,6 +39,7 @@ from osenv import RealDisk, SeededRng, SimClock, SimDisk
 
 INDEX = IndexSize(slots=50, entries=200)
 INDEX_HEAD, SLOTS_AT, ENTRIES_AT = 40, 40, 40 + 4 * 50
+CHANGING_CALLS = {"open", "pwrite", "truncate", "allocate", "replace", "unlink", "make_dirs", "sync_data", "sync_dir"}
 READING_CALLS = {"open", "exists", "list_dir", "pread", "size", "lock"}
 
 
@@ -168,6 +171,47 @@ class TestAWholeStore:
         disk.kill()
         assert differences(disk) == []
 
+    async def test_whenever_the_process_or_the_power_dies_there_is_no_difference(self) -> None:
+        disk, clock, found = SimDisk(), SimClock(), list[SimDisk]()
+
+        def keep(call: str, _path: Path) -> None:
+            if call in CHANGING_CALLS:
+                found.append(disk.fork())
+
+        disk.after = keep
+        for start in range(2):
+            async with running_broker(disk, clock, store=options()) as broker:
+                for step in range(3):
+                    await produce(broker, keyed(3, queue_id=step % 2, first=100 * start + 3 * step, size=3_000))
+                    await clock.advance(6)
+                await produce(broker, incoming("t", [b"later"], delay_level=2), half("t", b"order", f"tx-{start}"))
+                broker.offsets.commit("g", [("t", 0, 2)])
+                await clock.advance(11)
+        assert len(found) > 400
+        for number, state in enumerate(found):
+            if number % 2:
+                state.crash(SeededRng(number))
+            else:
+                state.kill()
+            code, lines = look(state, verify=True)
+            assert code == 0 or not lines, (number, lines)  # no line: not even the folder has survived
+
+    async def test_an_index_that_tells_some_messages_twice_is_no_difference(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with running_broker(disk, clock, store=options()) as broker:
+            for step in range(24):
+                await produce(broker, keyed(4, first=4 * step))
+                await clock.advance(1)
+            disk.before = refuse_new_index_files
+            await produce(broker, keyed(40, first=96))  # the file has room for some of its keys
+            await clock.advance(1)
+            disk.before = lambda _call, _path: None
+            await clock.advance(30)  # asked again
+        disk.kill()
+        code, lines = look(disk, verify=True)
+        assert code == 0, lines
+        assert any(line.endswith(" entries tell a key of a message once more") for line in lines)
+
     async def test_messages_that_retention_has_deleted_are_no_difference(self) -> None:
         disk = SimDisk()
         await stored(disk)
@@ -295,10 +339,21 @@ class TestDamageInTheLog:
         length = LOG_FILE_BYTES - 10  # the end of the blank, which nobody reads
         disk.open(LOG_FILE).truncate(length)
         disk.open(LAYOUT.commit_log / "stranger", create=True)
-        assert differences(disk) == [
-            "commit log: /store/commitlog/stranger: not the name of a file of this run",
-            f"commit log: {LOG_FILE}: {length} bytes long, not {LOG_FILE_BYTES}",
+        _, lines = look(disk, verify=True)
+        assert lines[1:-1] == [
+            "difference: commit log: /store/commitlog/stranger: not the name of a file of this run",
+            f"note: commit log: {LOG_FILE}: only {length} bytes long",
         ]
+
+    async def test_what_a_short_file_has_lost_is_found(self) -> None:
+        disk = SimDisk()
+        await stored(disk)
+        size = record_size(disk)
+        disk.open(LOG_FILE).truncate(size + 10)
+        disk.open(QUEUE_FILE).truncate(5)
+        log, *queues = differences(disk)
+        assert log == f"commit log: offsets {size} to {LOG_FILE_BYTES - 1} are damaged: CRC mismatch"
+        assert queues[0] == "consume queue: t/0: entry 0 is missing"
 
     async def test_a_file_missing_in_the_middle_is_damage_and_the_rest_is_kept(self) -> None:
         disk, clock = SimDisk(), SimClock()
@@ -405,6 +460,16 @@ class TestIndex:
         assert "entry 7 names log offset 0, where no message has such a key" in found
         assert "no entry for the key hash" in found
 
+    async def test_an_index_that_was_switched_off_is_only_mentioned(self) -> None:
+        disk = SimDisk()
+        await stored(disk)
+        async with running_broker(disk, SimClock(), store=replace(options(), index_enabled=False)) as broker:
+            await produce(broker, keyed(3, first=125))
+        disk.kill()
+        code, lines = look(disk, verify=True)
+        assert code == 0, lines
+        assert lines[1] == f"note: index: {index_file(disk).name} is left from when the index was switched on"
+
     async def test_a_missing_index_file_is_found(self) -> None:
         disk = SimDisk()
         await stored(disk)
@@ -419,8 +484,18 @@ class TestIndex:
         await stored(disk)
         path = index_file(disk)
         disk.open(path).truncate(1_000)
-        _, lines = look(disk, verify=True)
-        assert lines[1].startswith(f"difference: index: {path}: 1000 bytes are not the length of an index file")
+        (found,) = differences(disk)
+        assert found.startswith(f"index: {path}: 1000 bytes are not the length of an index file; --index-slots says")
+
+    async def test_index_files_of_other_proportions_need_the_number_of_their_slots(self) -> None:
+        disk, layout = SimDisk(), replace(LAYOUT, index_size=IndexSize(slots=50, entries=210))
+        async with running_broker(disk, SimClock(), store=replace(options(), layout=layout)) as broker:
+            await produce(broker, keyed(3))
+        disk.kill()
+        assert len(differences(disk)) == 1
+        code, lines = look(disk, verify=True, index_slots=50)
+        assert code == 0, lines
+        assert ", 6 index entries: " in lines[-1]
 
     async def test_without_a_checkpoint_the_index_is_still_compared(self) -> None:
         disk = SimDisk()
@@ -432,7 +507,7 @@ class TestIndex:
 
 
 class TestSmallFiles:
-    @pytest.mark.parametrize("at", range(116))
+    @pytest.mark.parametrize("at", range(124))
     async def test_every_changed_byte_of_the_checkpoint_is_found(self, at: int) -> None:
         disk = await self.filled()
         flip(disk, LAYOUT.checkpoint, at)
@@ -447,21 +522,23 @@ class TestSmallFiles:
         return disk
 
     @pytest.mark.parametrize(
-        ("field", "text"),
+        ("wrong", "text"),
         [
-            (64, "names log offset"),
-            (72, "counts "),
-            (80, "says newest store timestamp"),
-            (104, "says that the index reaches"),
+            ({"log_offset": 100}, "names log offset 100, where no record begins"),
+            ({"entry_count": 4}, "counts 4 consume-queue entries; the log has 3"),
+            ({"newest_store_ms": 7}, "says newest store timestamp 7; the log says 1700000000000"),
+            ({"full_index_ms": 5_000}, "says that the full index files end at 5000 ms; they do at 0"),
+            ({"index": {"file_count": 2}}, "counts 2 index files; there are 1"),
+            ({"index": {"log_offset": 1 << 40}}, f"says that the index reaches {1 << 40}, the log "),
         ],
     )
-    async def test_a_checkpoint_that_is_whole_and_wrong_is_found(self, field: int, text: str) -> None:
+    async def test_a_checkpoint_that_is_whole_and_wrong_is_found(self, wrong: dict[str, Any], text: str) -> None:
         disk = await self.filled()
-        data = bytearray(disk.open(LAYOUT.checkpoint).pread(4_096, 0))
-        value = int.from_bytes(data[field : field + 8], "big") + (100 if field != 64 else -1)
-        data[field : field + 8] = value.to_bytes(8, "big")
-        data[112:116] = struct.pack(">I", zlib.crc32(data[:112]))
-        change(disk, LAYOUT.checkpoint, 0, bytes(data))
+        checkpoint = Checkpoint.decode(disk.contents()[LAYOUT.checkpoint])
+        assert checkpoint is not None
+        if "index" in wrong:
+            wrong = {"index": replace(checkpoint.index, **wrong["index"])}
+        change(disk, LAYOUT.checkpoint, 0, replace(checkpoint, **wrong).encode())
         assert any(found.startswith(f"checkpoint: {text}") for found in differences(disk))
 
     @pytest.mark.parametrize("slot", [0, 512])
@@ -562,6 +639,8 @@ class TestWhatIsShown:
         _, lines = look(disk, start=2 * size + 1, count=1)
         assert lines[1] == f"note: nothing begins at {2 * size + 1}; going on at {3 * size}"
         assert lines[2].split()[0] == str(3 * size)
+        _, lines = look(disk, start=1 << 40)
+        assert lines[1:] == [f"note: nothing begins at {1 << 40} or behind it"]
         _, lines = look(disk, topic="RMQ_SYS_TRANS_HALF_TOPIC")
         assert sum("unique=tx-" in line for line in lines) == 2
         assert not any("t/0 #" in line for line in lines)
@@ -576,6 +655,7 @@ class TestWhatIsShown:
         assert "config: name=topics.json format_version=1 data_version=" in text
         assert "consume queue: topic=t queue_id=1 first_entry=0 next_entry=60" in text
         assert f"index: name={index_file(disk).name} begin_ms=1700000000000" in text
+        assert "checkpoint: log_offset=" in text
 
     @pytest.mark.parametrize("damaged", [False, True])
     @pytest.mark.parametrize("wanted", [{"verify": True}, {"files": True}, {}])
@@ -644,6 +724,21 @@ class TestCommandLine:
         assert main([root, "--verify"]) == 1
         assert "difference: consume queue: t/0: entry 0 says log offset" in capsys.readouterr().out
 
+    async def test_beside_a_running_broker_on_a_real_disk(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        disk, clock = RealDisk(), SimClock()
+        try:
+            async with running_broker(disk, clock, store=options(tmp_path)) as broker:
+                await fill(broker, clock)
+                assert main([str(tmp_path), "--verify"]) == 0
+                assert f"store: {tmp_path}, lock held; a broker is at work" in capsys.readouterr().out
+                await produce(broker, keyed(3, first=125))
+        finally:
+            disk.close()
+        assert main([str(tmp_path), "--verify"]) == 0
+        assert f"store: {tmp_path}, lock free\n" in capsys.readouterr().out
+
     def test_no_store_there_is_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for where in (tmp_path, tmp_path / "nowhere"):
             assert main([str(where), "--verify"]) == 2
@@ -680,3 +775,9 @@ def everything_below(root: Path) -> dict[Path, tuple[int, bytes]]:
             path = Path(folder) / name
             files[path] = (path.stat().st_mtime_ns, path.read_bytes())
     return files
+
+
+def refuse_new_index_files(call: str, path: Path) -> None:
+    """A disk that has no room for another index file."""
+    if call == "truncate" and path.parent == LAYOUT.index:
+        raise OSError(errno.ENOSPC, "simulated")

@@ -11,8 +11,11 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 import mq_broker.store
 from mq_broker.processor.broker import Broker
@@ -25,7 +28,7 @@ from osenv import SimClock, SimDisk
 
 ROOT = Path("/store")
 LOG_FILE_BYTES, QUEUE_FILE_BYTES = 65_536, 100 * 20
-SLOTS, ENTRIES = 7, 28
+SLOTS, ENTRIES = 7, 21  # entry 0 is never used: a file takes 20
 INDEX_FILE_BYTES = 40 + 4 * SLOTS + 20 * ENTRIES
 LAYOUT = StoreLayout(ROOT, LOG_FILE_BYTES, QUEUE_FILE_BYTES // 20, index_size=IndexSize(SLOTS, ENTRIES))
 OPTIONS = StoreOptions(LAYOUT, FlushDiskType.SYNC_FLUSH, 200, "127.0.0.1", 10_911)
@@ -46,6 +49,10 @@ RECORD_ROWS = [
 ENTRY = ">qiq"
 ENTRY_ROWS = [("0", "8"), ("8", "4"), ("12", "8")]
 INDEX_HEAD, INDEX_ENTRY = ">qqqqii", ">iqii"
+INDEX_HEAD_ROWS = [("0", "8"), ("8", "8"), ("16", "8"), ("24", "8"), ("32", "4"), ("36", "4")]
+INDEX_ENTRY_ROWS = [("0", "4"), ("4", "8"), ("12", "4"), ("16", "4")]
+CHECKPOINT_ROWS = [(str(at), "8") for at in (0, 8, 16, 64, 72, 80, 88, 96, 104, 112)] + [("120", "4")]
+WATERMARK_ROWS = [("0", "8"), ("8", "4"), ("512", "8"), ("520", "4")]
 
 
 def crc(data: bytes) -> int:
@@ -184,17 +191,44 @@ def tables() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_the_document_s_tables_are_those_that_are_used_here() -> None:
-    found = tables()
-    assert found["Record"] == RECORD_ROWS
-    assert found["Consume queue"] == ENTRY_ROWS
+@pytest.mark.parametrize(
+    ("heading", "rows"),
+    [
+        ("Record", RECORD_ROWS),
+        ("Consume queue", ENTRY_ROWS),
+        ("Index head", INDEX_HEAD_ROWS),
+        ("Index entry", INDEX_ENTRY_ROWS),
+        ("Checkpoint", CHECKPOINT_ROWS),
+        ("Watermark", WATERMARK_ROWS),
+    ],
+)
+def test_the_document_s_table_is_the_one_that_is_used_here(heading: str, rows: list[tuple[str, str]]) -> None:
+    assert tables()[heading] == rows
 
 
-def test_the_structs_used_here_are_as_long_as_the_document_s_tables() -> None:
-    assert struct.calcsize(RECORD_HEAD) == 88
-    assert struct.calcsize(ENTRY) == 20
-    assert struct.calcsize(INDEX_HEAD) == 40
-    assert struct.calcsize(INDEX_ENTRY) == 20
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [
+        (RECORD_HEAD, RECORD_ROWS[:15]),
+        (ENTRY, ENTRY_ROWS),
+        (INDEX_HEAD, INDEX_HEAD_ROWS),
+        (INDEX_ENTRY, INDEX_ENTRY_ROWS),
+    ],
+)
+def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows: list[tuple[str, str]]) -> None:
+    sizes = [int(size) for _, row_size in rows for size in row_size.split(" + ")]
+    assert [struct.calcsize(f">{letter}") for letter in form[1:]] == sizes
+    at = 0
+    for row_at, row_size in rows:
+        assert int(row_at) == at
+        at += sum(map(int, row_size.split(" + ")))
+    assert struct.calcsize(form) == at
+
+
+def test_every_table_of_the_document_is_used_here() -> None:
+    assert set(tables()) == {
+        "Record", "Consume queue", "Index head", "Index entry", "Checkpoint", "Watermark", "Special topics",
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- by hand, read by the code
@@ -233,8 +267,8 @@ class HandMade:
         }
 
     def checkpoint(self) -> bytes:
-        rocketmq = struct.pack(">qqq", STORE_MS, STORE_MS, STORE_MS)
-        own = struct.pack(">qqqqqq", self.end, 3, STORE_MS, int(INDEX_NAME), 5, self.end)
+        rocketmq = struct.pack(">qqq", STORE_MS, STORE_MS, 0)
+        own = struct.pack(">qqqqqqq", self.end, 3, STORE_MS, int(INDEX_NAME), 5, self.end, 1)
         data = padded(rocketmq, 64) + own
         return padded(data + struct.pack(">I", zlib.crc32(data)), 4_096)
 
@@ -323,6 +357,28 @@ async def test_the_log_made_by_hand_tells_the_rest_as_it_was_made_by_hand() -> N
         assert read(disk, name) == hand.files[name], name
 
 
+async def test_before_the_first_message_that_is_left_stand_blanks() -> None:
+    disk, hand = SimDisk(), HandMade()
+    write(disk, {LOG_1: hand.files[LOG_1]})
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        assert [one.body for one in await read_all(broker, "t")] == [b"third"]
+    blank = struct.pack(ENTRY, 0, 0x7FFFFFFF, 0)
+    assert read(disk, QUEUE_0) == padded(blank * 2 + hand.files[QUEUE_0][40:60], QUEUE_FILE_BYTES)
+
+
+async def test_a_damaged_record_is_copied_into_quarantine_and_its_entry_names_the_stretch() -> None:
+    disk, hand = SimDisk(), HandMade()
+    at, size = len(hand.records[0]), len(hand.records[1])
+    damaged = bytearray(hand.files[LOG_0])
+    damaged[at + 90] ^= 0xFF
+    write(disk, {LOG_0: bytes(damaged), LOG_1: hand.files[LOG_1], "watermark": hand.files["watermark"]})
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        assert [one.body for one in await read_all(broker, "t")] == [b"first", b"third"]
+    assert read(disk, f"quarantine/{at:020d}-{size}") == damaged[at : at + size]
+    assert read(disk, LOG_0) == damaged
+    assert struct.unpack_from(ENTRY, read(disk, QUEUE_0), 20) == (at, size, 0)
+
+
 # -------------------------------------------------------------------------------- by the code, taken apart by hand
 
 
@@ -374,32 +430,39 @@ async def test_every_consume_queue_entry_is_as_the_table_says() -> None:
         assert read(disk, file) == data, name
 
 
-async def test_every_index_file_is_as_the_table_says() -> None:
-    disk = await filled()
+def index_of(found: list[Parsed]) -> dict[str, list[tuple[int, int, int]]]:
+    """What index files there have to be, with their keys, twenty in each."""
     keys = [
         (index_hash(one.topic, key), one.log_offset, one.store_ms)
-        for one in log_of(disk)
+        for one in found
         for key in (one.properties.get("UNIQ_KEY"), one.properties.get("KEYS"))
         if key
     ]
-    assert len(keys) == 12 * 2 + 2
-    (name,) = names_below(disk, "index")
-    assert name == "index/20231114221320000"
-    assert read(disk, name) == index_file(keys)
+    runs = [keys[at : at + ENTRIES - 1] for at in range(0, len(keys), ENTRIES - 1)]
+    return {datetime.fromtimestamp(run[0][2] / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:17]: run for run in runs}
+
+
+async def test_every_index_file_is_as_the_table_says() -> None:
+    disk = await filled()
+    wanted = index_of(log_of(disk))
+    assert [len(keys) for keys in wanted.values()] == [20, 6]  # a unique key and a key of twelve, a unique key of two
+    assert names_below(disk, "index") == [f"index/{name}" for name in wanted]
+    for name, keys in wanted.items():
+        assert read(disk, f"index/{name}") == index_file(keys)
 
 
 async def test_the_checkpoint_is_as_the_table_says() -> None:
     disk = await filled()
     found = log_of(disk)
+    full, last = index_of(found).items()
+    end, newest_ms = found[-1].log_offset + found[-1].size, found[-1].store_ms
     data = read(disk, "checkpoint")
-    end = found[-1].log_offset + found[-1].size
     assert len(data) == 4_096
-    assert struct.unpack_from(">qqq", data, 0) == (found[-1].store_ms,) * 3
-    count = len(found)
-    assert struct.unpack_from(">qqq", data, 64) == (end, count, found[-1].store_ms)
-    assert struct.unpack_from(">qqq", data, 88) == (20231114221320000, 27, end)
-    assert struct.unpack_from(">I", data, 112) == (zlib.crc32(data[:112]),)
-    assert not (data[24:64] + data[116:]).strip(b"\0")
+    assert struct.unpack_from(">qqq", data, 0) == (newest_ms, newest_ms, full[1][-1][2])
+    assert struct.unpack_from(">qqq", data, 64) == (end, len(found), newest_ms)
+    assert struct.unpack_from(">qqqq", data, 88) == (int(last[0]), len(last[1]) + 1, end, 2)
+    assert struct.unpack_from(">I", data, 120) == (zlib.crc32(data[:120]),)
+    assert not (data[24:64] + data[124:]).strip(b"\0")
 
 
 async def test_the_watermark_is_as_the_table_says() -> None:

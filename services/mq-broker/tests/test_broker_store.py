@@ -177,7 +177,8 @@ class TestRecovery:
     async def test_a_torn_last_record_is_cut_off(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock(), clean_stop=False) as broker:
-            await produce(broker, incoming("t", bodies(10)))
+            await produce(broker, incoming("t", bodies(9)))
+            broker.producing.put([incoming("t", bodies(1, first=9))])  # never acknowledged
             end = broker.store.log_end
         disk.kill()
         disk.open(LAYOUT.commit_log / ("0" * 20)).pwrite(b"\xff", end - 30)

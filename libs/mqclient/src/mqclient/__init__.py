@@ -6,7 +6,7 @@
 Names listed here are the interface; everything else is inside.
 """
 
-from mqclient.admin import Admin, BrokerStatus, DelayLevelStatus
+from mqclient.admin import Admin, BrokerStatus, DelayLevelStatus, StoreStatus
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeStatus, MessageListenerConcurrently
@@ -83,6 +83,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ServiceState",
+    "StoreStatus",
     "TopicRoute",
     "TransactionListener",
     "TransactionNotBegunError",

@@ -12,7 +12,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
-from mqclient.errors import IllegalArgumentError, NoRouteError, require_success
+from mqclient.errors import ConnectionLostError, IllegalArgumentError, NoRouteError, require_success
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
 from mqclient.message_ext import MessageExt
 from mqclient.message_id import parse_offset_message_id
@@ -27,7 +27,7 @@ from mqclient.transport.methods import (
 )
 from mqproto.codes import Permission
 from mqproto.names import IllegalNameError, check_user_topic
-from mqproto.record import iter_sealed_records
+from mqproto.record import RecordError, iter_sealed_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class Admin:
         for broker_name, address in await self._masters(None):
             response = await self._instance.connection_to(address).unary(QUERY_MESSAGE, request)
             require_success(response.code, response.remark, broker_name)
-            found += [MessageExt(record, broker_name) for record in iter_sealed_records(response.records)]
-        return sorted(found, key=lambda message: message.store_timestamp_ms, reverse=True)[:max_messages]
+            found += _messages(response.records, broker_name)
+        return sorted(found, key=lambda message: message.store_timestamp_ms, reverse=True)[: max_messages or None]
 
     async def view_message(self, message_id: str) -> MessageExt:
         """The message of an id by position (MISSION M8), asked of the broker that the id names.
@@ -158,8 +158,8 @@ class Admin:
             VIEW_MESSAGE, broker_pb.ViewMessageRequest(log_offset=log_offset)
         )
         require_success(response.code, response.remark, f"{host}:{port}")
-        (record,) = iter_sealed_records(response.record)
-        return MessageExt(record, f"{host}:{port}")
+        (message,) = _messages(response.record, f"{host}:{port}")
+        return message
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of the queue that was stored at or after the time; its end when all are older.
@@ -209,6 +209,13 @@ class Admin:
         if not masters:
             raise NoRouteError(f"no master lives in {'any cluster' if cluster_name is None else cluster_name}")
         return masters
+
+
+def _messages(records: bytes, broker_name: str) -> list[MessageExt]:
+    try:
+        return [MessageExt(record, broker_name) for record in iter_sealed_records(records)]
+    except RecordError as error:
+        raise ConnectionLostError(f"the answer of {broker_name} was damaged on its way: {error}") from error
 
 
 def _status_from_wire(address: str, response: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:

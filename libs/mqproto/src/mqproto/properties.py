@@ -79,3 +79,12 @@ def decode_properties(data: bytes) -> dict[str, str]:
             raise PropertiesError(f"the property {item!r} is not one name, \\x01 and one value")
         properties[name] = value
     return properties
+
+
+def property_value(data: bytes | bytearray, name: bytes, start: int, end: int) -> bytes | bytearray:
+    """The value of one property in the text form that stands from `start` to `end` of `data`; empty without it."""
+    wanted = name + b"\x01"
+    at = data.find(wanted, start, end)
+    while at > start and data[at - 1] != 2:  # the end of a longer name
+        at = data.find(wanted, at + 1, end)
+    return data[at + len(wanted) : data.index(b"\x02", at, end)] if at >= 0 else b""

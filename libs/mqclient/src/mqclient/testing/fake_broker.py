@@ -19,12 +19,13 @@ from mqclient.testing.fake_channel import FakeStream
 from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
 from mqclient.transport import methods
 from mqproto.names import retry_topic
-from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties, encode_properties
+from mqproto.properties import DELAY, KEYS, RETRY_TOPIC, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import (
     OFFSETS,
     OFFSETS_AT,
     STORE,
     STORE_AT,
+    Record,
     decode_record,
     encode_record,
     iter_records,
@@ -36,6 +37,7 @@ from osenv import Clock
 _Queue = tuple[str, int]
 
 FRAME_BATCHES_MAX = 1_024
+QUERY_MESSAGES_DEFAULT = 32
 DELAYED_EXTRA_BYTES = 37  # a delayed record takes more in the log than on the wire
 
 
@@ -76,6 +78,9 @@ class FakeBroker:
             methods.END_TRANSACTION.path: self._end_transaction,
             methods.UPDATE_TOPIC.path: self._update_topic,
             methods.GET_BROKER_STATUS.path: self._get_broker_status,
+            methods.QUERY_MESSAGE.path: self._query_message,
+            methods.VIEW_MESSAGE.path: self._view_message,
+            methods.SEARCH_OFFSET.path: self._search_offset,
         }
 
     # ------------------------------------------------------------------------------------------------ for the test
@@ -305,6 +310,40 @@ class FakeBroker:
         status = admin_pb.GetBrokerStatusResponse(broker_name=self.name, messages_stored=len(self._log))
         status.delay_levels.add(level=16, delay_ms=1_800_000, waiting=2)
         return status
+
+    # --------------------------------------------------------------------------------------------------------- find
+
+    def _query_message(self, request: broker_pb.QueryMessageRequest) -> broker_pb.QueryMessageResponse:
+        wanted = request.max_messages or QUERY_MESSAGES_DEFAULT
+        end_ms = request.end_timestamp_ms or 1 << 63
+        found = []
+        for _, data in sorted(self._log.items(), reverse=True):
+            record = decode_record(data)
+            in_time = request.begin_timestamp_ms <= record.store_timestamp_ms <= end_ms
+            if in_time and record.topic == request.topic and request.key in _keys(record):
+                found.append(data)
+        response = broker_pb.QueryMessageResponse(truncated=len(found) > wanted, indexed_log_offset=self._log_end)
+        response.records = b"".join(found[:wanted])
+        response.count = len(found[:wanted])
+        return response
+
+    def _view_message(self, request: broker_pb.ViewMessageRequest) -> broker_pb.ViewMessageResponse:
+        record = self._log.get(request.log_offset)
+        if record is None:
+            remark = f"no record begins at offset {request.log_offset}"
+            return broker_pb.ViewMessageResponse(code=common_pb.QUERY_NOT_FOUND, remark=remark)
+        return broker_pb.ViewMessageResponse(record=record)
+
+    def _search_offset(self, request: broker_pb.SearchOffsetRequest) -> broker_pb.SearchOffsetResponse:
+        queue = (request.queue.topic, request.queue.queue_id)
+        stored = [decode_record(data).store_timestamp_ms for data in self.queues[queue]]
+        offset = next((at for at, ms in enumerate(stored) if ms >= request.timestamp_ms), len(stored))
+        return broker_pb.SearchOffsetResponse(offset=max(offset, self.min_offsets[queue]))
+
+
+def _keys(record: Record) -> set[str]:
+    properties = decode_properties(record.properties)
+    return {*properties.get(KEYS, "").split(), properties.get(UNIQ_KEY, "")}
 
 
 def _record(topic: str, queue_id: int, body: bytes, properties: dict[str, str], reconsume_times: int = 0) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mq_broker.core import documents as tables
+
 GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
 
 
@@ -60,9 +62,11 @@ class ConsumerOffsets:
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what consumerOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
-        for name, queues in document["offsetTable"].items():
+        found = tables.table(document, "offsetTable")
+        for name in found:
+            queues = tables.table(found, name)
             topic, separator, group = name.partition(GROUP_SEPARATOR)
             if not separator:
                 raise ValueError(f"{name!r} is not topic@group")
             self._offsets[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-        self.data_version = document["dataVersion"]["counter"]
+        self.data_version = int(tables.table(document, "dataVersion")["counter"])

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mq_broker.core import documents as tables
+
 CARRIED = 0  # stands for a level; the levels themselves begin at 1
 
 
@@ -61,9 +63,11 @@ class DelayProgress:
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what delayOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
-        for level, offset in document["offsetTable"].items():
+        for level, offset in tables.table(document, "offsetTable").items():
             self.delivered(int(level), int(offset) - 1)
-        carried = document.get("carried", {"next": 0, "ahead": []})
+        carried: dict[str, Any] = (
+            tables.table(document, "carried") if "carried" in document else {"next": 0, "ahead": []}
+        )
         self._next[CARRIED] = int(carried["next"])
         self._carried_ahead = {int(offset) for offset in carried["ahead"]}
-        self.data_version = document["dataVersion"]["counter"]
+        self.data_version = int(tables.table(document, "dataVersion")["counter"])

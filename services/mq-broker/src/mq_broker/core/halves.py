@@ -70,7 +70,7 @@ def open_half(record: Record, op_offset: int) -> OpenHalf:
         log_offset=record.log_offset,
         queue_offset=record.queue_offset,
         op_offset=op_offset,
-        first_store_ms=int(properties[HALF_TIMESTAMP]),
+        first_store_ms=int(properties.get(HALF_TIMESTAMP, record.store_timestamp_ms)),
         check_times=int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
     )
 
@@ -113,9 +113,15 @@ def op_batch(half: OpenHalf, phase: Phase, *, store_ms: int, born_ip: int) -> Ba
     return single_record_batch(OP_HALF_TOPIC, 0, data, java_string_hash(OP_TAG))
 
 
-def op_phase(record: Record) -> Phase:
-    """How the transaction of this op record has ended."""
-    return Phase[decode_properties(record.properties)[TRANSACTION_STATE]]
+def op_phase(record: Record) -> Phase | None:
+    """How the transaction of this op record has ended; None in RocketMQ's, which do not say."""
+    state = decode_properties(record.properties).get(TRANSACTION_STATE)
+    return None if state is None else Phase[state]
+
+
+def op_half_offsets(record: Record) -> list[int]:
+    """Queue offsets of the halves that this op record closes: one of ours, several of RocketMQ's, with commas."""
+    return [int(offset) for offset in record.body.decode().split(",") if offset]
 
 
 def _half(record: Record, properties: dict[str, str]) -> Batch:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from struct import Struct
 
 from mqproto.java_hash import java_string_hash
-from mqproto.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, UNIQ_KEY
+from mqproto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, property_value
 from mqproto.record import BODY_AT, Record
 
 IndexKey = tuple[int, int, int]  # key hash, log offset, store timestamp in ms
 
 _HEAD = Struct(">i52xq20xi")  # size, store timestamp, body size
-_NAMES = tuple(f"{name}{NAME_VALUE_SEPARATOR}".encode() for name in (UNIQ_KEY, KEYS))
-_SEPARATOR, _PROPERTY_END = KEY_SEPARATOR.encode(), PROPERTY_SEPARATOR.encode()
+_UNIQ_KEY, _KEYS, _SEPARATOR = UNIQ_KEY.encode(), KEYS.encode(), KEY_SEPARATOR.encode()
 
 # Java's hash of ASCII is the number that the characters are as digits to the base 31. A character above 30 is no digit,
 # but 31 q + r is: two numbers of digits then, which int() reads in C.
@@ -65,15 +64,8 @@ def index_keys(records: bytes | bytearray, at: int, log_offset: int, *, records_
 
 def _keys_between(data: bytes | bytearray, start: int, end: int) -> list[bytes | bytearray]:
     """The keys in the properties that stand from `start` to `end` of `data`."""
-    keys: list[bytes | bytearray] = []
-    for name in _NAMES:
-        at = data.find(name, start, end)
-        while at > start and data[at - 1] != _PROPERTY_END[0]:  # the end of another name, or of a value
-            at = data.find(name, at + 1, end)
-        if at >= 0:
-            value = data[at + len(name) : data.index(_PROPERTY_END, at, end)]
-            keys += [key for key in value.split(_SEPARATOR) if key] if _SEPARATOR in value else [value]
-    return keys
+    unique, keys = property_value(data, _UNIQ_KEY, start, end), property_value(data, _KEYS, start, end)
+    return [key for key in [unique, *keys.split(_SEPARATOR)] if key]
 
 
 def _hash(prefix: bytes, key: bytes | bytearray) -> int:

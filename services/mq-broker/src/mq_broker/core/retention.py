@@ -83,6 +83,6 @@ class WriteGate:
 def parse_delete_when(text: str) -> frozenset[int]:
     """Hours of the day from RocketMQ's `04` or `04;16`. Raises ValueError."""
     hours = [part.strip() for part in text.split(";")]
-    if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
+    if not all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours):
         raise ValueError(f"deleteWhen={text!r}: write hours of the day from 00 to 23, separated by ;")
     return frozenset(map(int, hours))

@@ -8,7 +8,7 @@ where it belongs, so that the log alone rebuilds everything around it.
 from __future__ import annotations
 
 from mq_broker.core.batches import Batch
-from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mqproto.java_hash import java_string_hash
 from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic
 from mqproto.properties import (
@@ -27,6 +27,7 @@ from mqproto.properties import (
 )
 from mqproto.record import Record, encode_record, iter_records, pack_ip
 
+_DEFAULT_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
 
 
@@ -124,8 +125,12 @@ def tag_code(properties: dict[str, str]) -> int:
 def entry_tags_code(record: Record) -> int:
     """What the third field of this record's consume-queue entry is: the due time, or the hash of its tag."""
     properties = decode_properties(record.properties)
-    if record.topic in {SCHEDULE_TOPIC, CARRIED_TOPIC} and DUE_TIMESTAMP in properties:
-        return int(properties[DUE_TIMESTAMP])
+    if record.topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}:
+        if DUE_TIMESTAMP in properties:
+            return int(properties[DUE_TIMESTAMP])
+        if DELAY in properties:  # RocketMQ's; with another table than the default it would itself compute another time
+            level = _DEFAULT_LEVELS.effective(int(properties[DELAY]))
+            return record.store_timestamp_ms + _DEFAULT_LEVELS.delay_ms(level)
     return tag_code(properties)
 
 
@@ -136,3 +141,11 @@ def schedule_position(record: Record) -> tuple[int, int] | None:
         return None
     level, _, offset = value.partition(":")
     return int(level), int(offset)
+
+
+def promised_queue(record: Record) -> tuple[str, int] | None:
+    """(topic, queue id) that a delayed record or a half message is going to, else None."""
+    properties = decode_properties(record.properties)
+    if REAL_TOPIC not in properties or not properties.get(REAL_QID, "").isdecimal():
+        return None
+    return properties[REAL_TOPIC], int(properties[REAL_QID])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mq_broker.core import documents as tables
 from mqproto.names import check_group
 
 RETRY_MAX_TIMES = 16  # MISSION R1
@@ -50,6 +51,8 @@ class SubscriptionGroups:
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what subscriptionGroup.json says. Raises KeyError or TypeError if not of that form."""
-        for name, entry in document["subscriptionGroupTable"].items():
+        found = tables.table(document, "subscriptionGroupTable")
+        for name in found:
+            entry = tables.table(found, name)
             self._groups[name] = SubscriptionGroup(name, entry["retryMaxTimes"])
-        self.data_version = document["dataVersion"]["counter"]
+        self.data_version = int(tables.table(document, "dataVersion")["counter"])

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mqproto.java_hash import java_string_hash
+from mqproto.properties import TAGS, property_value
 
 ALL = "*"
+_TAGS = TAGS.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,11 @@ class TagFilter:
     def passes(self, tags_code: int) -> bool:
         """Whether a consume-queue entry with this tag hash may interest the subscriber."""
         return self.codes is None or tags_code in self.codes
+
+
+def tag_hash(data: bytes | bytearray, start: int, end: int) -> int:
+    """What a consume queue keeps of the properties that stand from `start` to `end` of `data`: the hash of the tag."""
+    return java_string_hash(property_value(data, _TAGS, start, end).decode())
 
 
 @lru_cache(maxsize=4_096)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mq_broker.core import documents as tables
 from mqproto.codes import Permission
 from mqproto.names import (
     CARRIED_TOPIC,
@@ -139,7 +140,9 @@ class TopicTable:
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what topics.json says. Raises KeyError or TypeError when it is not of that form."""
-        for name, entry in document["topicConfigTable"].items():
+        found = tables.table(document, "topicConfigTable")
+        for name in found:
+            entry = tables.table(found, name)
             if name not in SYSTEM_TOPICS:
                 config = TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
                 self._put(config)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mq_broker.core import documents as tables
 from mq_broker.core.transactions import TransactionTable
 
 
@@ -31,5 +32,6 @@ class TransactionScan:
         return {"offsetTable": {"half": half, "op": op}}
 
     def load_json(self, document: dict[str, Any]) -> None:
-        """Take over a document. Raises KeyError when it is not of this form."""
-        self.half, self.op = document["offsetTable"]["half"], document["offsetTable"]["op"]
+        """Take over a document. Raises KeyError, TypeError or ValueError when it is not of this form."""
+        found = tables.table(document, "offsetTable")
+        self.half, self.op = int(found["half"]), int(found["op"])

@@ -16,7 +16,7 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.rewrite import schedule_position
+from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
@@ -39,7 +39,7 @@ from osenv import Clock, Disk, Rng, SystemRng
 log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_S = 10
-CONSUMER_OFFSETS, TOPICS = "consumerOffset.json", "topics.json"
+CONSUMER_OFFSETS, TOPICS, DELAY_OFFSETS = "consumerOffset.json", "topics.json", "delayOffset.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,10 @@ class Broker:
                 TOPICS: self.topics,
                 "subscriptionGroup.json": self.groups,
                 CONSUMER_OFFSETS: self.consumer_offsets,
-                "delayOffset.json": self.delay_progress,
+                DELAY_OFFSETS: self.delay_progress,
                 "transactionOffset.json": self.transaction_scan,
             },
+            told_by_log=frozenset({TOPICS, DELAY_OFFSETS}),
         )
         self.transaction_scan.ends = lambda: (
             self.store.queue_bounds(HALF_TOPIC, 0)[1],
@@ -160,7 +161,8 @@ class Broker:
         try:
             done, _ = await asyncio.wait([flusher, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a job that ends by an error ends the broker with it
+                if self.store.failure is None:
+                    task.result()  # a job that ends by an error ends the broker with it
         finally:
             for task in (flusher, *tasks):
                 task.cancel()
@@ -182,12 +184,14 @@ class Broker:
             f"{group} (queue {queue_id} of {topic})"
             for group, topic, queue_id, offset in self.consumer_offsets.all()
             if (queue := self.store.queue(topic, queue_id)) is not None
-            and offset < queue.max_offset
-            and queue.entry(max(offset, queue.min_offset))[0] < log_offset
+            and (first := max(offset, queue.min_offset)) < queue.max_offset
+            and queue.entry(first)[0] < log_offset
         ]
 
     def _recovered(self, record: Record) -> None:
         self.topics.recovered(record.topic, record.queue_id)
+        if (promised := promised_queue(record)) is not None:
+            self.topics.recovered(*promised)
         position = schedule_position(record)
         if position is not None:
             self.delay_progress.delivered(*position)

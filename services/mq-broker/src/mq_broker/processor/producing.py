@@ -84,7 +84,7 @@ class Producing:
         for batch in batches:
             self.topics.recovered(batch.topic, batch.queue_id)
         delayed = [schedule_batch(b, self.levels, store_ms) if b.delay_level else b for b in batches]
-        self.store.put(delayed, store_ms)
+        self.store.put_in_runs(delayed, store_ms)
 
     def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | BatchOutcome:
         """The batch as it goes into the log, or why it does not."""

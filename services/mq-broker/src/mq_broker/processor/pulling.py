@@ -48,9 +48,15 @@ class Pulling:
         plan = self._plan(query)
         if isinstance(plan, PullResult):
             return plan
-        found = await self.store.reader.select_cold(
-            plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
-        )
+        try:
+            found = await self.store.reader.select_cold(
+                plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
+            )
+        except (OSError, ValueError):
+            plan = self._plan(query)  # deleted while we read: then there is another place to go on
+            if isinstance(plan, PullResult):
+                return plan
+            raise
         return self._answer(query, plan.queue, *found)
 
     def _plan(self, query: PullQuery) -> _Plan | PullResult:

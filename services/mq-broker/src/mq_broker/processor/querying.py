@@ -81,6 +81,8 @@ class Querying:
     async def by_log_offset(self, log_offset: int) -> bytes:
         """The record at this place. Raises ValueError when there is none, or when it is damaged; OSError."""
         record, data = await self.store.reader.read_whole(log_offset)
+        if not self.store.is_message(record):
+            raise ValueError(f"no message begins at offset {log_offset}")
         if record.log_offset + record.size > self.store.readable_end:
             raise ValueError(f"the message at offset {log_offset} is not on disk yet")
         return data

@@ -36,6 +36,8 @@ class SendBack:
             record = await store.reader.read_record(log_offset)
         except ValueError as error:
             return ResponseCode.QUERY_NOT_FOUND, str(error)
+        if not store.is_message(record):
+            return ResponseCode.QUERY_NOT_FOUND, f"no message begins at offset {log_offset}"
         if record.topic == SCHEDULE_TOPIC:
             return ResponseCode.MESSAGE_ILLEGAL, f"the record at {log_offset} still waits for its delivery"
         times_max = max_reconsume_times or known.retry_max_times

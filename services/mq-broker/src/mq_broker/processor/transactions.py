@@ -16,6 +16,7 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.halves import (
     committed_batch,
     op_batch,
+    op_half_offsets,
     op_phase,
     open_half,
     parked_batch,
@@ -73,12 +74,16 @@ class Transactions:
         op_low, op_high = self.store.queue_bounds(OP_HALF_TOPIC, 0)
         half_low, _ = self.store.queue_bounds(HALF_TOPIC, 0)
         op_from = max(op_low, min(scan.op, op_high - OUTCOMES_REMEMBERED))
-        ended = set()
+        ended: set[str | int] = set()
         async for record in self._records(OP_HALF_TOPIC, op_from):
-            ended.add(transaction_id(record))
-            self.table.closed(transaction_id(record), op_phase(record))
+            phase = op_phase(record)
+            if phase is None:
+                ended.update(op_half_offsets(record))
+            else:
+                ended.add(transaction_id(record))
+                self.table.closed(transaction_id(record), phase)
         async for record in self._records(HALF_TOPIC, max(half_low, scan.half)):
-            if transaction_id(record) not in ended:
+            if transaction_id(record) not in ended and record.queue_offset not in ended:
                 self.table.prepared(open_half(record, op_from))
 
     def prepared(self, batch: Batch) -> None:
@@ -104,7 +109,7 @@ class Transactions:
                     return await self.end(group, id_, state, from_check=from_check)
                 self._close(half, record, action, parked=state is TransactionState.UNKNOW)
             await self.store.wait_stored(self.store.log_end)
-        except StoreError as error:
+        except (StoreError, OSError, ValueError) as error:
             return Ended(ResponseCode.SYSTEM_ERROR, str(error))
         phase = self.table.phase(id_)
         return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES.get(phase or Phase.PREPARED, TransactionState.UNKNOW))
@@ -117,7 +122,14 @@ class Transactions:
         count = 0
         for half in self.table.all_open():
             if half.log_offset < log_offset:
-                record = await self.store.reader.read_record(half.log_offset)
+                try:
+                    record = await self.store.reader.read_record(half.log_offset)
+                except ValueError as error:
+                    log.error("transaction %s is lost: %s", half.transaction_id, error)  # noqa: TRY400
+                    if (queue := self.store.queue(HALF_TOPIC, 0)) is not None:
+                        await self.store.reader.mend(queue, half.queue_offset)  # puts the damage aside
+                    self.table.closed(half.transaction_id, Phase.ROLLED_BACK)
+                    continue
                 if self.table.open_half(half.transaction_id) is half:
                     again = recheck_batch(record, half.check_times)
                     self.store.put([again], self.time.stamp_ms(), inward=True)

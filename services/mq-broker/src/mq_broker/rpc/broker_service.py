@@ -176,8 +176,12 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def SearchOffset(self, request: pb.SearchOffsetRequest, context: Any) -> pb.SearchOffsetResponse:  # noqa: N802
         topic, queue_id = request.queue.topic, request.queue.queue_id
-        if self._broker.topics.get(topic) is None:
+        config = self._broker.topics.get(topic)
+        if config is None:
             return pb.SearchOffsetResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=f"topic {topic!r} does not exist")
+        if not 0 <= queue_id < config.queue_count:
+            remark = f"topic {topic!r} has no queue {queue_id}; it has 0 to {config.queue_count - 1}"
+            return pb.SearchOffsetResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)
         try:
             offset = await self._broker.querying.offset_by_time(topic, queue_id, request.timestamp_ms)
         except OSError as error:

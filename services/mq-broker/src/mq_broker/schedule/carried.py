@@ -20,6 +20,8 @@ from mqproto.record import Record
 
 LOAD_RECORDS = 1_024
 
+_Waiting = tuple[int, int, int]  # due ms, queue offset, log offset
+
 
 @dataclass
 class CarriedMessages:
@@ -27,7 +29,7 @@ class CarriedMessages:
 
     store: MessageStore
     progress: DelayProgress
-    _heap: list[tuple[int, int]] = field(default_factory=list)  # (due ms, queue offset)
+    _heap: list[_Waiting] = field(default_factory=list)
     _loaded_to: int = 0
 
     @property
@@ -62,27 +64,25 @@ class CarriedMessages:
                 if record is None:
                     self.progress.delivered(CARRIED, offset)  # lost to damage, which has been reported
                 elif not self.progress.is_delivered(CARRIED, offset):
-                    heappush(self._heap, (due_then_ms(record) or 0, offset))
+                    heappush(self._heap, _waiting(record))
             self._loaded_to += scanned
 
-    async def take_due(self, now_ms: int, count: int) -> list[Record]:
-        """Up to `count` records that are due, to be delivered now; then `done` or `put_back`. Raises OSError."""
-        taken: list[tuple[int, int]] = []
+    async def take_due(self, now_ms: int, count: int) -> list[Record] | None:
+        """Up to `count` records that are due, to be delivered now; then `done` or `put_back`.
+
+        None when nothing is due; an empty list when what was due is lost. Raises OSError.
+        """
+        taken: list[_Waiting] = []
         while self._heap and len(taken) < count and self._heap[0][0] <= now_ms:
             taken.append(heappop(self._heap))
-        return await self._read(taken)
+        return await self._read(taken) if taken else None
 
-    async def take_below(self, log_offset: int, count: int) -> list[Record]:
+    async def take_below(self, log_offset: int, count: int) -> list[Record] | None:
         """Up to `count` records that stand below `log_offset` in the log, to be carried again; likewise."""
-        queue = self.queue
-        below: set[int] = set()
-        for offset in sorted(offset for _, offset in self._heap):
-            if queue is None or len(below) == count or queue.entry(offset)[0] >= log_offset:
-                break
-            below.add(offset)
-        taken = sorted(item for item in self._heap if item[1] in below)
-        self._heap = sorted(item for item in self._heap if item[1] not in below)  # a sorted list is a heap
-        return await self._read(taken)
+        below = sorted(item for item in self._heap if item[2] < log_offset)
+        taken = set(below[:count])
+        self._heap = sorted(item for item in self._heap if item not in taken)  # a sorted list is a heap
+        return await self._read(below[:count]) if below else None
 
     def done(self, records: list[Record]) -> None:
         """What was taken stands in the log under its own topic, or was carried again."""
@@ -92,14 +92,15 @@ class CarriedMessages:
     def put_back(self, records: list[Record]) -> None:
         """What was taken could not be written; it goes on waiting."""
         for record in records:
-            heappush(self._heap, (due_then_ms(record) or 0, record.queue_offset))
+            heappush(self._heap, _waiting(record))
 
-    async def _read(self, items: list[tuple[int, int]]) -> list[Record]:
+    async def _read(self, items: list[_Waiting]) -> list[Record]:
         queue = self.queue
         found: list[Record] = []
         try:
-            for _, offset in items:
-                records, _ = await self.store.reader.read_queue(queue, offset, 1) if queue else ([], 0)
+            for _, offset, _ in items:
+                there = queue is not None and offset >= queue.min_offset
+                records, _ = await self.store.reader.read_queue(queue, offset, 1) if queue and there else ([], 0)
                 if records:
                     found += records
                 else:
@@ -109,3 +110,7 @@ class CarriedMessages:
                 heappush(self._heap, item)
             raise
         return found
+
+
+def _waiting(record: Record) -> _Waiting:
+    return due_then_ms(record) or 0, record.queue_offset, record.log_offset

@@ -40,7 +40,7 @@ class LevelStatistics:
     def count(self, dues: list[int], now_ms: int) -> None:
         """Records that were due then have been delivered now."""
         self.delivered += len(dues)
-        self.lateness_max_ms = max(self.lateness_max_ms, now_ms - min(dues))
+        self.lateness_max_ms = max([self.lateness_max_ms, *(now_ms - due_ms for due_ms in dues)])
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class DelayService:
         async with self._moving:
             count = sum([await self._carry_level(level, log_offset) for level in range(1, self._level_count() + 1)])
             await self.carried.load()
-            while records := await self.carried.take_below(log_offset, DELIVER_RECORDS_MAX):
+            while (records := await self.carried.take_below(log_offset, DELIVER_RECORDS_MAX)) is not None:
                 try:
                     self._put_carried([(CARRIED, due_then_ms(record) or 0, record) for record in records])
                 except StoreError:
@@ -115,11 +115,10 @@ class DelayService:
         queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
         count = 0
         while queue is not None and (offset := self._next_offset(level, queue)) < queue.max_offset:
-            if queue.entry(offset)[0] >= log_offset:
-                break
+            # The records themselves say where they stand: an entry may be damaged.
             records, scanned = await self.store.reader.read_queue(queue, offset, DELIVER_RECORDS_MAX)
             below = [record for record in records if record.log_offset < log_offset]
-            if not scanned:
+            if not scanned or (records and not below):
                 break
             self._put_carried([(level, self.due_ms(level, record), record) for record in below])
             following = records[len(below)].queue_offset if len(below) < len(records) else offset + scanned
@@ -130,14 +129,14 @@ class DelayService:
     def _put_carried(self, waiting: list[tuple[int, int, Record]]) -> None:
         if waiting:
             batches = [carried_record(record, level, due_ms) for level, due_ms, record in waiting]
-            self.store.put(batches, self.time.stamp_ms(), inward=True)
+            self.store.put_in_runs(batches, self.time.stamp_ms(), inward=True)
 
     async def _deliver_carried(self) -> None:
         head = self._heads.get(CARRIED)
         if head is not None and head.due_ms > self.time.now_ms():
             return
         await self.carried.load()
-        while records := await self.carried.take_due(self.time.now_ms(), DELIVER_RECORDS_MAX):
+        while (records := await self.carried.take_due(self.time.now_ms(), DELIVER_RECORDS_MAX)) is not None:
             now_ms = self.time.now_ms()
             try:
                 self.put([deliver_record(record, CARRIED) for record in records], self.time.stamp_ms())

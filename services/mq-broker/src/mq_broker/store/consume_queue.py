@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.segment_files import SegmentFiles
+from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC
 from osenv import DiskFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
@@ -24,9 +25,11 @@ class ConsumeQueue:
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
         self.topic, self.queue_id = topic, queue_id
         self.topic_field = len(topic).to_bytes(1, "big") + topic.encode()  # as it stands in a record
+        self.keeps_due_times = topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}  # where others keep the hash of the tag
         self._files = files
         self.min_offset = files.begin // CQ_ENTRY.size
         self.max_offset = self.min_offset
+        self._unwritten: dict[int, bytes] = {}  # mended entries that the disk has refused
         self._tail = bytearray()
         self._tail_from = self.max_offset
         self.dirty = False
@@ -63,7 +66,8 @@ class ConsumeQueue:
         """(log offset, size, tag hash) of the entry at `offset`. Raises ValueError when it is not there."""
         if not self.min_offset <= offset < self.max_offset:
             raise ValueError(f"{self}: no entry {offset}, there are {self.min_offset} to {self.max_offset - 1}")
-        log_offset, size, code = CQ_ENTRY.unpack(self.read_hot(offset, 1) or self.read(offset, 1))
+        entry = self._unwritten.get(offset) or self.read_hot(offset, 1) or self.read(offset, 1)
+        log_offset, size, code = CQ_ENTRY.unpack(entry)
         return log_offset, size, code
 
     def recover(self, log_end: int) -> None:
@@ -73,10 +77,27 @@ class ConsumeQueue:
         """
         self._cut(self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end)))
 
-    def trim(self, log_begin: int) -> None:
-        """Messages below `log_begin` have been deleted: the first one that is left becomes `min_offset`."""
-        first = self._first_where(lambda offset, size: size <= 0 or (size < ENTRY_SIZE_MAX and offset >= log_begin))
+    def first_at(self, log_offset: int, *, begin: int | None = None) -> int:
+        """The first entry from `begin` (or the queue's first one) on that stands at or behind `log_offset`."""
+        first = self._first_where(
+            lambda offset, size: size <= 0 or (size < ENTRY_SIZE_MAX and offset >= log_offset), begin or self.min_offset
+        )
+        return min(first, self.max_offset)
+
+    def trim(self, first: int) -> None:
+        """The messages before `first` have been deleted."""
         self.min_offset = max(self.min_offset, min(first, self.max_offset))
+
+    def numbers_given(self, log_end: int) -> tuple[int, int]:
+        """How many numbers the files say were given to messages below `log_end`, and where the last of them stood.
+
+        They may be wrong. The place is -1 when there is none.
+        """
+        given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
+        if given * CQ_ENTRY.size <= self._files.begin:
+            return given, -1
+        log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, (given - 1) * CQ_ENTRY.size))
+        return given, log_offset if size < ENTRY_SIZE_MAX else -1
 
     def wipe(self) -> None:
         """Forget every entry; the log tells them again from the first one."""
@@ -96,10 +117,21 @@ class ConsumeQueue:
         self.dirty = True
 
     def mend(self, offset: int, entries: bytes) -> None:
-        """Put `entries`, which the log has told again, in the place of damaged ones. Raises OSError."""
+        """Put `entries`, which the log has told again, in the place of damaged ones.
+
+        They count from now on, also when the disk refuses them: then they wait in memory. Raises OSError.
+        """
         if not self.min_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
             raise ValueError(f"{self}: no entries from {offset} on to be mended")
+        mended = {offset + k: bytes(entry) for k, entry in enumerate(_cut_up(entries))}
+        self._unwritten.update(mended)
         self._files.write(entries, offset * CQ_ENTRY.size)
+        for number in mended:
+            del self._unwritten[number]
+        begin = max(offset, self._tail_from)
+        if begin < (end := offset + len(entries) // CQ_ENTRY.size):
+            at = (begin - self._tail_from) * CQ_ENTRY.size
+            self._tail[at : at + (end - begin) * CQ_ENTRY.size] = entries[(begin - offset) * CQ_ENTRY.size :]
         self.dirty = True
 
     def has_surplus_file(self) -> bool:
@@ -134,9 +166,9 @@ class ConsumeQueue:
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic!r}, {self.queue_id})"
 
-    def _first_where(self, wanted: Callable[[int, int], bool]) -> int:
-        """The first entry whose (log offset, size) is wanted; those that are not wanted come before all that are."""
-        low, high = self._files.begin // CQ_ENTRY.size, self._files.capacity_end // CQ_ENTRY.size
+    def _first_where(self, wanted: Callable[[int, int], bool], begin: int = 0) -> int:
+        """The first entry from `begin` on whose (log offset, size) is wanted; the others come before all that are."""
+        low, high = max(begin, self._files.begin // CQ_ENTRY.size), self._files.capacity_end // CQ_ENTRY.size
         while low < high:
             middle = (low + high) // 2
             log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
@@ -155,3 +187,7 @@ class ConsumeQueue:
 
 def _is_below(log_offset: int, size: int, log_end: int) -> bool:
     return size == ENTRY_SIZE_MAX or log_offset + size <= log_end
+
+
+def _cut_up(entries: bytes) -> list[bytes]:
+    return [entries[at : at + CQ_ENTRY.size] for at in range(0, len(entries), CQ_ENTRY.size)]

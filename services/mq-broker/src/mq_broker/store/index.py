@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -36,6 +36,7 @@ class IndexPoint:
     file_name: int = 0
     next_number: int = 1
     log_offset: int = 0
+    file_count: int = 0
 
 
 class Index:
@@ -80,6 +81,8 @@ class Index:
                 self._disk.unlink(self._folder / name)
             else:
                 self._files.append(IndexFile(self._disk, self._folder / name, self._size))
+        if any(not file.is_full for file in self._files[:-1]) or len(self._files) != point.file_count:
+            raise ValueError(f"there are {len(self._files)} files; there were {point.file_count}, all but one full")
         if self._files and not clean:
             self._files[-1].recover(point.next_number)
             self._unsaved.append(self._files[-1])
@@ -118,27 +121,36 @@ class Index:
         """How far the index is; durable after `take_save`'s call, if both are taken at the same moment."""
         if not self._files:
             return IndexPoint(log_offset=self.indexed_end)
-        return IndexPoint(int(self._files[-1].path.name), self._files[-1].head.next_number, self.indexed_end)
+        newest = self._files[-1]
+        return IndexPoint(int(newest.path.name), newest.head.next_number, self.indexed_end, len(self._files))
+
+    @property
+    def full_end_ms(self) -> int:
+        """Store timestamp of the newest message in a full file; 0 without one."""
+        return max((file.head.end_ms for file in self._files if file.is_full), default=0)
+
+    async def catch_up(self) -> bool:
+        """Index what is still in memory; whether nothing is left then. Raises OSError."""
+        while self.indexed_end < self._log.end and self._log.hot_chunk(self.indexed_end) is not None:
+            await self._step()
+        return self.indexed_end == self._log.end
 
     def take_save(self) -> Callable[[], None]:
         """The call that makes the index as it is now durable; see `IndexFile.take_save`."""
         saves = [file.take_save() for file in self._unsaved]
-        folders, unsaved = self._unsynced_folders, self._unsaved
-        finished = [file for file in unsaved if file.is_full]  # now: what fills up while we save is not saved whole
-        self._unsynced_folders, self._unsaved = [], []
+        folders, unsaved = self._unsynced_folders[:], self._unsaved[:]
 
         def save() -> None:
-            try:
-                for one in saves:
-                    one()
-                for folder in folders:
-                    self._disk.sync_dir(folder)
-            except OSError:
-                self._unsaved = [*unsaved, *(file for file in self._unsaved if file not in unsaved)]
-                self._unsynced_folders = folders + self._unsynced_folders
-                raise
-            for file in finished:
-                file.release_slots()
+            for one in saves:
+                one()
+            for folder in folders:
+                self._disk.sync_dir(folder)
+            del self._unsynced_folders[: len(folders)]
+            for file in unsaved:
+                if file.is_saved:
+                    self._unsaved.remove(file)
+                    if file.is_full:
+                        file.release_slots()
 
         return save
 
@@ -197,15 +209,15 @@ class Index:
             if file.head.end_ms >= begin_ms and file.head.begin_ms <= end_ms:
                 yield from file.find(key_hash, begin_ms, end_ms)
 
-    async def forget_below(self, log_offset: int) -> int:
-        """Remove the files that speak only of what lies below `log_offset`; returns how many. Raises OSError."""
-        removed = 0
+    async def forget_below(self, log_offset: int) -> AsyncIterator[IndexFile]:
+        """Remove the files that speak only of what lies below `log_offset`; each is to be closed when nobody reads it.
+
+        Raises OSError.
+        """
         while len(self._files) > 1 and self._files[0].head.end_offset < log_offset:
             await self._disk.offload(self._disk.unlink, self._files[0].path)
             file = self._files.pop(0)
             if file in self._unsaved:
                 self._unsaved.remove(file)
-            file.close()
             self._unsynced_folders.append(self._folder)
-            removed += 1
-        return removed
+            yield file

@@ -78,7 +78,9 @@ class IndexFile:
         self._allocated_to = 0
         self._slots: memoryview | None = None
         self._dirty_pages: set[int] = set()
+        self._saving: set[int] = set()  # pages on their way to the disk, or refused there
         self.head = IndexHead() if create else IndexHead(*HEAD.unpack(self._file.pread(HEAD.size, 0)))
+        self._saved_number = 0 if create else self.head.next_number
 
     @property
     def is_full(self) -> bool:
@@ -128,23 +130,27 @@ class IndexFile:
 
         The call raises SyncError, after which the file is in doubt for ever, or OSError: then `take_save` again.
         """
-        pages = sorted(self._dirty_pages)
+        self._saving |= self._dirty_pages
+        self._dirty_pages.clear()
+        pages = sorted(self._saving)
         contents = [(page, self._page(page)) for page in pages]
-        head = self.head.encode()
+        head, number = self.head.encode(), self.head.next_number
 
         def save() -> None:
             self._file.sync_data()  # the entries first: a slot must not name what a power cut can take away
-            try:
-                for page, content in contents:
-                    self._file.pwrite(content, HEAD.size + page * PAGE_BYTES)
-                self._file.pwrite(head, 0)
-            except OSError:
-                self._dirty_pages.update(pages)
-                raise
+            for page, content in contents:
+                self._file.pwrite(content, HEAD.size + page * PAGE_BYTES)
+            self._file.pwrite(head, 0)
             self._file.sync_data()
+            self._saving.difference_update(pages)
+            self._saved_number = number
 
-        self._dirty_pages.clear()
         return save
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether everything that was added is durable."""
+        return self._saved_number == self.head.next_number and not self._dirty_pages and not self._saving
 
     def recover(self, next_number: int) -> None:
         """Forget the entries from `next_number` on: they were not durable, or the log is going to tell them again.
@@ -193,6 +199,9 @@ class IndexFile:
         self._file.close()
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
+        """Entry `number`; zeros for one that the file does not have."""
+        if not 0 < number < self._size.entries:
+            return 0, 0, 0, 0
         key_hash, log_offset, seconds, before = ENTRY.unpack(self._file.pread(ENTRY.size, self._size.entry_at(number)))
         return key_hash, log_offset, seconds, before if before < number else 0
 

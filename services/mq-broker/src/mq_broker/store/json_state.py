@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 LOG_OFFSET = "logOffset"  # every document names the log offset that it covers
 FORMAT_VERSION = "formatVersion"
 FORMAT = 1
+_BARE_NUMBER = re.compile(rb"([{,]\s*)(\d+)\s*:")
 CRC32 = "crc32"  # the last field: eight hexadecimal digits over the whole file, taken while they are zeros
 _CRC_HEAD, _CRC_DIGITS, _CRC_TAIL = f'"{CRC32}": "'.encode(), 8, b'"\n}\n'
 
@@ -33,7 +35,12 @@ def encode_document(document: dict[str, Any], log_offset: int) -> bytes:
 
 def decode_document(data: bytes) -> dict[str, Any]:
     """The inverse. Raises ValueError when the bytes are damaged, or of another format version."""
-    document = json.loads(data)
+    if CRC32.encode() not in data:
+        data = _BARE_NUMBER.sub(rb'\1"\2":', data)  # RocketMQ's JSON library writes {0:7} for {"0":7}
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one kind of error for every kind of damage
     if FORMAT_VERSION not in document and CRC32 not in document:
@@ -41,7 +48,11 @@ def decode_document(data: bytes) -> dict[str, Any]:
     digits_at = len(data) - len(_CRC_TAIL) - _CRC_DIGITS
     head_at = digits_at - len(_CRC_HEAD)
     zeroed = data[:digits_at] + b"0" * _CRC_DIGITS + _CRC_TAIL
-    if data[head_at:digits_at] != _CRC_HEAD or document.get(CRC32) != f"{zlib.crc32(zeroed):08x}":
+    if (
+        data[head_at:digits_at] != _CRC_HEAD
+        or not data.endswith(_CRC_TAIL)
+        or document.get(CRC32) != f"{zlib.crc32(zeroed):08x}"
+    ):
         raise ValueError("the CRC does not match")
     if document.get(FORMAT_VERSION) != FORMAT:
         raise ValueError(f"format version {document.get(FORMAT_VERSION)!r}; this broker reads version {FORMAT}")
@@ -55,15 +66,11 @@ def write_document(disk: Disk, path: Path, content: bytes) -> None:
 
 
 def read_document(disk: Disk, path: Path) -> dict[str, Any] | None:
-    """The document, or its previous version when it is missing or damaged, or None when both are.
-
-    A damaged file is reported in the log; it is never taken for an empty one. Raises OSError.
-    """
-    for candidate in (path, path.with_name(path.name + ".bak")):
-        try:
-            return decode_document(read_file(disk, candidate))
-        except FileNotFoundError:
-            continue
-        except ValueError as error:
-            log.error("%s is damaged: %s", candidate, error)  # noqa: TRY400 - the sentence says it all
-    return None
+    """The document, or None when it is missing or damaged; damage is reported in the log. Raises OSError."""
+    try:
+        return decode_document(read_file(disk, path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        log.error("%s is damaged: %s", path, error)  # noqa: TRY400 - the sentence says it all
+        return None

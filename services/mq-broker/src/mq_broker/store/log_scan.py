@@ -9,12 +9,16 @@ Invariant: what is found covers the range without a gap and without overlap, in 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mq_broker.store.segment_files import SegmentFiles
 from mqproto.record import (
     BLANK_MAGIC,
+    CRC_BYTES,
+    CRC_MASK,
+    CRC_PREFIX,
     MESSAGE_MAGIC,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
@@ -137,6 +141,22 @@ def explain(files: SegmentFiles, at: int) -> str:
     except RecordError as error:
         return str(error)
     return f"a record of offset {record.log_offset}"
+
+
+def is_unsealed_record(files: SegmentFiles, at: int) -> bool:
+    """Whether a record without a CRC property stands at `at`, otherwise as it should be."""
+    if at >= files.capacity_end:
+        return False
+    size, magic = SEGMENT_HEAD.unpack(files.read(SEGMENT_HEAD.size, at))
+    if magic != MESSAGE_MAGIC or not 0 < size <= min(RECORD_BYTES_MAX, files.room(at)):
+        return False
+    data = files.read(size, at)
+    try:
+        record = decode_record(data)
+    except RecordError:
+        return False
+    intact = record.log_offset == at and zlib.crc32(record.body) & CRC_MASK == record.body_crc
+    return intact and CRC_PREFIX not in data[-CRC_BYTES:]
 
 
 def _whole(block: bytes, at: int, log_offset: int, room: int) -> Record | Blank | None:

@@ -69,7 +69,15 @@ class PutResult:
 class MessageStore:
     """One broker's store. Single writer: every call comes from one event loop."""
 
-    def __init__(self, disk: Disk, clock: Clock, options: StoreOptions, states: Mapping[str, State]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: StoreOptions,
+        states: Mapping[str, State],
+        told_by_log: frozenset[str] = frozenset(),
+    ) -> None:
+        """`told_by_log` names the states that reading the log again brings up to date."""
         self._disk, self._clock, self.options = disk, clock, options
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
@@ -87,7 +95,7 @@ class MessageStore:
         self.index = Index(disk, clock, layout.index, layout.index_size, self.log)
         self.quarantine = Quarantine(disk, layout.quarantine)
         self.gate = WriteGate(options.retention)
-        self.states = StateFiles(disk, layout.config, states, lambda: self.log.end)
+        self.states = StateFiles(disk, layout.config, states, told_by_log, lambda: self.log.end)
         self.flusher = Flusher(
             disk,
             clock,
@@ -117,9 +125,10 @@ class MessageStore:
         clean = not self._disk.exists(self.layout.abort)
         missing = self.states.load()
         if existing and missing:
-            log.error("no readable version of %s: the log is read again for what it can tell", ", ".join(missing))
+            log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
         self.queues.open_all()
         checkpoint, watermark = read_checkpoint(self._disk, self.layout), read_watermark(self._disk, self.layout)
+        self._watermark = Watermark(self._disk, self.layout, watermark, is_new=not existing)
         recovery = Recovery(self.log, self.log.files, self.queues, self.quarantine, self._forget_checkpoint, on_record)
         report = recovery.run(
             checkpoint,
@@ -127,16 +136,23 @@ class MessageStore:
             rebuild=existing and bool(missing),
             clean=clean,
         )
+        for queue in self.queues:
+            self.reader.trim_at_start(queue)
         self._newest_store_ms = report.newest_store_ms
         if self.options.index_enabled:
             self.index.open(checkpoint.index if checkpoint else None, clean=clean)
-        self._watermark = Watermark(self._disk, self.layout, watermark)
-        self.log.prepare()
         self._mark_in_use()
+        try:
+            self.log.prepare()
+        except OSError as error:  # a full disk: what is stored can be read all the same
+            log.error("no room for the log to grow: %s", error)  # noqa: TRY400
         return report
 
-    def _forget_checkpoint(self) -> None:
+    def _forget_checkpoint(self, durable: int | None) -> None:
+        """Remove the checkpoint, durably; what it knew of the log goes into the watermark before."""
         if self._disk.exists(self.layout.checkpoint):
+            if durable is not None and self._watermark is not None:
+                self._watermark.write_durably(durable)
             self._disk.unlink(self.layout.checkpoint)
             self._disk.sync_dir(self.layout.root)
 
@@ -168,11 +184,14 @@ class MessageStore:
         async with self._checkpointing:
             # Taken together, at one moment: what the states say must never be ahead of the log that survives.
             index = self.index.point if self.options.index_enabled else IndexPoint()
-            checkpoint = Checkpoint(self.log.end, self.messages_stored, self._newest_store_ms, index)
+            checkpoint = Checkpoint(
+                self.log.end, self.messages_stored, self._newest_store_ms, index, self.index.full_end_ms
+            )
             snapshots = self.states.snapshot()
-            syncs = [queue.take_sync() for queue in self.queues if queue.dirty]
-            if checkpoint == self._checkpointed and not snapshots and not syncs:
+            dirty = [queue for queue in self.queues if queue.dirty]
+            if checkpoint == self._checkpointed and not snapshots and not dirty:
                 return
+            syncs = [queue.take_sync() for queue in dirty]
             save_index = self.index.take_save()
             await self.flusher.flush()
             if self.failure is not None:
@@ -184,11 +203,15 @@ class MessageStore:
                 await self.states.write(snapshots)
                 await self._disk.offload(write_checkpoint, self._disk, self.layout, checkpoint)
                 self._checkpointed = checkpoint
+                if self._watermark is not None:  # should the checkpoint get lost, this still knows
+                    await self._disk.offload(self._watermark.write_durably, checkpoint.log_offset)
                 await self._disk.offload(self.log.prepare)
             except SyncError as error:
                 self.fence(error)
             except OSError as error:
                 log.error("the checkpoint is not complete: %s; the next one tries again", error)  # noqa: TRY400
+                for queue in dirty:
+                    queue.distrust()
 
     async def persist(self, name: str) -> None:
         """Have what the state `name` says now on disk, on return; a disk that refuses is asked again at a checkpoint.
@@ -203,15 +226,25 @@ class MessageStore:
 
     async def close(self) -> None:
         """Leave the store so that the next start finds everything at its place: without failure, a clean stop."""
+        indexed = await self._finish_index()
         await self.checkpoint()
         try:
-            if self.failure is None and self._checkpointed is not None and self.checkpointed_end == self.log.end:
+            covered = self._checkpointed is not None and self.checkpointed_end == self.log.end
+            if self.failure is None and covered and indexed:
                 self._disk.unlink(self.layout.abort)
                 self._disk.sync_dir(self.layout.root)
         except OSError as error:
             log.error("the store is closed, but not marked so: %s", error)  # noqa: TRY400
         finally:
             self.release()
+
+    async def _finish_index(self) -> bool:
+        """Whether the index has everything; RocketMQ would not look for what it lacks after a clean stop."""
+        try:
+            return not self.options.index_enabled or await self.index.catch_up()
+        except OSError as error:
+            log.error("the index stays behind: %s", error)  # noqa: TRY400
+            return False
 
     def release(self) -> None:
         """Give files and lock back as they are."""
@@ -257,6 +290,7 @@ class MessageStore:
         size = sum(len(batch.buffer) for batch in batches)
         queues = [self._queue_for(batch) for batch in batches]
         at = self.log.place(size)
+        self.flusher.appended()  # also when the disk refuses the run: a blank may have been written
         results, entries = [], []
         next_offset: dict[tuple[str, int], int] = {}
         for batch, queue in zip(batches, queues, strict=True):
@@ -278,9 +312,22 @@ class MessageStore:
         self.log.append(batches[0].buffer if len(batches) == 1 else bytearray().join([b.buffer for b in batches]))
         self._newest_store_ms = max(self._newest_store_ms, store_ms)
         self._dispatch(batches, queues, entries)
-        self.flusher.appended()
         self.index.appended()
         return results
+
+    def put_in_runs(self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> None:
+        """Append batches that together may be longer than one `put` takes, in order.
+
+        Raises as `put` does; then the first ones may be there.
+        """
+        begin = taken = 0
+        for index, batch in enumerate(batches):
+            if index > begin and taken + len(batch.buffer) > self.run_bytes_max:
+                self.put(batches[begin:index], store_ms, inward=inward)
+                begin, taken = index, 0
+            taken += len(batch.buffer)
+        if batches:
+            self.put(batches[begin:], store_ms, inward=inward)
 
     async def wait_stored(self, end: int) -> None:
         """Return when what `put` has appended up to `end` may be acknowledged. Raises StoreFencedError."""
@@ -344,6 +391,12 @@ class MessageStore:
         """(first offset, offset behind the last one); zeros for a queue that holds nothing yet."""
         queue = self.queues.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+
+    def is_message(self, record: Record) -> bool:
+        """Whether its queue knows this record: bytes in the middle of another one may look like one."""
+        queue = self.queues.get(record.topic, record.queue_id)
+        known = queue is not None and queue.min_offset <= record.queue_offset < queue.max_offset
+        return known and queue is not None and queue.entry(record.queue_offset)[0] == record.log_offset
 
     def on_readable(self, listener: Callable[[str, int], None]) -> None:
         """Have `listener` told of each queue in which something new can be read."""

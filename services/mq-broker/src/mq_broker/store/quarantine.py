@@ -50,7 +50,7 @@ class Quarantine:
 
     def covers(self, log_offset: int, size: int) -> bool:
         """Whether this stretch, or a larger one from the same offset, is known."""
-        return self._known.get(log_offset, -1) >= size
+        return 0 < size <= self._known.get(log_offset, 0)
 
     def put_aside(self, files: SegmentFiles, damage: Damage) -> None:
         """Report the stretch and copy it, durably. Raises SyncError; a copy that fails otherwise is logged.

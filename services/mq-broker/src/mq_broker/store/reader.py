@@ -20,7 +20,7 @@ from typing import TypeVar
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
 from mq_broker.core.rewrite import entry_tags_code
-from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
+from mq_broker.core.tag_filter import TagFilter, parse_tag_expression, tag_hash
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX, ConsumeQueue
 from mq_broker.store.log_scan import Damage, scan_log
@@ -45,6 +45,10 @@ log = logging.getLogger(__name__)
 _PLACED_HEAD = Struct(">ii4xi4xqq48xi")  # size, magic, queue id, queue offset, physical offset, body size
 EVERYTHING = parse_tag_expression("*")
 NEIGHBOURS_MAX = 1_024  # entries looked at around a broken one for those that are right
+
+
+class NotInLogError(OSError):
+    """A consume queue speaks of a message that the log does not have."""
 
 
 @dataclass
@@ -83,12 +87,16 @@ class Reader:
 
         def read() -> tuple[Selection, bytes] | None:
             entries = queue.read(offset, _scan_count(tags, max_messages))
-            chosen = self._select(entries, tags, max_messages, max_bytes)
-            if any(at < self.log.begin or at + size > self.log.end for at, size in chosen.ranges):
+            # Also what the filter passes over: a damaged hash must not hide a message.
+            scanned = self._select(entries, EVERYTHING, ENTRY_SIZE_MAX, max_bytes)
+            chosen = self._select(entries[: scanned.scanned * CQ_ENTRY.size], tags, max_messages, max_bytes)
+            if any(at < self.log.begin or at + size > self.log.end for at, size in scanned.ranges):
                 return None
-            data = b"".join([self.log.read(at, size) for at, size in chosen.ranges])
-            proven = _first_unproven(queue, offset, entries[: chosen.scanned * CQ_ENTRY.size], tags, data) is None
-            return (chosen, data) if proven and chosen.scanned else None
+            data = b"".join([self.log.read(at, size) for at, size in scanned.ranges])
+            entries = entries[: chosen.scanned * CQ_ENTRY.size]
+            if not chosen.scanned or not _all_proven(queue, offset, entries, data):
+                return None
+            return chosen, data if tags.codes is None else _wanted(entries, tags, data)
 
         found = await self.cold(read)
         return found or await self._select_carefully(queue, offset, tags, max_messages, max_bytes)
@@ -116,7 +124,7 @@ class Reader:
                 chosen.scanned += 1
                 continue
             data = await self.cold(partial(self._bytes_at, log_offset, size))
-            if data is None or not _is_placed(data, queue, at, log_offset, size):
+            if data is None or not _is_placed(data, queue, at, (log_offset, size, code)):
                 if at in mended:
                     raise OSError(f"message {at} of {queue} can neither be read nor mended")
                 mended.add(at)
@@ -133,6 +141,72 @@ class Reader:
             chosen.scanned += 1
         return chosen, b"".join(parts)
 
+    async def trim(self, queue: ConsumeQueue, floor: int) -> None:
+        """Let the queue begin at its first message that is still in the log, which began at `floor` before.
+
+        Raises OSError.
+        """
+        first = await self.cold(lambda: self._first_left(queue))
+        while first > queue.min_offset and await self.cold(partial(self._is_doubtful, queue, first - 1, floor)):
+            try:
+                await self.mend(queue, first - 1)
+            except NotInLogError:
+                break
+            if not await self.cold(partial(self._is_there, queue, first - 1)):
+                break
+            first -= 1
+        queue.trim(first)
+
+    def trim_at_start(self, queue: ConsumeQueue) -> None:
+        """The same before anything else runs; may block for long. Raises OSError."""
+        first = self._first_left(queue)
+        while first > queue.min_offset and self._is_doubtful(queue, first - 1, 0):
+            try:
+                begin, entries, damages = self._tell_again(queue, first - 1)
+            except NotInLogError:
+                break
+            for damage in damages:
+                self.quarantine.put_aside(self.log.files, damage)
+            queue.mend(begin, entries)
+            first -= 1
+        queue.trim(first)
+
+    def _first_left(self, queue: ConsumeQueue) -> int:
+        """The first entry whose message is there.
+
+        A damaged entry may mislead the search in either direction: the message that it finds has to prove itself, and
+        none of those before it may.
+        """
+        first = queue.min_offset
+        while True:
+            first = queue.first_at(self.log.begin, begin=first)
+            if first == queue.max_offset or self._is_there(queue, first):
+                break
+            first += 1
+        low = max(queue.min_offset, first - NEIGHBOURS_MAX)
+        while (earlier := next((at for at in range(low, first) if self._is_there(queue, at)), None)) is not None:
+            first, low = earlier, max(queue.min_offset, earlier - NEIGHBOURS_MAX)
+        return first
+
+    def _is_doubtful(self, queue: ConsumeQueue, offset: int, floor: int) -> bool:
+        """Whether the entry is not what that of a deleted message looks like: behind the one before, below the log."""
+        log_offset, size, _ = queue.entry(offset)
+        before = queue.entry(offset - 1)[0] if offset > queue.min_offset else floor
+        return size <= 0 or not before <= log_offset < self.log.begin
+
+    def _is_there(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether the message stands in the log, or was lost to known damage there."""
+        log_offset, size, _ = queue.entry(offset)
+        if log_offset >= self.log.begin and self.quarantine.covers(log_offset, size):
+            return True
+        return self._is_right(queue, offset)
+
+    def _is_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether the entry and the record that it means are both as they should be."""
+        log_offset, size, code = queue.entry(offset)
+        data = self._bytes_at(log_offset, size)
+        return data is not None and _is_placed(data, queue, offset, (log_offset, size, code))
+
     async def mend(self, queue: ConsumeQueue, broken: int) -> None:
         """Ask the log what entry `broken` and its broken neighbours should be, and write them. Raises OSError."""
         first, entries, damages = await self.cold(lambda: self._tell_again(queue, broken))
@@ -144,22 +218,25 @@ class Reader:
             raise
         if entries != await self.cold(lambda: queue.read(first, len(entries) // CQ_ENTRY.size)):
             log.error("%s: entries from %d on are not what the log says; they are now", queue, first)
-            queue.mend(first, entries)
+            try:
+                queue.mend(first, entries)
+            except OSError as error:
+                log.error("%s: the mended entries could not be written: %s", queue, error)  # noqa: TRY400
 
     def _tell_again(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
         first, begin = broken, self.log.begin
         while first > queue.min_offset and broken - first < NEIGHBOURS_MAX:
             log_offset, size, _ = queue.entry(first - 1)
-            data = self._bytes_at(log_offset, size)
-            if data is not None and _is_placed(data, queue, first - 1, log_offset, size):
+            if self._is_right(queue, first - 1):
                 begin = log_offset + size
                 break
+            if size > 0 and log_offset < self.log.begin:
+                break  # deleted, as it looks: the log begins behind it
             first -= 1
         last, end = broken, self.log.end
         while last + 1 < queue.max_offset and last - broken < NEIGHBOURS_MAX:
             log_offset, size, _ = queue.entry(last + 1)
-            data = self._bytes_at(log_offset, size)
-            if data is not None and _is_placed(data, queue, last + 1, log_offset, size):
+            if self._is_right(queue, last + 1):
                 end = log_offset
                 break
             last += 1
@@ -185,7 +262,7 @@ class Reader:
             lost = fillers.get(offset, lost)
             entry = found.get(offset, lost)
             if entry is None:
-                raise OSError(f"the log has no message {offset} of {queue} between {begin} and {end}")
+                raise NotInLogError(f"the log has no message {offset} of {queue} between {begin} and {end}")
             entries.append(entry)
         return b"".join(entries), damages
 
@@ -231,9 +308,9 @@ class Reader:
 
     def message(self, queue: ConsumeQueue, offset: int) -> Record | None:
         """The message at `offset` of the queue, or None when it is lost or its entry damaged; may block on the disk."""
-        log_offset, size, _ = queue.entry(offset)
+        log_offset, size, code = queue.entry(offset)
         data = self._bytes_at(log_offset, size)
-        if data is None or not _is_placed(data, queue, offset, log_offset, size):
+        if data is None or not _is_placed(data, queue, offset, (log_offset, size, code)):
             return None
         return decode_record(data)
 
@@ -266,20 +343,32 @@ def _scan_count(tags: TagFilter, max_messages: int) -> int:
     return max_messages if tags.codes is None else SCAN_ENTRIES_MAX
 
 
-def _first_unproven(queue: ConsumeQueue, offset: int, entries: bytes, tags: TagFilter, data: bytes) -> int | None:
-    """The first queue offset whose record, as the wanted ones lie end to end in `data`, does not prove itself."""
-    at, passes = 0, tags.passes
+def _all_proven(queue: ConsumeQueue, offset: int, entries: bytes, data: bytes) -> bool:
+    """Whether every record proves itself, as they lie end to end in `data`, and so does its entry."""
+    at = 0
     for log_offset, size, code in CQ_ENTRY.iter_unpack(entries):
-        if passes(code):
-            if not _is_placed(data, queue, offset, log_offset, size, at=at):
-                return offset
-            at += size
+        if not _is_placed(data, queue, offset, (log_offset, size, code), at=at):
+            return False
+        at += size
         offset += 1
-    return None
+    return True
 
 
-def _is_placed(data: bytes, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int, *, at: int = 0) -> bool:
-    """Whether a whole record stands at `at` of `data`, the one that the entry means."""
+def _wanted(entries: bytes, tags: TagFilter, data: bytes) -> bytes:
+    """Of the records that lie end to end in `data`, those that pass."""
+    at, parts = 0, []
+    for _, size, code in CQ_ENTRY.iter_unpack(entries):
+        if tags.passes(code):
+            parts.append(data[at : at + size])
+        at += size
+    return b"".join(parts)
+
+
+def _is_placed(
+    data: bytes, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int], *, at: int = 0
+) -> bool:
+    """Whether a whole record stands at `at` of `data`, the one that the entry means, and the entry's hash is its."""
+    log_offset, size, code = entry
     if not RECORD_BYTES_MIN <= size <= len(data) - at:
         return False
     found_size, magic, queue_id, found_offset, place, body_size = _PLACED_HEAD.unpack_from(data, at)
@@ -288,5 +377,7 @@ def _is_placed(data: bytes, queue: ConsumeQueue, queue_offset: int, log_offset: 
     ):  # fmt: skip
         return False
     topic_at = at + BODY_AT + body_size
-    topic = queue.topic_field
-    return body_size >= 0 and data[topic_at : topic_at + len(topic)] == topic and is_sealed(data, at, size)
+    properties_at = topic_at + len(queue.topic_field) + 2
+    if body_size < 0 or data[topic_at : properties_at - 2] != queue.topic_field or not is_sealed(data, at, size):
+        return False
+    return queue.keeps_due_times or code == tag_hash(data, properties_at, at + size)

@@ -21,7 +21,7 @@ from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreDamagedError
-from mq_broker.store.log_scan import Blank, Damage, explain, resynchronise, scan_whole
+from mq_broker.store.log_scan import Blank, Damage, explain, is_unsealed_record, resynchronise, scan_whole
 from mq_broker.store.quarantine import Quarantine
 from mq_broker.store.reader import filler
 from mq_broker.store.segment_files import SegmentFiles
@@ -54,11 +54,13 @@ class Recovery:
     files: SegmentFiles
     queues: ConsumeQueues
     quarantine: Quarantine
-    forget_checkpoint: Callable[[], None]  # durably: a crash while the queues are rebuilt must not find it
+    # Durably, and what is known to be durable is kept: a crash while the queues are rebuilt must not find the old one.
+    forget_checkpoint: Callable[[int | None], None]
     on_record: Callable[[Record], None]
     report: RecoveryReport = field(default_factory=RecoveryReport)
     _fresh: dict[ConsumeQueue, list[bytes]] = field(default_factory=dict)
     _fresh_count: int = 0
+    _numbers: dict[ConsumeQueue, tuple[int, int]] = field(default_factory=dict)
     _damages: list[Damage] = field(default_factory=list)
 
     def run(
@@ -70,6 +72,8 @@ class Recovery:
         nothing is cut that has a whole record behind it. Raises StoreDamagedError when whole files are missing, or when
         the log contradicts itself; OSError.
         """
+        if checkpoint is None and watermark is None:
+            self._refuse_unsealed()
         durable = max(checkpoint.log_offset if checkpoint else 0, watermark or 0)
         self._drop_strays(durable, keep_all=watermark is None)
         if durable > self.files.capacity_end:
@@ -77,23 +81,31 @@ class Recovery:
                 f"the commit log was durable up to offset {durable}, but its files end at {self.files.capacity_end}: "
                 "the last ones are missing; put them back"
             )
+        self._numbers = {queue: queue.numbers_given(durable) for queue in self.queues}
         report = self.report
         report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
         if not rebuild and checkpoint is not None and self._queues_agree(checkpoint):
             report.scanned_from = max(checkpoint.log_offset, self.files.begin)
         else:
             report.rebuilt, report.scanned_from = True, self.files.begin
-            self.forget_checkpoint()
+            self.forget_checkpoint(None if watermark is None else durable)
             self.queues.wipe()
         report.log_end = self._scan(report.scanned_from, durable, keep_all=watermark is None)
         self._write_fresh()
-        for queue in self.queues:
-            queue.trim(self.files.begin)
+        self._go_on_counting()
         if not clean:
             self._keep_tail(report.log_end)
         report.damaged_stretches = len(self._damages)
         self.commit_log.recovered(report.log_end, durable_end=durable)
         return report
+
+    def _refuse_unsealed(self) -> None:
+        """A log that is not ours may be RocketMQ's, which leaves the CRC property out unless it is told otherwise."""
+        if is_unsealed_record(self.files, self.files.begin):
+            raise StoreDamagedError(
+                "the records of this log have no CRC property, so that damage could not be told from data: it was "
+                "written by RocketMQ without enabledAppendPropCRC=true; nothing has been changed"
+            )
 
     def _drop_strays(self, durable: int, *, keep_all: bool) -> None:
         """Log files whose name reached the disk when the name of one before them did not; nothing in them was durable.
@@ -132,6 +144,17 @@ class Recovery:
             self.quarantine.put_aside(self.files, damage)
             self._damages.append(damage)
             at = go_on
+
+    def _go_on_counting(self) -> None:
+        """A number that a queue has given to a durable message is never given again, though the message be lost."""
+        for queue, (given, newest) in self._numbers.items():
+            damage = next((one for one in self._damages if one.log_offset <= newest < one.end), None)
+            if queue.max_offset == 0 and (damage is not None or 0 <= newest < self.files.begin):
+                queue.begin_at(given)  # all of them were deleted with the beginning of the log, or damaged
+                queue.distrust()
+            elif 0 < queue.max_offset < given and damage is not None:
+                queue.append(filler(damage) * (given - queue.max_offset))
+                queue.distrust()
 
     def _keep_tail(self, end: int) -> None:
         """Records behind the torn one were never durable and go with it; a copy stays for whoever wants to look."""

@@ -13,14 +13,15 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.retention import GuardMode, Reason, reason_to_delete
 from mq_broker.store.errors import StoreError
-from mq_broker.store.log_scan import scan_log
+from mq_broker.store.log_scan import resynchronise, scan_log
 from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
-from osenv import Clock, Disk, DiskFile, SyncError
+from osenv import Clock, Disk, SyncError
 from osenv.clock import local_hour
 
 log = logging.getLogger(__name__)
@@ -28,10 +29,18 @@ log = logging.getLogger(__name__)
 ROUND_INTERVAL_S = 10  # MISSION E2
 BETWEEN_FILES_S = 0.1  # MISSION E2
 FILES_IN_ROUND_MAX = 10  # RocketMQ's deleteFileBatchMax
+NEWEST_LOOK_BYTES = 8 * 1024 * 1024  # more than the largest record takes, so that one begins there
 HELD_S_MAX = 120  # MISSION E3: how long a reader may hold a deleted file
 
 Carry = Callable[[int], Awaitable[int]]
 Unconsumed = Callable[[int], Sequence[str]]
+
+
+class Closable(Protocol):
+    """A file that was deleted and can still be read."""
+
+    def close(self) -> None:
+        """Give it back."""
 
 
 @dataclass
@@ -49,8 +58,9 @@ class Retention:
     unconsumed: Unconsumed
     files_deleted: int = 0
     carried: int = 0
-    _held: deque[tuple[float, DiskFile]] = field(default_factory=deque)
+    _held: deque[tuple[float, Closable]] = field(default_factory=deque)
     _warned_below: int = 0
+    _untrimmed_from: int | None = None  # where the log began when the queues were last in order, if they are not now
 
     async def run(self) -> None:
         """Clean for ever. What fails is logged and tried again in the next round."""
@@ -72,7 +82,7 @@ class Retention:
             await self._forget_below()
         except SyncError as error:
             self.store.fence(error)
-        except (OSError, StoreError) as error:
+        except (OSError, StoreError, ValueError) as error:
             log.warning("cleaning the store: %s; the next round tries again", error)
 
     def close(self) -> None:
@@ -103,15 +113,24 @@ class Retention:
         if not first:
             await self.clock.sleep(BETWEEN_FILES_S)
         log.info("the log file before offset %d goes: %s", end, reason.value)
+        self._untrimmed_from = self.store.log.begin if self._untrimmed_from is None else self._untrimmed_from
         self.store.log.begin = end
+        await self._trim()
         await self.disk.offload(files.unlink_first)
         self._hold(files.forget_first())
         self.files_deleted += 1
         gate.blocked_by = ""
         return True
 
+    async def _trim(self) -> None:
+        """Let the queues begin with the log: nobody is sent to a message that is gone. Raises OSError."""
+        if self._untrimmed_from is not None:
+            for queue in list(self.store.queues):
+                await self.store.reader.trim(queue, self._untrimmed_from)
+            self._untrimmed_from = None
+
     async def _reason(self, end: int, used: float) -> Reason | None:
-        newest_ms = await self.disk.offload(self._store_ms_behind, end)
+        newest_ms = await self.disk.offload(self._newest_store_ms, end)
         return reason_to_delete(
             self.store.options.retention,
             newest_store_ms=newest_ms,
@@ -120,12 +139,22 @@ class Retention:
             used_share=used,
         )
 
-    def _store_ms_behind(self, end: int) -> int:
-        """When the first record behind the oldest file was stored: nothing in that file is younger (MISSION E1)."""
-        for found in scan_log(self.store.log.files, end, self.store.log.end):
+    def _newest_store_ms(self, end: int) -> int:
+        """When the last record of the oldest file, which ends at `end`, was stored (MISSION E1); may block.
+
+        The last records stand in the last bytes; only where those are damaged the file behind has to tell.
+        """
+        files = self.store.log.files
+        start = max(files.begin, end - NEWEST_LOOK_BYTES)
+        first = start if start == files.begin else resynchronise(files, start, end)
+        newest_ms = None
+        for found in scan_log(files, first, end) if first is not None else ():
             if isinstance(found, Record):
-                return found.store_timestamp_ms
-        return self.time.now_ms()
+                newest_ms = found.store_timestamp_ms
+        if newest_ms is not None:
+            return newest_ms
+        behind = (one.store_timestamp_ms for one in scan_log(files, end, self.store.log.end) if isinstance(one, Record))
+        return next(behind, self.time.now_ms())
 
     def _may_go(self, end: int, reason: Reason) -> bool:
         """Whether nobody objects: the guard for what groups have not consumed yet, beyond RocketMQ."""
@@ -135,8 +164,8 @@ class Retention:
             return True
         sentence = f"the oldest file of the log ({reason.value}) holds messages not consumed by {', '.join(waiting)}"
         if mode is GuardMode.REFUSE:
-            if reason is Reason.FORCED:
-                self.store.gate.blocked_by = f"{sentence}; unconsumedDeleteGuard=REFUSE keeps it"
+            forced = reason is Reason.FORCED
+            self.store.gate.blocked_by = f"{sentence}; unconsumedDeleteGuard=REFUSE keeps it" if forced else ""
             if self._warned_below < end:
                 log.error("%s: it stays", sentence)
             self._warned_below = end
@@ -146,18 +175,19 @@ class Retention:
 
     async def _forget_below(self) -> None:
         """Consume queues and index let go of what lies below the log's begin."""
+        await self._trim()
         begin = self.store.log.begin
         for queue in list(self.store.queues):
-            if queue.max_offset > queue.min_offset and queue.entry(queue.min_offset)[0] < begin:
-                await self.disk.offload(queue.trim, begin)
             while queue.has_surplus_file():
                 await self.clock.sleep(BETWEEN_FILES_S)
                 await self.disk.offload(queue.unlink_first)
                 self._hold(queue.forget_first())
                 self.files_deleted += 1
-        self.files_deleted += await self.store.index.forget_below(begin)
+        async for file in self.store.index.forget_below(begin):
+            self._hold(file)
+            self.files_deleted += 1
 
-    def _hold(self, file: DiskFile) -> None:
+    def _hold(self, file: Closable) -> None:
         self._held.append((self.clock.monotonic(), file))
 
     def _let_go(self) -> None:

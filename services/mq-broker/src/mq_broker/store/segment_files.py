@@ -6,6 +6,7 @@ lies within the run.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class SegmentFiles:
         self._names_dirty = False
         self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
         self._folder_known = False
+        self._making = threading.Lock()
         for name in disk.list_dir(folder):
             if name.isdigit() and len(name) == NAME_DIGITS:
                 self._files[int(name)] = disk.open(folder / name)
@@ -82,9 +84,14 @@ class SegmentFiles:
 
     def ensure(self, offset: int) -> None:
         """Have the file that contains `offset`, which is the one behind the last at the most. Raises OSError."""
-        start = offset - offset % self._file_bytes
+        start = self.file_begin(offset)
         if start in self._files:
             return
+        with self._making:  # a thread may prepare the very file that is needed now
+            if start not in self._files:
+                self._make(start)
+
+    def _make(self, start: int) -> None:
         if not self._folder_known:
             self._disk.make_dirs(self._folder)
             self._folders_dirty = self._parents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 from mq_broker.store.json_state import encode_document, read_document, write_document
 from osenv import Disk
+
+log = logging.getLogger(__name__)
 
 
 class State(Protocol):
@@ -38,21 +41,41 @@ class Snapshot:
 class StateFiles:
     """States by file name. A state is written when its data version has moved since the last time."""
 
-    def __init__(self, disk: Disk, folder: Path, states: Mapping[str, State], log_end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        states: Mapping[str, State],
+        told_by_log: frozenset[str],
+        log_end: Callable[[], int],
+    ) -> None:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
+        self._told_by_log = told_by_log
         self._written: dict[str, int] = {}
         self._writing = {name: asyncio.Lock() for name in self._states}
 
     def load(self) -> list[str]:
-        """Read every state; returns the names of those that have no readable file, neither now nor before."""
-        missing = []
-        for name, state in self._states.items():
-            document = read_document(self._disk, self._folder / name)
+        """Read every state; returns the names of those that the log has to complete.
+
+        These are the ones without a readable file, and of those that the log can tell the ones whose file is damaged
+        or lost, so that its previous version had to do. Raises OSError.
+        """
+        return [name for name, state in self._states.items() if not self._load(name, state)]
+
+    def _load(self, name: str, state: State) -> bool:
+        """Whether the state is complete."""
+        path = self._folder / name
+        for candidate in (path, path.with_name(name + ".bak")):
+            document = read_document(self._disk, candidate)
             if document is None:
-                missing.append(name)
-            else:
+                continue
+            try:
                 state.load_json(document)
-        return missing
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                log.error("%s is not of the form it should have: %r", candidate, error)  # noqa: TRY400
+                continue
+            return candidate == path or name not in self._told_by_log
+        return False
 
     def snapshot(self) -> list[Snapshot]:
         """What all the states that have changed say at this moment."""

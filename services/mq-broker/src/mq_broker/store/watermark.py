@@ -56,16 +56,17 @@ def read_watermark(disk: Disk, layout: StoreLayout) -> int | None:
 class Watermark:
     """The file, held open. One writer at a time: the sync that is running."""
 
-    def __init__(self, disk: Disk, layout: StoreLayout, found: int | None) -> None:
-        """Go on from what `read_watermark` has found. Without a value the file begins with 0, durably: from now on a
-        missing one means damage. Raises OSError.
+    def __init__(self, disk: Disk, layout: StoreLayout, found: int | None, *, is_new: bool) -> None:
+        """Go on from what `read_watermark` has found. In a new store the file begins with 0, durably: from now on a
+        missing one means damage. A store that has lost it gets a value with its first sync. Raises OSError.
         """
         self._file: DiskFile = disk.open(layout.watermark, create=True)
         self._file.allocate(0, SLOTS * SLOT_BYTES)
         self._slot = 0
-        if found is None:
+        if is_new:
             self._file.pwrite(encode_slot(0), 0)
-        elif decode_watermark(self._file.pread(SLOT_BYTES, 0)) == found:
+            self._slot = 1
+        elif found is not None and decode_watermark(self._file.pread(SLOT_BYTES, 0)) == found:
             self._slot = 1  # the next one goes where the older one stands
         # Also when it was there: whoever wrote it may have been killed before it was on disk.
         self._file.sync_data()
@@ -79,6 +80,11 @@ class Watermark:
             log.warning("the watermark could not be written: %s", error)
             return
         self._slot = (self._slot + 1) % SLOTS
+
+    def write_durably(self, log_offset: int) -> None:
+        """The same, on disk on return. Raises SyncError."""
+        self.write(log_offset)
+        self._file.sync_data()
 
     def close(self) -> None:
         """Give the file back."""

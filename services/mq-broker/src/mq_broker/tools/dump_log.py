@@ -75,17 +75,22 @@ def dump(disk: Disk, options: DumpOptions, write: Callable[[str], None]) -> int:
         show.line({"kind": "verdict", **asdict(verdict)}, str(verdict))
         return EXIT_DIFFERENT if verdict.differences else EXIT_SAME
     if not options.files:
-        _dump_log(StoredFiles(disk, layout.commit_log), options, state, show)
+        _dump_log(StoredFiles(disk, layout.commit_log, layout.commit_log_file_bytes), options, state, show)
     return EXIT_SAME
 
 
 def _dump_log(files: StoredFiles, options: DumpOptions, state: SmallState, show: _Output) -> None:
     try:
-        wanted = min(max(options.start, files.begin), files.capacity_end)
-        start = first_from(files, wanted)
-        if start != options.start and options.start:
-            text = f"note: nothing begins at {options.start}; going on at {start}"
-            show.line({"kind": "note", "text": text.removeprefix("note: ")}, text)
+        start = files.begin
+        if options.start:
+            wanted = max(options.start, files.begin)
+            first = first_from(files, wanted) if wanted < files.data_end else None
+            if first is None:
+                show.note(f"nothing begins at {options.start} or behind it")
+                return
+            if first != options.start:
+                show.note(f"nothing begins at {options.start}; going on at {first}")
+            start = first
         for found in _limited(files, start, options, state):
             if isinstance(found, Record):
                 view = RecordView.of(found)
@@ -138,6 +143,9 @@ class _Output:
             marks.append("the last stop was not clean")
         view = {"kind": "store", "root": str(root), "lock": state.lock, "was_open": state.was_open}
         self.line(view | {"durable_end": state.durable_end}, f"store: {root}, {'; '.join(marks)}")
+
+    def note(self, text: str) -> None:
+        self.line({"kind": "note", "text": text}, f"note: {text}")
 
     def finding(self, finding: Finding) -> None:
         self.line(finding.to_dict(), str(finding))

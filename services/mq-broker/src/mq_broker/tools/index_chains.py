@@ -31,6 +31,11 @@ class FileChains:
         # As the head says, until the records of the first and the last entry are seen, which decide.
         self.begin_ms, self.end_ms = reader.head.begin_ms, reader.head.end_ms
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the file was full at the checkpoint."""
+        return self._end >= self.reader.size.entries
+
     def entries(self) -> Iterator[IndexEntry]:
         """Every entry; its chain has been checked. Raises OSError."""
         newest, slots = self._newest, self.reader.size.slots

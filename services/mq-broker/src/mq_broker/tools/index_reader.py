@@ -89,5 +89,7 @@ def _size_of(file_bytes: int, slots: int | None) -> IndexSize:
     else:
         entries, rest = divmod(room - slots * SLOT.size, ENTRY.size)
     if rest or slots < 1 or entries < 1:
-        raise IndexLengthError(f"{file_bytes} bytes are not the length of an index file; say how many slots it has")
+        raise IndexLengthError(
+            f"{file_bytes} bytes are not the length of an index file; --index-slots says its maxHashSlotNum"
+        )
     return IndexSize(slots, entries)

@@ -13,7 +13,16 @@ from typing import cast
 from mq_broker.store.log_scan import Blank, Damage, explain, scan_log, scan_whole
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.tools.stored_files import StoredFiles
-from mqproto.record import Record
+from mqproto.record import (
+    MESSAGE_MAGIC,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    SEGMENT_HEAD,
+    Record,
+    RecordError,
+    decode_record,
+    is_sealed,
+)
 
 READ_BYTES = 4 * 1024 * 1024
 _ZEROS = memoryview(bytes(READ_BYTES))
@@ -48,10 +57,27 @@ def read_log(files: StoredFiles, start: int, durable_end: int) -> Iterator[Found
     yield Tail(at, written, explain(_as_segments(files), at) if written else "")
 
 
-def first_from(files: StoredFiles, start: int) -> int:
-    """Where the first record, blank or end of the log at `start` or behind it begins. Raises OSError."""
-    first = next(scan_log(_as_segments(files), start, files.capacity_end), None)
-    return first.end if isinstance(first, Damage) and first.end < files.capacity_end else start
+def first_from(files: StoredFiles, start: int) -> int | None:
+    """Where the first record or blank at `start` or behind it begins; None when there is none. Raises OSError."""
+    first = next(scan_log(_as_segments(files), start, files.data_end), None)
+    if isinstance(first, Damage):
+        return first.end if first.end < files.data_end else None
+    return start if first is not None else None
+
+
+def record_at(files: StoredFiles, log_offset: int) -> Record | None:
+    """The whole record that stands there, None when there is none. Raises OSError."""
+    if not files.begin <= log_offset <= files.capacity_end - SEGMENT_HEAD.size:
+        return None
+    size, magic = SEGMENT_HEAD.unpack(files.read(SEGMENT_HEAD.size, log_offset))
+    if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, files.room(log_offset)):
+        return None
+    data = files.read(size, log_offset)
+    try:
+        record = decode_record(data) if is_sealed(data, 0, size) else None
+    except RecordError:
+        return None
+    return record if record is not None and record.log_offset == log_offset else None
 
 
 def _as_segments(files: StoredFiles) -> SegmentFiles:
@@ -65,8 +91,8 @@ def _named(files: StoredFiles, damage: Damage) -> Damage:
 def _written(files: StoredFiles, start: int) -> int:
     """How many bytes from `start` on there are up to the last one that is not zero."""
     written = 0
-    for at in range(start, files.capacity_end, READ_BYTES):
-        block = files.read(min(READ_BYTES, files.capacity_end - at), at)
+    for at in range(start, files.data_end, READ_BYTES):
+        block = files.read(min(READ_BYTES, files.data_end - at), at)
         if block != _ZEROS[: len(block)]:
             written = at + len(block.rstrip(b"\0")) - start
     return written

@@ -3,8 +3,8 @@
 Invariants: each entry of each queue is looked at once; the memory used grows with the number of queues only.
 
 What may differ: entries of messages above `safe_end`, the checkpoint of a store that was not stopped cleanly, may be
-missing or too many, because recovery tells them again or takes them away. Entries of messages that were lost to damage
-in the log stay, or share the offset of the damage.
+missing, torn or too many, because recovery tells them again or takes them away. Entries of messages that were lost to
+damage in the log stay, or share the offset of the damage.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class QueueCheck:
         self._missing: _Missing | None = None
         for fault in reader.faults:
             checks.findings.difference(QUEUE, fault)
-        for fault in reader.short:
-            checks.findings.judge(QUEUE, fault, allowed=checks.safe_end is not None)
+        for short in reader.short:
+            checks.findings.note(QUEUE, short)
 
     def record(self, record: Record, code: int) -> None:
         """The next record of this queue in the log; `code` is what its entry has to say of its tag."""
@@ -67,7 +67,9 @@ class QueueCheck:
         if found == NEVER_WRITTEN:
             self._add_missing(number, record.log_offset)
         elif found != wanted:
-            self._differ(f"entry {number} {_compare(found, wanted)}")
+            self._flush_missing()
+            text = f"{self.name}: entry {number} {_compare(found, wanted)}"
+            self._checks.findings.judge(QUEUE, text, allowed=self._checks.is_above_safe_end(record.log_offset))
 
     def finish(self) -> None:
         """The log has ended: whatever else the queue has is too much."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.store.layout import CONSUME_QUEUE_FILE_ENTRIES
 from mq_broker.tools.stored_files import StoredFiles
 from osenv import Disk
 
@@ -24,7 +25,7 @@ class QueueReader:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         """Raises OSError."""
-        self._files = StoredFiles(disk, folder)
+        self._files = StoredFiles(disk, folder, CONSUME_QUEUE_FILE_ENTRIES * CQ_ENTRY.size)
         self.faults, self.short = self._files.faults, self._files.short
         self._block, self._block_from = b"", 0
         self.first = -(-self._files.begin // CQ_ENTRY.size)

@@ -17,6 +17,7 @@ from mq_broker.store.watermark import SLOT_BYTES, SLOTS, encode_slot
 from osenv import Disk
 
 TEMPORARY, BACKUP = ".tmp", ".bak"
+MISSING = "missing"
 _OFFSET_BYTES = 8
 
 
@@ -118,7 +119,7 @@ def _probe_lock(disk: Disk, path: Path) -> str:
 def _read_checkpoint(disk: Disk, layout: StoreLayout) -> tuple[Checkpoint | None, str]:
     data = read_whole(disk, layout.checkpoint)
     if data is None:
-        return None, "missing"
+        return None, MISSING
     checkpoint = Checkpoint.decode(data)
     if checkpoint is not None:
         return checkpoint, ""
@@ -129,7 +130,7 @@ def _read_checkpoint(disk: Disk, layout: StoreLayout) -> tuple[Checkpoint | None
 def _read_watermarks(disk: Disk, layout: StoreLayout) -> tuple[list[int], list[str]]:
     data = read_whole(disk, layout.watermark)
     if data is None:
-        return [], ["missing"]
+        return [], [MISSING]
     offsets, faults = [], []
     if len(data) != SLOTS * SLOT_BYTES:
         faults.append(f"{len(data)} bytes long, not {SLOTS * SLOT_BYTES}")

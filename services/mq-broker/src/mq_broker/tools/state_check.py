@@ -13,8 +13,8 @@ from mq_broker.core.consumer_offsets import GROUP_SEPARATOR
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, CONFIG, WATERMARK, DamageMap, Findings
 from mq_broker.tools.queue_check import QueueChecks
-from mq_broker.tools.small_state import BACKUP, TEMPORARY, SmallState, StateDocument
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mq_broker.tools.small_state import BACKUP, MISSING, TEMPORARY, SmallState, StateDocument
+from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from mqproto.record import Record
 
 STATE_NAMES = (
@@ -56,8 +56,9 @@ class PlacesCheck:
         """The log has ended."""
         for fault in self._state.watermark_faults:
             self._findings.difference(WATERMARK, fault)
-        if self._state.checkpoint_fault:
-            self._findings.difference(CHECKPOINT, self._state.checkpoint_fault)
+        if self._state.checkpoint_fault:  # it is removed while consume queues are rebuilt
+            allowed = self._state.was_open and self._state.checkpoint_fault == MISSING
+            self._findings.judge(CHECKPOINT, self._state.checkpoint_fault, allowed=allowed)
         for offset, part in sorted(self._wanted.items()):
             if offset > log_end:
                 self._findings.difference(part, f"says durable up to {offset}; the log ends at {log_end}")
@@ -137,10 +138,13 @@ def _consumer_positions(content: dict[str, Any]) -> list[Position]:
 
 
 def _delay_positions(content: dict[str, Any]) -> list[Position]:
-    return [
+    levels = [
         (f"level {level}", SCHEDULE_TOPIC, int(level) - 1, int(offset))
         for level, offset in content["offsetTable"].items()
     ]
+    carried = content.get("carried", {"next": 0, "ahead": []})
+    ahead = [int(offset) + 1 for offset in carried["ahead"]]
+    return [*levels, ("delivery", CARRIED_TOPIC, 0, max([int(carried["next"]), *ahead]))]
 
 
 def _transaction_positions(content: dict[str, Any]) -> list[Position]:

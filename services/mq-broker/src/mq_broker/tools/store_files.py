@@ -22,7 +22,7 @@ def describe_files(
     disk: Disk, layout: StoreLayout, state: SmallState, *, index_slots: int | None = None
 ) -> Iterator[View]:
     """One view for each part; `kind` says of which. Raises OSError."""
-    log = StoredFiles(disk, layout.commit_log)
+    log = StoredFiles(disk, layout.commit_log, layout.commit_log_file_bytes)
     yield {
         "kind": "commit_log", "files": log.file_count, "file_bytes": log.file_bytes,
         "begin": log.begin, "capacity_end": log.capacity_end, "faults": [*log.faults, *log.short],

@@ -1,7 +1,8 @@
 """A run of store files, opened to be read and nothing else, whatever state they are in.
 
-`SegmentFiles` makes a run right before it uses it; a tool that looks must not. Here what is missing is reported in
-`faults`, or in `short` when it may be a length that did not reach the disk before a crash, and reads as zeros.
+`SegmentFiles` makes a run right before it uses it; a tool that looks must not. Here a file that is missing is
+reported in `faults` and one that has lost its end in `short`, and both read as zeros. A short file is no fault: a crash
+may come before the length reaches the disk, the next start gives it back, and what was lost with it is missed itself.
 
 Invariants: nothing is ever written; `read` gives exactly what was asked for, within `begin` to `capacity_end`.
 """
@@ -21,9 +22,9 @@ OPEN_FILES_MAX = 4
 class StoredFiles:
     """Byte offsets onto files that are named after the offset of their first byte in 20 digits."""
 
-    def __init__(self, disk: Disk, folder: Path) -> None:
-        """Raises OSError."""
-        self._disk, self._folder = disk, folder
+    def __init__(self, disk: Disk, folder: Path, usual_bytes: int) -> None:
+        """`usual_bytes` is the length of a file where the files themselves do not tell. Raises OSError."""
+        self._disk, self._folder, self._usual_bytes = disk, folder, usual_bytes
         self._open: OrderedDict[int, DiskFile] = OrderedDict()
         self.faults: list[str] = []
         self.short: list[str] = []
@@ -41,6 +42,7 @@ class StoredFiles:
         starts = sorted(self._sizes)
         self.begin = starts[0] if starts else 0
         self.capacity_end = starts[-1] + self.file_bytes if starts else 0
+        self.data_end = starts[-1] + self._sizes[starts[-1]] if starts else 0  # behind it there is nothing to be read
         self.missing = self._find_missing(starts)
 
     @property
@@ -95,20 +97,29 @@ class StoredFiles:
             file.close()
 
     def _length_of_all(self) -> int:
-        """The length that every file has, of which single ones may have lost a part."""
-        lengths = Counter(size for size in self._sizes.values() if size)
-        if lengths:
-            return max(lengths, key=lambda size: (lengths[size], size))
+        """The length that every file has, of which single ones may have lost a part. It divides every name."""
         starts = sorted(self._sizes)
-        return min((after - before for before, after in pairwise(starts)), default=0)
+        lengths = Counter(size for size in self._sizes.values() if size)
+        fitting = [size for size in lengths if all(start % size == 0 for start in starts)]
+        if fitting:
+            return max(fitting, key=lambda size: (lengths[size], size))
+        if len(starts) > 1:
+            return min(after - before for before, after in pairwise(starts))
+        return self._length_of_lone(*self._sizes.items()) if starts else 0
+
+    def _length_of_lone(self, file: tuple[int, int]) -> int:
+        start, size = file
+        if start % self._usual_bytes == 0:
+            return self._usual_bytes
+        return min(start // parts for parts in range(1, start // max(size, 1) + 1) if start % parts == 0)
 
     def _set_strangers_aside(self) -> None:
         for start, size in sorted(self._sizes.items()):
-            if size > self.file_bytes or (self.file_bytes and start % self.file_bytes):
+            if size > self.file_bytes or start % self.file_bytes:
                 self.faults.append(f"{self._path(start)}: {size} bytes, and no file of {self.file_bytes} begins there")
                 del self._sizes[start]
-            elif size < self.file_bytes or not size:
-                self.short.append(f"{self._path(start)}: {size} bytes long, not {self.file_bytes or 'as a file is'}")
+            elif size < self.file_bytes:
+                self.short.append(f"{self._path(start)}: only {size} bytes long")
 
     def _find_missing(self, starts: list[int]) -> list[tuple[int, int]]:
         gaps = [

@@ -17,7 +17,7 @@ from mq_broker.tools.findings import INDEX, LOG, DamageMap, Finding, Findings
 from mq_broker.tools.index_chains import FileChains
 from mq_broker.tools.index_check import IndexCheck
 from mq_broker.tools.index_reader import IndexLengthError, IndexReader, index_names
-from mq_broker.tools.log_reader import Tail, read_log
+from mq_broker.tools.log_reader import Tail, read_log, record_at
 from mq_broker.tools.queue_check import QueueChecks
 from mq_broker.tools.small_state import SmallState
 from mq_broker.tools.state_check import PlacesCheck, check_documents
@@ -56,17 +56,18 @@ def verify(
 ) -> Verdict:
     """Compare everything; `show` gets the findings as they are made. Raises OSError."""
     findings, damages = Findings(show), DamageMap()
-    files = StoredFiles(disk, layout.commit_log)
+    files = StoredFiles(disk, layout.commit_log, layout.commit_log_file_bytes)
     for fault in files.faults:
         findings.difference(LOG, fault)
-    for fault in files.short:
-        findings.judge(LOG, fault, allowed=state.was_open)
+    if _was_never_used(disk, layout, state, files):
+        findings.note(LOG, "nothing was ever stored here; the first start has not ended")
+        return Verdict(files.begin, files.begin, 0, 0, findings.differences, findings.hidden)
+    for short in files.short:
+        findings.note(LOG, short)
     queues = QueueChecks(disk, layout, findings, damages, log_begin=files.begin)
     if state.was_open:
         queues.safe_end = state.checkpoint.log_offset if state.checkpoint else 0
-    index = _index_check(
-        disk, layout, state, findings=findings, damages=damages, log_begin=files.begin, slots=index_slots
-    )
+    index = _index_check(disk, layout, state, log=files, findings=findings, damages=damages, slots=index_slots)
     places = PlacesCheck(state, queues, findings, log_begin=files.begin)
     walk = _Walk(state, findings, damages, queues, index, places)
     try:
@@ -74,7 +75,8 @@ def verify(
     finally:
         files.close()
     check_documents(state, queues, findings, walk.log_end)
-    return Verdict(files.begin, walk.log_end, walk.records, index.entries, findings.differences, findings.hidden)
+    entries = index.entries if index else 0
+    return Verdict(files.begin, walk.log_end, walk.records, entries, findings.differences, findings.hidden)
 
 
 @dataclass
@@ -85,7 +87,7 @@ class _Walk:
     findings: Findings
     damages: DamageMap
     queues: QueueChecks
-    index: IndexCheck
+    index: IndexCheck | None
     places: PlacesCheck
     records: int = 0
     log_end: int = 0
@@ -101,7 +103,8 @@ class _Walk:
                 break
             self.places.boundary(found.log_offset + found.size)
         self.queues.finish(self.log_end)
-        self.index.finish()
+        if self.index is not None:
+            self.index.finish(self.log_end, self.state.checkpoint, was_open=self.state.was_open)
         self.places.finish(self.log_end, self.damages)
 
     def _record(self, record: Record) -> None:
@@ -114,7 +117,8 @@ class _Walk:
             self.findings.difference(LOG, f"the record at {record.log_offset}: {error}")
             return
         self.queues.record(record, code)
-        self.index.record(record)
+        if self.index is not None:
+            self.index.record(record)
         self.places.record(record)
 
     def _damage(self, damage: Damage) -> None:
@@ -133,25 +137,52 @@ class _Walk:
             self.findings.judge(LOG, text, allowed=self.state.was_open)
 
 
+def _was_never_used(disk: Disk, layout: StoreLayout, state: SmallState, log: StoredFiles) -> bool:
+    """Whether all that is here is what a first start makes before it is ready."""
+    made_later = (layout.checkpoint, layout.consume_queues, layout.index, layout.quarantine)
+    return (
+        not any(disk.exists(path) for path in made_later)
+        and not state.documents
+        and state.durable_end == log.begin == 0
+        and record_at(log, 0) is None
+    )
+
+
 def _index_check(
     disk: Disk,
     layout: StoreLayout,
     state: SmallState,
     *,
+    log: StoredFiles,
     findings: Findings,
     damages: DamageMap,
-    log_begin: int,
     slots: int | None,
-) -> IndexCheck:
-    readers = []
+) -> IndexCheck | None:
+    """The comparison of the index files; None when one of them cannot be read at all, which is a difference."""
+    readers: list[IndexReader] = []
+    strange: dict[int, str] = {}
     for name in index_names(disk, layout.index):
         try:
             readers.append(IndexReader(disk, layout.index / name, slots=slots))
         except IndexLengthError as error:
-            findings.difference(INDEX, str(error))
+            strange[int(name)] = str(error)
     point = state.checkpoint.index if state.checkpoint else _point_of_heads(readers)
+    is_readable = True
+    for number, fault in strange.items():
+        allowed = state.was_open and number > point.file_name
+        findings.judge(INDEX, fault, allowed=allowed)
+        is_readable &= allowed
+    if not is_readable:
+        for reader in readers:
+            reader.close()
+        return None
     files: list[FileChains] = []
+    is_off = state.checkpoint is not None and point == IndexPoint()
     for reader in readers:
+        if is_off:
+            findings.note(INDEX, f"{reader.path.name} is left from when the index was switched on")
+            reader.close()
+            continue
         if reader.number > point.file_name:
             text = f"{reader.path.name} is newer than the file in which the index ends, {point.file_name:017d}"
             findings.judge(INDEX, text, allowed=state.was_open or state.checkpoint is None)
@@ -160,9 +191,9 @@ def _index_check(
         is_last = reader.number == point.file_name
         end = point.next_number if is_last else reader.size.entries
         files.append(FileChains(reader, end, findings, is_open=is_last and state.was_open))
-    if point.file_name and point.file_name not in {reader.number for reader in readers}:
+    if point.file_name and all(reader.number != point.file_name for reader in readers):
         findings.difference(INDEX, f"{point.file_name:017d} is missing, in which the checkpoint says the index ends")
-    return IndexCheck(files, point, findings, damages, log_begin=log_begin)
+    return IndexCheck(files, point, log, findings, damages)
 
 
 def _point_of_heads(readers: list[IndexReader]) -> IndexPoint:

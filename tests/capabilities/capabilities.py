@@ -1,0 +1,127 @@
+"""What some tests need beyond pip packages, and how this machine is asked whether it has it.
+
+Invariants: a probe changes nothing that outlives it; it returns None when the capability is there, else an `Absence`
+with a reason for people; only a capability that depends on the kernel may be forbidden by it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17
+PROBE_TIMEOUT_S = 60
+IMAGE_BYTES = 8 * 1024 * 1024  # ext4 needs about 2 MiB
+# apt puts them there; the PATH of a non-login shell may not have it.
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a capability is missing. `by_kernel`: nothing that could be installed would change it."""
+
+    reason: str
+    by_kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """`packages` are Debian's names of what has to be installed; root can, with apt."""
+
+    name: str
+    packages: tuple[str, ...]
+    depends_on_kernel: bool
+    probe: Callable[[], Absence | None]
+
+
+@functools.cache
+def absence(name: str) -> Absence | None:
+    """What `name` lacks here, or None; asked once in a process. Raises KeyError for a name that nobody knows."""
+    capability = CAPABILITIES[name]
+    missing = capability.probe()
+    if missing is not None and missing.by_kernel and not capability.depends_on_kernel:
+        raise AssertionError(f"{name} does not depend on the kernel, and its probe says {missing}")
+    return missing
+
+
+def which(tool: str) -> str | None:
+    """The path of a program, also where only root's PATH looks."""
+    return shutil.which(tool, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS]))
+
+
+def _missing_tools(*tools: str) -> Absence | None:
+    missing = [tool for tool in tools if which(tool) is None]
+    return Absence(f"not installed: {', '.join(missing)}") if missing else None
+
+
+def probe_maven() -> Absence | None:
+    """Maven with a compiler of Java 17 or newer."""
+    if missing := _missing_tools("mvn", "java", "javac"):
+        return missing
+    for tool in ("java", "javac"):
+        run = _run([tool, "-version"])
+        match = re.search(r'(?:version "|javac )(\d+)', run.stdout + run.stderr)
+        if match is None or int(match[1]) < JAVA_VERSION_MIN:
+            first_line = (run.stderr + run.stdout).partition("\n")[0]
+            return Absence(f"{tool} has to be Java {JAVA_VERSION_MIN} or newer, and says: {first_line}")
+    return None
+
+
+def probe_loop_device() -> Absence | None:
+    """An ext4 file system in a file, attached, mounted, written to, and taken down again."""
+    if missing := _missing_tools("losetup", "mkfs.ext4", "mount", "umount"):
+        return missing
+    if os.geteuid() != 0:
+        return Absence("only root may mount", by_kernel=True)
+    with tempfile.TemporaryDirectory(prefix="hourglass-probe-") as folder:
+        image, target = Path(folder, "image"), Path(folder, "mounted")
+        image.touch()
+        os.truncate(image, IMAGE_BYTES)
+        target.mkdir()
+        made = _run(["mkfs.ext4", "-q", "-F", str(image)])
+        if made.returncode:
+            return Absence(f"mkfs.ext4 failed: {made.stderr.strip()}")
+        attached = _run(["losetup", "--find", "--show", str(image)])
+        if attached.returncode:
+            return Absence(f"losetup failed: {attached.stderr.strip()}", by_kernel=True)
+        device = attached.stdout.strip()
+        try:
+            mounted = _run(["mount", "-t", "ext4", device, str(target)])
+            if mounted.returncode:
+                return Absence(f"mount failed: {mounted.stderr.strip()}", by_kernel=True)
+            try:
+                (target / "file").write_bytes(b"written")
+            finally:
+                _run(["umount", str(target)])
+        finally:
+            _run(["losetup", "--detach", device])
+    return None
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    path = which(command[0]) or command[0]
+    return subprocess.run(
+        [path, *command[1:]], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False, env=_english()
+    )
+
+
+def _english() -> dict[str, str]:
+    return os.environ | {"LC_ALL": "C"}
+
+
+CAPABILITIES = {
+    capability.name: capability
+    for capability in (
+        Capability("maven", ("maven", "default-jdk-headless"), depends_on_kernel=False, probe=probe_maven),
+        Capability(
+            "loop device", ("e2fsprogs", "util-linux", "mount"), depends_on_kernel=True, probe=probe_loop_device
+        ),
+    )
+}

@@ -1,0 +1,67 @@
+"""The probes: what is missing is said, and nothing of a probe stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import capabilities
+import pytest
+from capabilities import CAPABILITIES, Absence, Capability, absence, probe_loop_device, probe_maven
+
+
+@pytest.fixture
+def path_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which programs are looked for."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(capabilities, "SYSTEM_FOLDERS", ())
+    return tmp_path
+
+
+def add_program(folder: Path, name: str, prints: str, code: int = 0) -> None:
+    (folder / name).write_text(f"#!/bin/sh\necho '{prints}'\nexit {code}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_what_is_not_installed_is_named(path_folder: Path) -> None:
+    add_program(path_folder, "mvn", "")
+    assert probe_maven() == Absence("not installed: java, javac")
+    assert probe_loop_device() == Absence("not installed: losetup, mkfs.ext4, mount, umount")
+
+
+@pytest.mark.parametrize(
+    ("java", "javac", "reason"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "javac 17.0.15", None),
+        ('openjdk version "21" 2023-09-19', "javac 21.0.1", None),
+        ('openjdk version "11.0.2" 2019-01-15', "javac 17.0.15", "java has to be Java 17"),
+        ('java version "1.8.0_292"', "javac 1.8.0_292", "java has to be Java 17"),
+        ('openjdk version "17.0.15" 2025-04-15', "javac 11.0.2", "javac has to be Java 17"),
+    ],
+)
+def test_java_has_to_be_17_or_newer(path_folder: Path, java: str, javac: str, reason: str | None) -> None:
+    for name, prints in (("mvn", ""), ("java", java), ("javac", javac)):
+        add_program(path_folder, name, prints)
+    missing = probe_maven()
+    assert (missing is None) == (reason is None)
+    assert missing is None or (missing.reason.startswith(reason or "") and not missing.by_kernel)
+
+
+def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
+    path_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("losetup", "mkfs.ext4", "mount", "umount"):
+        add_program(path_folder, name, "refused", code=int(name == "losetup"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    missing = probe_loop_device()
+    assert missing is not None
+    assert missing.by_kernel
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    assert probe_loop_device() == Absence("only root may mount", by_kernel=True)
+
+
+def test_a_probe_that_blames_the_kernel_without_right_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Capability("wrong", (), depends_on_kernel=False, probe=lambda: Absence("no reason", by_kernel=True))
+    monkeypatch.setitem(CAPABILITIES, "wrong", wrong)
+    with pytest.raises(AssertionError, match="does not depend on the kernel"):
+        absence("wrong")

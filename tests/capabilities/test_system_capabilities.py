@@ -1,0 +1,27 @@
+"""What the probes promise is really there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from capabilities import probe_loop_device, which
+
+
+@pytest.mark.needs("maven")
+def test_maven_runs_and_names_its_java() -> None:
+    run = subprocess.run(["mvn", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert "Java version: " in run.stdout
+
+
+@pytest.mark.needs("loop device")
+def test_the_probe_of_loop_devices_leaves_none_behind() -> None:
+    def attached() -> list[str]:
+        command = [which("losetup") or "losetup", "--list", "--noheadings", "--output", "BACK-FILE"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return [line for line in run.stdout.splitlines() if "hourglass-probe-" in line]
+
+    assert probe_loop_device() is None
+    assert attached() == []
+    assert not any("hourglass-probe-" in line for line in Path("/proc/mounts").read_text().splitlines())

@@ -1,0 +1,99 @@
+"""Real power cuts and real write errors, on an ext4 file system in a file (RELIABILITY.md, G2 and "fsync error")."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from ext4_image import IMAGE_BYTES, MIB, PAGE_BYTES, Ext4Image
+from kills import QUEUES, TIMEOUT_S, TOPIC, read_queues
+from numbered_load import Book, Sender, problems
+from power_cuts import EXIT_DISK_FAILED, IN_FLIGHT, Moment, broker_on, run_power_cuts
+
+from hourglass_local.waiting import eventually
+from mqclient import Producer
+from osenv import SeededRng
+
+pytestmark = [pytest.mark.needs("loop device"), pytest.mark.processes, pytest.mark.timeout(300)]
+
+SEED, ROUNDS = 1, 20
+ACKNOWLEDGED_MIN = 1_000
+ROOM_BYTES = 24 * MIB  # the journal takes 8 of them
+
+
+def test_what_was_synced_is_there_after_a_cut_and_the_rest_is_gone(tmp_path: Path) -> None:
+    with Ext4Image(tmp_path / "image") as image:
+        descriptor = os.open(image.root / "file", os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(descriptor, 0, 2 * PAGE_BYTES)
+            os.pwrite(descriptor, b"a" * PAGE_BYTES, 0)
+            os.fsync(descriptor)
+            os.pwrite(descriptor, b"b" * PAGE_BYTES, PAGE_BYTES)
+            image.cut_power()
+            with pytest.raises(OSError) as caught:
+                os.fdatasync(descriptor)
+            assert caught.value.errno == errno.EIO
+        finally:
+            os.close(descriptor)
+        image.unmount()
+        image.mount()
+        assert (image.root / "file").read_bytes() == b"a" * PAGE_BYTES + bytes(PAGE_BYTES)
+    assert not (tmp_path / "image" / "machine").is_mount()
+
+
+def test_of_what_was_not_synced_any_pages_may_be_there_after_a_cut(tmp_path: Path) -> None:
+    pages = 32
+    with Ext4Image(tmp_path / "image") as image:
+        path = image.root / "file"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(descriptor, 0, pages * PAGE_BYTES)
+            os.fsync(descriptor)
+            os.pwrite(descriptor, b"b" * pages * PAGE_BYTES, 0)
+        finally:
+            os.close(descriptor)
+        image.write_back_some([path], SeededRng(1))
+        image.commit_journal()
+        image.cut_power()
+        image.unmount()
+        image.mount()
+        content = path.read_bytes()
+    found = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
+    assert set(found) == {b"b" * PAGE_BYTES, bytes(PAGE_BYTES)}
+    assert sorted(found) != found
+    assert sorted(found, reverse=True) != found
+
+
+async def test_nothing_acknowledged_is_lost_by_20_power_cuts(tmp_path: Path) -> None:
+    report = await run_power_cuts(tmp_path, SEED, ROUNDS)
+    assert report.violations == ()
+    assert report.rounds == ROUNDS
+    assert report.acknowledged > ACKNOWLEDGED_MIN
+    assert all(report.counts[moment.value] for moment in Moment)
+
+
+async def test_a_broker_whose_writes_do_not_reach_the_disk_ends_with_code_3_and_has_lost_nothing(
+    tmp_path: Path,
+) -> None:
+    book = Book()
+    with Ext4Image(tmp_path / "image", room_bytes=ROOM_BYTES) as image:
+        async with broker_on(image, tmp_path / "cluster") as cluster:
+            (broker,) = cluster.brokers
+            stop = asyncio.Event()
+            async with Producer("numbers", cluster.url) as producer, asyncio.TaskGroup() as tasks:
+                for number, in_flight in enumerate(IN_FLIGHT):
+                    sender = Sender(number, TOPIC, number % QUEUES, in_flight, book, SEED)
+                    tasks.create_task(sender.run(producer, stop))
+                await eventually(lambda: not broker.running, TIMEOUT_S, "the broker has noticed and ended")
+                stop.set()
+            assert broker.exit_code == EXIT_DISK_FAILED, broker.tail()
+            await broker.kill()
+            image.unmount()
+            image.give_room(2 * IMAGE_BYTES)
+            image.mount()
+            await broker.start()
+            assert len(book.acknowledged) > ACKNOWLEDGED_MIN
+            assert problems(book, await read_queues(cluster.broker_addresses[0])) == []

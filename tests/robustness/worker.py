@@ -1,0 +1,126 @@
+"""A process that runs the seeds of one sweep for the runner: `python worker.py NAME`.
+
+On standard input comes a line `seed deadline` at a time, and a line of JSON goes back for each on standard output. What
+a sweep or the code under test prints there by itself goes to standard error. The process ends with its input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from sweep import Outcome, Sweep
+
+HANG_S = 300  # so long may a seed go on after its deadline
+CLEAN_UP_S = 30
+EXIT_INTERRUPTED = 130
+
+
+class Worker:
+    """The runner's side. Not for several threads at once, except `kill`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).absolute()), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the runner's alone
+        )
+
+    def run(self, seed: int, deadline: float) -> Outcome:
+        """What `seed` came to. A worker that dies or hangs over it is a violation, and this worker's last one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        hung = threading.Event()
+
+        def give_up() -> None:
+            hung.set()
+            self.stop()
+
+        watchdog = threading.Timer(max(0.0, deadline - time.monotonic()) + HANG_S, give_up)
+        watchdog.start()
+        try:
+            self._process.stdin.write(f"{seed} {deadline}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            watchdog.cancel()
+        if not line:
+            code = self._process.wait()
+            sentence = f"hung {HANG_S} s past its deadline" if hung.is_set() else f"its process died with code {code}"
+            return Outcome(0, (sentence,))
+        document = json.loads(line)
+        return Outcome(document["executed"], tuple(document["violations"]), document["counts"])
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """Ask it to end, as Ctrl-C would: it takes down what it has mounted and started. Harmless when it has ended."""
+        if self.alive:
+            self._process.send_signal(signal.SIGINT)
+
+    def stop(self) -> None:
+        """The same, and end it when it does not."""
+        self.interrupt()
+        try:
+            self._process.wait(timeout=CLEAN_UP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with whatever is in its process group. Harmless when it has ended."""
+        if self.alive:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let it end, or see that it does."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def serve(sweep: Sweep) -> None:
+    """The worker's side: answer until the input ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        seed, deadline = line.split()
+        try:
+            outcome = sweep.run(int(seed), float(deadline))
+        except Exception as error:
+            logging.getLogger(__name__).exception("seed %s", seed)
+            outcome = Outcome(0, (f"{type(error).__name__}: {error}",))
+        print(json.dumps(dataclasses.asdict(outcome)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    from sweeps import SWEEPS
+
+    logging.getLogger().addHandler(logging.NullHandler())  # thousands of damaged stores complain in there
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the runner's, who may have been told to ignore it
+    try:
+        serve(SWEEPS[sys.argv[1]])
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

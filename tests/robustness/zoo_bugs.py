@@ -1,0 +1,289 @@
+"""The zoo: bugs that Apache RocketMQ or its peers really had, as edits that put them back here.
+
+Numbers and issues are those of RELIABILITY.md. An edit's old text occurs exactly once in its file; all edits of a bug
+are in one package. What has no entry is impossible here, and README.md says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BROKER = "services/mq-broker/src/mq_broker"
+BROKER_TESTS = "services/mq-broker/tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`old` becomes `new` in the file at `path`, which is relative to the repository."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug: how it is put back, and the tests (pytest node ids) of which at least one must go red."""
+
+    number: str
+    title: str
+    how: str  # it is put back, for README.md
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+def bug(number: str, title: str, how: str, path: str, old: str, new: str, *tests: str) -> Bug:
+    """A bug of one edit."""
+    return Bug(number, title, how, (Edit(path, old, new),), tests)
+
+
+STORE = f"{BROKER}/store"
+STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
+HERE = "tests/robustness/test_robustness_bugs.py"
+
+BUGS: tuple[Bug, ...] = (
+    bug(
+        "1",
+        "ignore fsync error (#2706)",
+        "a failed sync is logged and forgotten",
+        f"{STORE}/flusher.py",
+        "                self.stop(error)\n                return\n",
+        "",
+        f"{STORE_TESTS}::TestFailingDisk::test_the_first_failed_sync_fences_for_good",
+    ),
+    bug(
+        "2",
+        "retry fsync after error",
+        "a failed sync is called once more",
+        f"{STORE}/flusher.py",
+        "                await self._disk.offload(sync_to_end)\n",
+        "                try:\n"
+        "                    await self._disk.offload(sync_to_end)\n"
+        "                except OSError:\n"
+        "                    await self._disk.offload(sync_to_end)\n",
+        f"{STORE_TESTS}::TestFailingDisk::test_the_first_failed_sync_fences_for_good",
+    ),
+    bug(
+        "3",
+        "mark flushed when the file could not be held",
+        "of several files that were written, only the newest is synced",
+        f"{STORE}/segment_files.py",
+        "files = [self._files[start] for start in sorted(self._dirty)]",
+        "files = [self._files[start] for start in sorted(self._dirty)[-1:]]",
+        f"{HERE}::test_an_acknowledgement_covers_both_sides_of_a_roll_over",
+    ),
+    bug(
+        "4",
+        "CRC skips properties (#7437)",
+        "the seal of a record is compared with the body's CRC only",
+        "libs/mqproto/src/mqproto/record.py",
+        "return int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
+        'body_end = at + BODY_AT + int.from_bytes(buffer[at + 84 : at + 88], "big")\n'
+        "        body_crc = zlib.crc32(view[at + BODY_AT : body_end]) & CRC_MASK\n"
+        '        return body_crc == int.from_bytes(buffer[at + 8 : at + 12], "big")',
+        "libs/mqproto/tests/test_mqproto_fuzz.py::test_every_bit_of_a_sealed_record_is_guarded_by_its_seal",
+    ),
+    bug(
+        "5",
+        "CRC value 0 = invalid (#9121)",
+        "a seal of ten zeros is never right",
+        "libs/mqproto/src/mqproto/record.py",
+        "return int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
+        "return 0 != int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
+        f"{HERE}::test_a_record_whose_crc_is_0_is_as_good_as_any",
+    ),
+    bug(
+        "6",
+        "no offset check on stale bytes (#10017)",
+        "a whole record counts wherever it stands",
+        f"{STORE}/log_scan.py",
+        "return record if record.log_offset == log_offset else None",
+        "return record",
+        f"{HERE}::test_a_whole_record_that_belongs_elsewhere_is_not_taken_for_one",
+    ),
+    bug(
+        "7",
+        "recovery stops and truncates at mid-log flip",
+        "the log ends at the first bytes that are no record, durable or not",
+        f"{STORE}/recovery.py",
+        "            if go_on is None and at >= durable:\n                return at\n",
+        "            if at is not None:\n                return at\n",
+        f"{HERE}::test_a_flipped_bit_in_the_middle_of_the_log_costs_one_record",
+    ),
+    bug(
+        "8",
+        "truncation not durable (#10666)",
+        "what is cut off stays in the file",
+        f"{STORE}/segment_files.py",
+        "            file.truncate(end - start)\n",
+        "",
+        f"{HERE}::test_a_tail_that_was_cut_off_never_comes_back",
+    ),
+    bug(
+        "9",
+        "checkpoint ahead of CQ (#678/#10073)",
+        "the checkpoint is written without the consume queues' sync",
+        f"{STORE}/message_store.py",
+        "                for sync in syncs:\n                    await self._disk.offload(sync)\n",
+        "",
+        f"{HERE}::test_what_a_checkpoint_counts_is_on_disk_before_it",
+    ),
+    bug(
+        "10",
+        "recovery start chosen by wall clock",
+        "reading begins at the newest file whose first record is not younger than the checkpoint",
+        f"{STORE}/recovery.py",
+        "            report.scanned_from = max(checkpoint.log_offset, self.files.begin)\n",
+        "            report.scanned_from = max(\n"
+        "                start for start in [self.files.begin, *self.files.starts]\n"
+        '                if int.from_bytes(self.files.read(8, start + 56), "big") <= checkpoint.newest_store_ms\n'
+        "            )\n",
+        f"{HERE}::test_recovery_begins_at_an_offset_and_not_at_a_time",
+    ),
+    bug(
+        "11",
+        "only last file re-dispatched (#1434)",
+        "lost consume queues are told again from the last file on",
+        f"{STORE}/recovery.py",
+        "report.rebuilt, report.scanned_from = True, self.files.begin",
+        "report.rebuilt, report.scanned_from = True, max(self.files.starts, default=0)",
+        f"{HERE}::test_lost_consume_queues_are_told_again_by_every_file_of_the_log",
+    ),
+    bug(
+        "12",
+        "index file deleted on abnormal recovery (#8007)",
+        "after a kill the index files go, and indexing goes on at the checkpoint",
+        f"{STORE}/index.py",
+        "        self.indexed_end = max(point.log_offset, self._log.begin)\n",
+        "        self.indexed_end = max(point.log_offset, self._log.begin)\n"
+        "        if not clean:\n"
+        "            self.close()\n"
+        "            for name in names:\n"
+        "                self._disk.unlink(self._folder / name)\n",
+        f"{HERE}::test_keys_from_before_the_checkpoint_are_found_after_a_kill",
+    ),
+    bug(
+        "13",
+        "JSON offsets written in place (#3401)",
+        "the new content is written over the old file",
+        "libs/osenv/src/osenv/disk.py",
+        "    _write_whole(disk, temporary, content)\n    if disk.exists(path):\n",
+        "    _write_whole(disk, path, content)\n    if disk.exists(path.with_name(path.name + temporary.name)):\n",
+        "libs/osenv/tests/test_osenv_replace_file.py::test_stop_at_any_call_leaves_old_or_new",
+    ),
+    bug(
+        "14",
+        "consumer reads past durable offset (#8239)",
+        "consumers read up to the end of the log",
+        f"{STORE}/message_store.py",
+        "return self.flusher.durable_end if self._sync_flush else self.log.end",
+        "return self.log.end",
+        f"{STORE_TESTS}::test_under_sync_flush_nobody_reads_what_is_not_on_disk",
+    ),
+    bug(
+        "15",
+        "no dir fsync after create/rename",
+        "new names are not synced",
+        f"{STORE}/segment_files.py",
+        "                self._disk.sync_dir(folder)\n",
+        "                pass\n",
+        f"{HERE}::test_an_acknowledgement_covers_both_sides_of_a_roll_over",
+    ),
+    bug(
+        "16",
+        "sparse preallocation (SIGBUS)",
+        "files get their length and no blocks",
+        f"{STORE}/segment_files.py",
+        "file.allocate(0, self._file_bytes)",
+        "file.truncate(self._file_bytes)",
+        f"{HERE}::test_a_file_of_the_log_has_all_its_blocks_from_the_beginning",
+    ),
+    bug(
+        "23",
+        "CQ offset reuse after restart (#7689)",
+        "of a consume queue that has no messages left the last file goes too",
+        f"{STORE}/consume_queue.py",
+        "return end is not None and end <= self.min_offset * CQ_ENTRY.size",
+        "return self.min_offset == self.max_offset and (end or self._files.capacity_end) > 0",
+        f"{HERE}::test_offsets_of_a_queue_go_on_when_all_of_its_messages_have_been_deleted[nothing]",
+    ),
+    bug(
+        "24",
+        "consumer offset not truncated with the log (#4771)",
+        "offsets beyond the end of a queue stay",
+        f"{BROKER}/core/consumer_offsets.py",
+        "                if offset > end:\n",
+        "                if offset > end + (1 << 62):\n",
+        f"{STORE_TESTS}::TestRecovery::test_offsets_of_messages_that_were_lost_come_back_to_the_end_of_the_log",
+    ),
+    bug(
+        "27",
+        "check loop never advances (#9500)",
+        "a check that was answered with UNKNOW is not counted",
+        f"{BROKER}/core/transactions.py",
+        "check_times=half.check_times + 1)",
+        "check_times=half.check_times)",
+        f"{BROKER_TESTS}/test_broker_transactions.py"
+        "::TestTable::test_unknow_counts_only_as_the_answer_to_a_check_and_the_15th_rolls_back",
+    ),
+    bug(
+        "29",
+        "delay offsets overwritten before load (#6881)",
+        "what delayOffset.json says is not taken over, and the next checkpoint writes over it",
+        f"{BROKER}/core/delay_progress.py",
+        "            self.delivered(int(level), int(offset) - 1)\n",
+        "            pass\n",
+        f"{BROKER_TESTS}/test_broker_delay.py"
+        "::test_a_restart_delivers_what_waited_once_and_what_came_due_meanwhile_at_once[True]",
+    ),
+    bug(
+        "30",
+        "duplicate doubling on consumer restart (#7182)",
+        "a consumer that leaves does not commit its last offsets",
+        "libs/mqclient/src/mqclient/consumer/push_consumer.py",
+        "await self._rebalance.commit()",
+        "pass",
+        "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
+        "::test_shutdown_lets_listeners_finish_commits_and_leaves_nothing",
+    ),
+    bug(
+        "31",
+        "check-back ROLLBACK without tombstone",
+        "a check-back that finds no row answers ROLLBACK and writes none",
+        "libs/mqclient/src/mqclient/sqlalchemy.py",
+        "                await self._insert(connection, id_, TOMBSTONE, now_ms)\n",
+        "                pass\n",
+        "libs/mqclient/tests/test_mqclient_sqlalchemy.py"
+        "::TestTable::test_a_late_local_transaction_fails_on_the_tombstone_whole",
+    ),
+    bug(
+        "32",
+        "callback without amount check",
+        "any amount pays an order",
+        "services/orders/src/orders/domain/payment.py",
+        "    if (payment.amount_minor, payment.currency) != (order.total_minor, order.currency):\n"
+        "        return RefundReason.WRONG_AMOUNT\n",
+        "",
+        "services/orders/tests/test_orders_payments.py"
+        "::test_a_wrong_amount_goes_back_as_it_came_and_the_order_still_waits",
+    ),
+    bug(
+        "33",
+        "close without status predicate",
+        "the status of an order changes whatever it is by now",
+        "services/orders/src/orders/adapters/sql_orders.py",
+        'orders.c.status == bindparam("old_status")',
+        'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status"))',
+        "services/orders/tests/test_orders_use_cases.py"
+        "::test_whoever_decides_on_an_old_reading_loses_by_compare_and_set",
+    ),
+    bug(
+        "34",
+        "SQLite synchronous=OFF/NORMAL",
+        "NORMAL instead of FULL",
+        "libs/servicekit/src/servicekit/adapters/database.py",
+        'cursor.execute("PRAGMA synchronous=FULL")',
+        'cursor.execute("PRAGMA synchronous=NORMAL")',
+        "services/orders/tests/test_orders_migrations.py::test_sqlite_is_opened_so_that_a_commit_is_on_the_disk",
+    ),
+)
