@@ -7,6 +7,7 @@ order of its sends; `bursts` of a sender do not overlap.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,8 +34,11 @@ class Book:
     tried: dict[bytes, Sent] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], Sent] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)  # two messages that were told the same place
+    uncertain_until: float = 0.0  # by the monotonic clock; what is acknowledged before this counts as tried only
 
     def acknowledge(self, place: tuple[int, int], sent: Sent) -> None:
+        if time.monotonic() < self.uncertain_until:
+            return
         before = self.acknowledged.setdefault(place, sent)
         if before is not sent:
             self.doubled.append(f"{name(before.body)} and {name(sent.body)} were both told queue and offset {place}")

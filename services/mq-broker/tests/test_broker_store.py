@@ -125,6 +125,17 @@ async def test_cold_reads_come_from_disk() -> None:
         assert await stored_bodies(broker) == bodies(5)
 
 
+async def test_what_several_frames_have_brought_is_read_from_memory_in_one() -> None:
+    async with running_broker(SimDisk(), SimClock()) as broker:
+        for number in range(5):
+            await produce(broker, incoming("t", bodies(3, first=3 * number)))
+        queue = broker.store.queue("t", 0)
+        assert queue is not None
+        found = broker.store.reader.select_hot(queue, 1, parse_tag_expression("*"), max_messages=9, max_bytes=1 << 20)
+        assert found is not None
+        assert [record.body for record in iter_records(found[1])] == bodies(9, first=1)
+
+
 async def test_the_real_disk_keeps_the_same_store(tmp_path: Path) -> None:
     disk = RealDisk()
     options = store_options(root=tmp_path / "store")

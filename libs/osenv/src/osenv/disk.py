@@ -222,8 +222,12 @@ class RealDisk:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            # The kind that Java takes, too: neither kind sees the other.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
             os.close(descriptor)
+            if error.errno == errno.EACCES:  # lockf may say so, too
+                raise BlockingIOError(errno.EAGAIN, "locked by another holder", str(path)) from error
             raise
         return _RealLock(descriptor)
 

@@ -35,13 +35,23 @@ class HotTail:
             self._first = 0
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """The bytes, or None when they are not all in one chunk here."""
+        """The bytes, or None when they are not all here; they may reach over several chunks."""
         index = bisect_right(self._starts, offset) - 1
         if index < self._first:
             return None
+        parts: list[bytes] = []
         at = offset - self._starts[index]
-        data = bytes(memoryview(self._chunks[index])[at : at + size])
-        return data if len(data) == size else None
+        while True:
+            chunk = self._chunks[index]
+            part = bytes(memoryview(chunk)[at : at + size])
+            parts.append(part)
+            size -= len(part)
+            if size == 0:
+                return part if len(parts) == 1 else b"".join(parts)
+            index += 1
+            if not part or index == len(self._starts) or self._starts[index] != self._starts[index - 1] + len(chunk):
+                return None
+            at = 0
 
     def chunk(self, offset: int) -> tuple[bytearray, int] | None:
         """The chunk that has the byte at `offset`, and where in it; None when it is not here."""

@@ -110,10 +110,12 @@ class IndexFile:
         begin_ms = keys[0][2] if head.next_number == 1 else head.begin_ms
         self._reserve(len(keys))
         number, before, parts = head.next_number, dict[int, int](), []
+        at_ms = seconds = -1
         for key_hash, log_offset, store_ms in keys:
             slot = key_hash % count
-            seconds = min(max((store_ms - begin_ms) // 1_000, 0), _SECONDS_MAX)
-            parts.append(ENTRY.pack(key_hash, log_offset, seconds, before.get(slot, slots[slot])))
+            if store_ms != at_ms:
+                at_ms, seconds = store_ms, min(max((store_ms - begin_ms) // 1_000, 0), _SECONDS_MAX)
+            parts.append(ENTRY.pack(key_hash, log_offset, seconds, before[slot] if slot in before else slots[slot]))
             before[slot] = number
             number += 1
         self._file.pwrite(b"".join(parts), self._size.entry_at(head.next_number))
