@@ -47,5 +47,13 @@ def test_thirty_minutes_pass_inside_a_test(tmp_path: Path) -> None:
     assert "1 passed" in printed
 
 
+async def test_messages_are_found_again_by_their_key(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "cluster", orders=False) as cluster:
+        script = example("query_message").replace("mq://127.0.0.1:9876", cluster.url)
+        (tmp_path / "example.py").write_text(script, encoding="utf-8")
+        printed = run(["example.py"], tmp_path).splitlines()
+    assert printed == ["('order-17', 'parcel-4') b'shipped'", "('order-17',) b'packed'"]
+
+
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
