@@ -213,8 +213,8 @@ class PowerCuts:
         self.image.write_back_some([path for path in files if self.rng.random() < FILE_CHANCE], self.rng)
         if self.rng.random() < JOURNAL_CHANCE:
             self.image.commit_journal()
-        # A sync that is under way at this moment may be reported as done although its journal commit is gone: ext4 drops
-        # that silently when it is shut down. A machine without power would not have answered any more.
+        # A sync that is under way at this moment may be reported as done although its journal commit is gone: ext4
+        # drops that silently when it is shut down. A machine without power would not have answered any more.
         self.book.uncertain_until = time.monotonic() + UNDER_WAY_S
         self.image.cut_power()
 
