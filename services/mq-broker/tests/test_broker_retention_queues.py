@@ -333,7 +333,7 @@ async def test_a_deleted_file_is_closed_when_its_last_reader_has_gone() -> None:
     async with quiet_broker(disk, clock) as broker:
         await fill(broker, 15)
         first = broker.store.log.files._files[0]
-        broker.store.reader.running += 1  # a reader that does not end
+        broker.store.cold_reads.running += 1  # a reader that does not end
         await clean(broker, clock, disk)
         assert len(first.pread(4, 0)) == 4
         await clock.advance(119)
@@ -343,7 +343,7 @@ async def test_a_deleted_file_is_closed_when_its_last_reader_has_gone() -> None:
         await clean(broker, clock, disk, 0.0)
         with pytest.raises(OSError, match="closed"):
             first.pread(4, 0)
-        broker.store.reader.running -= 1
+        broker.store.cold_reads.running -= 1
 
 
 @pytest.mark.parametrize("tenths", [0, 1, 3, 5, 6, 7])

@@ -57,7 +57,7 @@ class Querying:
                 taken += len(data)
             return Found(records, truncated=False)
 
-        return await self.store.reader.cold(take)
+        return await self.store.cold_reads.read(take)
 
     def _matches(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Bytes of each matching record: the index only says where one may be."""
@@ -107,4 +107,4 @@ class Querying:
                     low = record.queue_offset + 1
             return low
 
-        return await self.store.reader.cold(search)
+        return await self.store.cold_reads.read(search)

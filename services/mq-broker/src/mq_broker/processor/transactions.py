@@ -127,7 +127,7 @@ class Transactions:
                 except ValueError as error:
                     log.error("transaction %s is lost: %s", half.transaction_id, error)  # noqa: TRY400
                     if (queue := self.store.queue(HALF_TOPIC, 0)) is not None:
-                        await self.store.reader.mend(queue, half.queue_offset)  # puts the damage aside
+                        await self.store.mender.mend(queue, half.queue_offset)  # puts the damage aside
                     self.table.closed(half.transaction_id, Phase.ROLLED_BACK)
                     continue
                 if self.table.open_half(half.transaction_id) is half:

@@ -65,6 +65,10 @@ class CommitLog:
             raise ValueError(f"{size} bytes at {offset} are not in the log, which runs from {self.begin} to {self.end}")
         return self.files.read(size, offset)
 
+    def read_if_there(self, offset: int, size: int) -> bytes | None:
+        """The bytes from disk, or None when the log does not have them; may block. Raises OSError."""
+        return self.read(offset, size) if size > 0 and self.begin <= offset and offset + size <= self.end else None
+
     def recovered(self, end: int, *, durable_end: int) -> None:
         """Recovery found the log's true end: what lies beyond becomes zeros.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from mq_broker.core.batches import Batch, patch_batch
 from mq_broker.core.retention import RetentionOptions, WriteGate
 from mq_broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
@@ -25,6 +26,7 @@ from mq_broker.store.flusher import Flusher
 from mq_broker.store.folders import make_durable_dirs
 from mq_broker.store.index import Index, IndexPoint
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.mending import Mender
 from mq_broker.store.quarantine import Quarantine
 from mq_broker.store.reader import Reader
 from mq_broker.store.recovery import Recovery, RecoveryReport
@@ -104,7 +106,9 @@ class MessageStore:
             on_synced=self._synced,
             on_durable=self._durable,
         )
-        self.reader = Reader(disk, self.log, self.quarantine, lambda: self.readable_end, self.fence)
+        self.cold_reads = ColdReads(disk)
+        self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
+        self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable_end)
         self._watermark: Watermark | None = None
         self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
         self._listeners: list[Callable[[str, int], None]] = []
@@ -137,7 +141,7 @@ class MessageStore:
             clean=clean,
         )
         for queue in self.queues:
-            self.reader.trim_at_start(queue)
+            self.mender.trim_at_start(queue)
         self._newest_store_ms = report.newest_store_ms
         if self.options.index_enabled:
             self.index.open(checkpoint.index if checkpoint else None, clean=clean)

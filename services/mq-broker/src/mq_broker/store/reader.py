@@ -10,23 +10,20 @@ Invariants: nobody gets a record that is not exactly what was stored under that 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from struct import Struct
-from typing import TypeVar
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
-from mq_broker.core.rewrite import entry_tags_code
-from mq_broker.core.tag_filter import TagFilter, parse_tag_expression, tag_hash
+from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
+from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX, ConsumeQueue
-from mq_broker.store.log_scan import Damage, scan_log
+from mq_broker.store.mending import Mender
+from mq_broker.store.proof import all_proven, is_proven
 from mq_broker.store.quarantine import Quarantine
 from mqproto.record import (
-    BODY_AT,
     MESSAGE_MAGIC,
     RECORD_BYTES_MIN,
     SEGMENT_HEAD,
@@ -36,31 +33,19 @@ from mqproto.record import (
     is_sealed,
     iter_records,
 )
-from osenv import Disk, SyncError
 
-R = TypeVar("R")
-
-log = logging.getLogger(__name__)
-
-_PLACED_HEAD = Struct(">ii4xi4xqq48xi")  # size, magic, queue id, queue offset, physical offset, body size
 EVERYTHING = parse_tag_expression("*")
-NEIGHBOURS_MAX = 1_024  # entries looked at around a broken one for those that are right
-
-
-class NotInLogError(OSError):
-    """A consume queue speaks of a message that the log does not have."""
 
 
 @dataclass
 class Reader:
     """Reads queues and single records. Called from the event loop; what blocks runs in threads."""
 
-    disk: Disk
     log: CommitLog
     quarantine: Quarantine
+    mender: Mender
+    cold: ColdReads
     readable_end: Callable[[], int]
-    fence: Callable[[OSError], None]
-    running: int = 0  # cold reads on their way
 
     # --------------------------------------------------------------------------------------------- queues
 
@@ -94,11 +79,11 @@ class Reader:
                 return None
             data = b"".join([self.log.read(at, size) for at, size in scanned.ranges])
             entries = entries[: chosen.scanned * CQ_ENTRY.size]
-            if not chosen.scanned or not _all_proven(queue, offset, entries, data):
+            if not chosen.scanned or not all_proven(queue, offset, entries, data):
                 return None
             return chosen, data if tags.codes is None else _wanted(entries, tags, data)
 
-        found = await self.cold(read)
+        found = await self.cold.read(read)
         return found or await self._select_carefully(queue, offset, tags, max_messages, max_bytes)
 
     async def read_queue(self, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[Record], int]:
@@ -123,12 +108,12 @@ class Reader:
             if self.quarantine.covers(log_offset, size):
                 chosen.scanned += 1
                 continue
-            data = await self.cold(partial(self._bytes_at, log_offset, size))
-            if data is None or not _is_placed(data, queue, at, (log_offset, size, code)):
+            data = await self.cold.read(partial(self.log.read_if_there, log_offset, size))
+            if data is None or not is_proven(data, queue, at, (log_offset, size, code)):
                 if at in mended:
                     raise OSError(f"message {at} of {queue} can neither be read nor mended")
                 mended.add(at)
-                await self.mend(queue, at)
+                await self.mender.mend(queue, at)
                 continue
             if log_offset + size > self.readable_end():
                 break
@@ -140,131 +125,6 @@ class Reader:
                 taken += size
             chosen.scanned += 1
         return chosen, b"".join(parts)
-
-    async def trim(self, queue: ConsumeQueue, floor: int) -> None:
-        """Let the queue begin at its first message that is still in the log, which began at `floor` before.
-
-        Raises OSError.
-        """
-        first = await self.cold(lambda: self._first_left(queue))
-        while first > queue.min_offset and await self.cold(partial(self._is_doubtful, queue, first - 1, floor)):
-            try:
-                await self.mend(queue, first - 1)
-            except NotInLogError:
-                break
-            if not await self.cold(partial(self._is_there, queue, first - 1)):
-                break
-            first -= 1
-        queue.trim(first)
-
-    def trim_at_start(self, queue: ConsumeQueue) -> None:
-        """The same before anything else runs; may block for long. Raises OSError."""
-        first = self._first_left(queue)
-        while first > queue.min_offset and self._is_doubtful(queue, first - 1, 0):
-            try:
-                begin, entries, damages = self._tell_again(queue, first - 1)
-            except NotInLogError:
-                break
-            for damage in damages:
-                self.quarantine.put_aside(self.log.files, damage)
-            queue.mend(begin, entries)
-            first -= 1
-        queue.trim(first)
-
-    def _first_left(self, queue: ConsumeQueue) -> int:
-        """The first entry whose message is there.
-
-        A damaged entry may mislead the search in either direction: the message that it finds has to prove itself, and
-        none of those before it may.
-        """
-        first = queue.min_offset
-        while True:
-            first = queue.first_at(self.log.begin, begin=first)
-            if first == queue.max_offset or self._is_there(queue, first):
-                break
-            first += 1
-        low = max(queue.min_offset, first - NEIGHBOURS_MAX)
-        while (earlier := next((at for at in range(low, first) if self._is_there(queue, at)), None)) is not None:
-            first, low = earlier, max(queue.min_offset, earlier - NEIGHBOURS_MAX)
-        return first
-
-    def _is_doubtful(self, queue: ConsumeQueue, offset: int, floor: int) -> bool:
-        """Whether the entry is not what that of a deleted message looks like: behind the one before, below the log."""
-        log_offset, size, _ = queue.entry(offset)
-        before = queue.entry(offset - 1)[0] if offset > queue.min_offset else floor
-        return size <= 0 or not before <= log_offset < self.log.begin
-
-    def _is_there(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether the message stands in the log, or was lost to known damage there."""
-        log_offset, size, _ = queue.entry(offset)
-        if log_offset >= self.log.begin and self.quarantine.covers(log_offset, size):
-            return True
-        return self._is_right(queue, offset)
-
-    def _is_right(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether the entry and the record that it means are both as they should be."""
-        log_offset, size, code = queue.entry(offset)
-        data = self._bytes_at(log_offset, size)
-        return data is not None and _is_placed(data, queue, offset, (log_offset, size, code))
-
-    async def mend(self, queue: ConsumeQueue, broken: int) -> None:
-        """Ask the log what entry `broken` and its broken neighbours should be, and write them. Raises OSError."""
-        first, entries, damages = await self.cold(lambda: self._tell_again(queue, broken))
-        try:
-            for damage in damages:
-                await self.disk.offload(self.quarantine.put_aside, self.log.files, damage)
-        except SyncError as error:
-            self.fence(error)
-            raise
-        if entries != await self.cold(lambda: queue.read(first, len(entries) // CQ_ENTRY.size)):
-            log.error("%s: entries from %d on are not what the log says; they are now", queue, first)
-            try:
-                queue.mend(first, entries)
-            except OSError as error:
-                log.error("%s: the mended entries could not be written: %s", queue, error)  # noqa: TRY400
-
-    def _tell_again(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
-        first, begin = broken, self.log.begin
-        while first > queue.min_offset and broken - first < NEIGHBOURS_MAX:
-            log_offset, size, _ = queue.entry(first - 1)
-            if self._is_right(queue, first - 1):
-                begin = log_offset + size
-                break
-            if size > 0 and log_offset < self.log.begin:
-                break  # deleted, as it looks: the log begins behind it
-            first -= 1
-        last, end = broken, self.log.end
-        while last + 1 < queue.max_offset and last - broken < NEIGHBOURS_MAX:
-            log_offset, size, _ = queue.entry(last + 1)
-            if self._is_right(queue, last + 1):
-                end = log_offset
-                break
-            last += 1
-        return first, *self._entries_between(queue, first, last, begin, end)
-
-    def _entries_between(
-        self, queue: ConsumeQueue, first: int, last: int, begin: int, end: int
-    ) -> tuple[bytes, list[Damage]]:
-        """The entries `first` to `last` of the queue, as the log from `begin` to `end` has them."""
-        found: dict[int, bytes] = {}
-        damages: list[Damage] = []
-        fillers: dict[int, bytes] = {}
-        following = first
-        for one in scan_log(self.log.files, begin, end):
-            if isinstance(one, Damage):
-                damages.append(one)
-                fillers[following] = filler(one)
-            elif isinstance(one, Record) and (one.topic, one.queue_id) == (queue.topic, queue.queue_id):
-                found[one.queue_offset] = CQ_ENTRY.pack(one.log_offset, one.size, entry_tags_code(one))
-                following = one.queue_offset + 1
-        entries, lost = [], None
-        for offset in range(first, last + 1):
-            lost = fillers.get(offset, lost)
-            entry = found.get(offset, lost)
-            if entry is None:
-                raise NotInLogError(f"the log has no message {offset} of {queue} between {begin} and {end}")
-            entries.append(entry)
-        return b"".join(entries), damages
 
     # ------------------------------------------------------------------------------------- single records
 
@@ -279,13 +139,13 @@ class Reader:
             raise ValueError(f"offset {log_offset} is not in the log, which runs from {self.log.begin} to {end}")
         head = self.log.read_hot(log_offset, SEGMENT_HEAD.size)
         if head is None:
-            head = await self.cold(lambda: self.log.read(log_offset, SEGMENT_HEAD.size))
+            head = await self.cold.read(lambda: self.log.read(log_offset, SEGMENT_HEAD.size))
         size, magic = SEGMENT_HEAD.unpack(head)
         if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= end - log_offset:
             raise ValueError(f"no record begins at offset {log_offset}")
         data = self.log.read_hot(log_offset, size)
         if data is None:
-            data = await self.cold(lambda: self.log.read(log_offset, size))
+            data = await self.cold.read(lambda: self.log.read(log_offset, size))
             if not is_sealed(data, 0, size):
                 raise RecordError(f"the record at offset {log_offset} is damaged: CRC mismatch")
         record = decode_record(data)
@@ -295,9 +155,9 @@ class Reader:
 
     def read_proven(self, log_offset: int) -> tuple[Record, bytes] | None:
         """The record at this place with its bytes, or None when none stands there whole; may block on the disk."""
-        head = self._bytes_at(log_offset, SEGMENT_HEAD.size)
+        head = self.log.read_if_there(log_offset, SEGMENT_HEAD.size)
         size = SEGMENT_HEAD.unpack(head)[0] if head is not None else 0
-        data = self._bytes_at(log_offset, size) if size >= RECORD_BYTES_MIN else None
+        data = self.log.read_if_there(log_offset, size) if size >= RECORD_BYTES_MIN else None
         if data is None or not is_sealed(data, 0, size):
             return None
         try:
@@ -309,49 +169,19 @@ class Reader:
     def message(self, queue: ConsumeQueue, offset: int) -> Record | None:
         """The message at `offset` of the queue, or None when it is lost or its entry damaged; may block on the disk."""
         log_offset, size, code = queue.entry(offset)
-        data = self._bytes_at(log_offset, size)
-        if data is None or not _is_placed(data, queue, offset, (log_offset, size, code)):
+        data = self.log.read_if_there(log_offset, size)
+        if data is None or not is_proven(data, queue, offset, (log_offset, size, code)):
             return None
         return decode_record(data)
 
-    async def cold(self, read: Callable[[], R]) -> R:
-        """Run a reading call away from the event loop; what it reads is not taken away from under it."""
-        self.running += 1
-        try:
-            return await self.disk.offload(read)
-        finally:
-            self.running -= 1
-
     # ------------------------------------------------------------------------------------------- plumbing
-
-    def _bytes_at(self, log_offset: int, size: int) -> bytes | None:
-        """These bytes of the readable log, or None when it does not have them."""
-        if size <= 0 or log_offset < self.log.begin or log_offset + size > self.log.end:
-            return None
-        return self.log.read(log_offset, size)
 
     def _select(self, entries: bytes, tags: TagFilter, max_messages: int, max_bytes: int) -> Selection:
         return select(entries, tags, max_messages=max_messages, max_bytes=max_bytes, readable_end=self.readable_end())
 
 
-def filler(damage: Damage) -> bytes:
-    """The entry of a message that was lost to this damage."""
-    return CQ_ENTRY.pack(damage.log_offset, min(damage.size, ENTRY_SIZE_MAX - 1), 0)
-
-
 def _scan_count(tags: TagFilter, max_messages: int) -> int:
     return max_messages if tags.codes is None else SCAN_ENTRIES_MAX
-
-
-def _all_proven(queue: ConsumeQueue, offset: int, entries: bytes, data: bytes) -> bool:
-    """Whether every record proves itself, as they lie end to end in `data`, and so does its entry."""
-    at = 0
-    for log_offset, size, code in CQ_ENTRY.iter_unpack(entries):
-        if not _is_placed(data, queue, offset, (log_offset, size, code), at=at):
-            return False
-        at += size
-        offset += 1
-    return True
 
 
 def _wanted(entries: bytes, tags: TagFilter, data: bytes) -> bytes:
@@ -362,22 +192,3 @@ def _wanted(entries: bytes, tags: TagFilter, data: bytes) -> bytes:
             parts.append(data[at : at + size])
         at += size
     return b"".join(parts)
-
-
-def _is_placed(
-    data: bytes, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int], *, at: int = 0
-) -> bool:
-    """Whether a whole record stands at `at` of `data`, the one that the entry means, and the entry's hash is its."""
-    log_offset, size, code = entry
-    if not RECORD_BYTES_MIN <= size <= len(data) - at:
-        return False
-    found_size, magic, queue_id, found_offset, place, body_size = _PLACED_HEAD.unpack_from(data, at)
-    if (found_size, magic, queue_id, found_offset, place) != (
-        size, MESSAGE_MAGIC, queue.queue_id, queue_offset, log_offset,
-    ):  # fmt: skip
-        return False
-    topic_at = at + BODY_AT + body_size
-    properties_at = topic_at + len(queue.topic_field) + 2
-    if body_size < 0 or data[topic_at : properties_at - 2] != queue.topic_field or not is_sealed(data, at, size):
-        return False
-    return queue.keeps_due_times or code == tag_hash(data, properties_at, at + size)

@@ -22,8 +22,8 @@ from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.log_scan import Blank, Damage, explain, is_unsealed_record, resynchronise, scan_whole
+from mq_broker.store.mending import filler
 from mq_broker.store.quarantine import Quarantine
-from mq_broker.store.reader import filler
 from mq_broker.store.segment_files import SegmentFiles
 from mqproto.properties import PropertiesError
 from mqproto.record import Record

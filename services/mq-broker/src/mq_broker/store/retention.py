@@ -126,7 +126,7 @@ class Retention:
         """Let the queues begin with the log: nobody is sent to a message that is gone. Raises OSError."""
         if self._untrimmed_from is not None:
             for queue in list(self.store.queues):
-                await self.store.reader.trim(queue, self._untrimmed_from)
+                await self.store.mender.trim(queue, self._untrimmed_from)
             self._untrimmed_from = None
 
     async def _reason(self, end: int, used: float) -> Reason | None:
@@ -193,5 +193,5 @@ class Retention:
     def _let_go(self) -> None:
         """Close deleted files when no reader can have them any more."""
         now = self.clock.monotonic()
-        while self._held and (self.store.reader.running == 0 or now - self._held[0][0] >= HELD_S_MAX):
+        while self._held and (self.store.cold_reads.running == 0 or now - self._held[0][0] >= HELD_S_MAX):
             self._held.popleft()[1].close()
