@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch, patch_batch
 from mq_broker.core.retention import RetentionOptions, WriteGate
-from mq_broker.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from mq_broker.store.checkpoint import read_checkpoint
+from mq_broker.store.checkpointing import Checkpointer
 from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
@@ -24,7 +25,7 @@ from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreFencedError, StoreFullError, StoreLockedError, StoreWriteError
 from mq_broker.store.flusher import Flusher
 from mq_broker.store.folders import make_durable_dirs
-from mq_broker.store.index import Index, IndexPoint
+from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.mending import Mender
 from mq_broker.store.quarantine import Quarantine
@@ -80,7 +81,7 @@ class MessageStore:
         told_by_log: frozenset[str] = frozenset(),
     ) -> None:
         """`told_by_log` names the states that reading the log again brings up to date."""
-        self._disk, self._clock, self.options = disk, clock, options
+        self.disk, self.options = disk, options
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
         self._sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -98,24 +99,22 @@ class MessageStore:
         self.quarantine = Quarantine(disk, layout.quarantine)
         self.gate = WriteGate(options.retention)
         self.states = StateFiles(disk, layout.config, states, told_by_log, lambda: self.log.end)
+        self._checkpointer = Checkpointer(self)
         self.flusher = Flusher(
             disk,
             clock,
             self.log,
             interval_s=0 if self._sync_flush else options.flush_interval_ms / 1000,
-            on_synced=self._synced,
+            on_synced=self._checkpointer.synced,
             on_durable=self._durable,
         )
         self.cold_reads = ColdReads(disk)
         self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
         self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable_end)
-        self._watermark: Watermark | None = None
         self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
         self._listeners: list[Callable[[str, int], None]] = []
-        self._newest_store_ms = 0
+        self.newest_store_ms = 0
         self._fencing: OSError | None = None
-        self._checkpointing = asyncio.Lock()
-        self._checkpointed: Checkpoint | None = None
         self.messages_put = 0
 
     # ------------------------------------------------------------------------------------------------ life
@@ -126,15 +125,15 @@ class MessageStore:
         Raises StoreDamagedError, OSError.
         """
         existing = bool(self.log.files.capacity_end)
-        clean = not self._disk.exists(self.layout.abort)
+        clean = not self.disk.exists(self.layout.abort)
         missing = self.states.load()
         if existing and missing:
             log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
         self.queues.open_all()
-        checkpoint, watermark = read_checkpoint(self._disk, self.layout), read_watermark(self._disk, self.layout)
-        self._watermark = Watermark(self._disk, self.layout, watermark, is_new=not existing)
-        recovery = Recovery(self.log, self.log.files, self.queues, self.quarantine, self._forget_checkpoint, on_record)
-        report = recovery.run(
+        checkpoint, watermark = read_checkpoint(self.disk, self.layout), read_watermark(self.disk, self.layout)
+        self._checkpointer.watermark = Watermark(self.disk, self.layout, watermark, is_new=not existing)
+        forget = self._checkpointer.forget
+        report = Recovery(self.log, self.log.files, self.queues, self.quarantine, forget, on_record).run(
             checkpoint,
             watermark=watermark if existing else 0,
             rebuild=existing and bool(missing),
@@ -142,8 +141,8 @@ class MessageStore:
         )
         for queue in self.queues:
             self.mender.trim_at_start(queue)
-        self._newest_store_ms = report.newest_store_ms
-        if self.options.index_enabled:
+        self.newest_store_ms = report.newest_store_ms
+        if self.keeps_index:
             self.index.open(checkpoint.index if checkpoint else None, clean=clean)
         self._mark_in_use()
         try:
@@ -152,17 +151,9 @@ class MessageStore:
             log.error("no room for the log to grow: %s", error)  # noqa: TRY400
         return report
 
-    def _forget_checkpoint(self, durable: int | None) -> None:
-        """Remove the checkpoint, durably; what it knew of the log goes into the watermark before."""
-        if self._disk.exists(self.layout.checkpoint):
-            if durable is not None and self._watermark is not None:
-                self._watermark.write_durably(durable)
-            self._disk.unlink(self.layout.checkpoint)
-            self._disk.sync_dir(self.layout.root)
-
     def _mark_in_use(self) -> None:
-        self._disk.open(self.layout.abort, create=True).close()
-        self._disk.sync_dir(self.layout.root)
+        self.disk.open(self.layout.abort, create=True).close()
+        self.disk.sync_dir(self.layout.root)
 
     async def run(self) -> None:
         """Flush and index for ever; returns when the disk has failed."""
@@ -174,48 +165,12 @@ class MessageStore:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        if self.options.index_enabled:
+        if self.keeps_index:
             await self.index.run()
 
     async def checkpoint(self) -> None:
-        """Make log, consume queues, index and states durable, and write down that they are.
-
-        A disk that refuses something now may take it at the next checkpoint; a sync that fails is the end.
-        """
-        await uninterrupted(self._checkpoint())
-
-    async def _checkpoint(self) -> None:
-        async with self._checkpointing:
-            # Taken together, at one moment: what the states say must never be ahead of the log that survives.
-            index = self.index.point if self.options.index_enabled else IndexPoint()
-            checkpoint = Checkpoint(
-                self.log.end, self.messages_stored, self._newest_store_ms, index, self.index.full_end_ms
-            )
-            snapshots = self.states.snapshot()
-            dirty = [queue for queue in self.queues if queue.dirty]
-            if checkpoint == self._checkpointed and not snapshots and not dirty:
-                return
-            syncs = [queue.take_sync() for queue in dirty]
-            save_index = self.index.take_save()
-            await self.flusher.flush()
-            if self.failure is not None:
-                return
-            try:
-                for sync in syncs:
-                    await self._disk.offload(sync)
-                await self._disk.offload(save_index)
-                await self.states.write(snapshots)
-                await self._disk.offload(write_checkpoint, self._disk, self.layout, checkpoint)
-                self._checkpointed = checkpoint
-                if self._watermark is not None:  # should the checkpoint get lost, this still knows
-                    await self._disk.offload(self._watermark.write_durably, checkpoint.log_offset)
-                await self._disk.offload(self.log.prepare)
-            except SyncError as error:
-                self.fence(error)
-            except OSError as error:
-                log.error("the checkpoint is not complete: %s; the next one tries again", error)  # noqa: TRY400
-                for queue in dirty:
-                    queue.distrust()
+        """See `Checkpointer.checkpoint`."""
+        await self._checkpointer.checkpoint()
 
     async def persist(self, name: str) -> None:
         """Have what the state `name` says now on disk, on return; a disk that refuses is asked again at a checkpoint.
@@ -233,10 +188,10 @@ class MessageStore:
         indexed = await self._finish_index()
         await self.checkpoint()
         try:
-            covered = self._checkpointed is not None and self.checkpointed_end == self.log.end
+            covered = self.checkpointed_end == self.log.end
             if self.failure is None and covered and indexed:
-                self._disk.unlink(self.layout.abort)
-                self._disk.sync_dir(self.layout.root)
+                self.disk.unlink(self.layout.abort)
+                self.disk.sync_dir(self.layout.root)
         except OSError as error:
             log.error("the store is closed, but not marked so: %s", error)  # noqa: TRY400
         finally:
@@ -245,7 +200,7 @@ class MessageStore:
     async def _finish_index(self) -> bool:
         """Whether the index has everything; RocketMQ would not look for what it lacks after a clean stop."""
         try:
-            return not self.options.index_enabled or await self.index.catch_up()
+            return not self.keeps_index or await self.index.catch_up()
         except OSError as error:
             log.error("the index stays behind: %s", error)  # noqa: TRY400
             return False
@@ -255,14 +210,18 @@ class MessageStore:
         self.queues.close()
         self.index.close()
         self.log.close()
-        if self._watermark is not None:
-            self._watermark.close()
+        self._checkpointer.close()
         self._lock.release()
 
     @property
+    def keeps_index(self) -> bool:
+        """messageIndexEnable."""
+        return self.options.index_enabled
+
+    @property
     def checkpointed_end(self) -> int:
-        """The log offset of the last checkpoint of this run; 0 before the first one."""
-        return self._checkpointed.log_offset if self._checkpointed else 0
+        """The log offset of the last checkpoint of this run; -1 before the first one."""
+        return self._checkpointer.end
 
     @property
     def failure(self) -> OSError | None:
@@ -274,10 +233,6 @@ class MessageStore:
         log.critical("the disk has failed, the broker accepts nothing more: %s", error)
         self._fencing = error
         self.flusher.stop(error)
-
-    def _synced(self, end: int) -> None:
-        if self._watermark is not None:
-            self._watermark.write(end)
 
     # ------------------------------------------------------------------------------------------------- put
 
@@ -314,7 +269,7 @@ class MessageStore:
             next_offset[key] = base + batch.count
             at += len(batch.buffer)
         self.log.append(batches[0].buffer if len(batches) == 1 else bytearray().join([b.buffer for b in batches]))
-        self._newest_store_ms = max(self._newest_store_ms, store_ms)
+        self.newest_store_ms = max(self.newest_store_ms, store_ms)
         self._dispatch(batches, queues, entries)
         self.index.appended()
         return results

@@ -54,7 +54,7 @@ def read_watermark(disk: Disk, layout: StoreLayout) -> int | None:
 
 
 class Watermark:
-    """The file, held open. One writer at a time: the sync that is running."""
+    """The file, held open. Written by the sync that is running, and by a checkpoint."""
 
     def __init__(self, disk: Disk, layout: StoreLayout, found: int | None, *, is_new: bool) -> None:
         """Go on from what `read_watermark` has found. In a new store the file begins with 0, durably: from now on a
@@ -63,6 +63,7 @@ class Watermark:
         self._file: DiskFile = disk.open(layout.watermark, create=True)
         self._file.allocate(0, SLOTS * SLOT_BYTES)
         self._slot = 0
+        self._newest = found or 0
         if is_new:
             self._file.pwrite(encode_slot(0), 0)
             self._slot = 1
@@ -74,12 +75,15 @@ class Watermark:
 
     def write(self, log_offset: int) -> None:
         """Everything below `log_offset` has been synced. A disk that refuses this costs precision, not safety."""
+        if log_offset <= self._newest:
+            return
         try:
             self._file.pwrite(encode_slot(log_offset), self._slot * SLOT_BYTES)
         except OSError as error:
             log.warning("the watermark could not be written: %s", error)
             return
         self._slot = (self._slot + 1) % SLOTS
+        self._newest = log_offset
 
     def write_durably(self, log_offset: int) -> None:
         """The same, on disk on return. Raises SyncError."""
