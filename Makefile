@@ -49,7 +49,7 @@ zoo: setup  ## Put the bugs of RELIABILITY.md's zoo back, one by one, and see a 
 bench: setup  ## Measure the queue: throughput, latency, memory, as a table and in docs/evidence/ (some minutes)
 	$(BIN)/python -m hourglass_loadtest bench
 
-bench-micro: setup  ## Measure the hot path function by function, in docs/evidence/ (a minute)
+bench-micro: setup  ## Measure the hot path function by function, in docs/evidence/ (three minutes)
 	$(BIN)/python -m hourglass_loadtest micro
 
 lock: setup  ## Pin requirements.in anew: every platform, with hashes
