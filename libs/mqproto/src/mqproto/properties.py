@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+_PROPERTY_END = 2
 PROPERTIES_BYTES_MAX = 32_767  # a signed short holds the length (DESIGN.md, "The record and the store")
 
 # RocketMQ's names (its MessageConst), as far as the queue uses them.
@@ -81,10 +82,14 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties
 
 
-def property_value(data: bytes | bytearray, name: bytes, start: int, end: int) -> bytes | bytearray:
+def property_start(name: str) -> bytes:
+    """How a property of this name begins in the text form; for `property_value`."""
+    return f"{name}{NAME_VALUE_SEPARATOR}".encode()
+
+
+def property_value(data: bytes | bytearray, beginning: bytes, start: int, end: int) -> bytes | bytearray:
     """The value of one property in the text form that stands from `start` to `end` of `data`; empty without it."""
-    wanted = name + b"\x01"
-    at = data.find(wanted, start, end)
-    while at > start and data[at - 1] != 2:  # the end of a longer name
-        at = data.find(wanted, at + 1, end)
-    return data[at + len(wanted) : data.index(b"\x02", at, end)] if at >= 0 else b""
+    at = data.find(beginning, start, end)
+    while at > start and data[at - 1] != _PROPERTY_END:  # the end of a longer name
+        at = data.find(beginning, at + 1, end)
+    return data[at + len(beginning) : data.index(_PROPERTY_END, at, end)] if at >= 0 else b""

@@ -38,6 +38,8 @@ CRC_DIGITS = 10
 CRC_BYTES = len(CRC_PREFIX) + CRC_DIGITS + 1  # 20
 CRC_PLACEHOLDER = CRC_PREFIX + b"0" * CRC_DIGITS + b"\x02"
 _CRC_DIGITS_FROM_END = CRC_DIGITS + 1
+_PROPERTY_END = b"\x02"
+_COPY_BYTES_MAX = 16 * 1024
 
 RECORD_BYTES_MIN = BODY_AT + 1 + 2 + CRC_BYTES
 RECORD_BYTES_MAX = BODY_AT + BODY_BYTES_MAX + 1 + TOPIC_BYTES_MAX + 2 + PROPERTIES_BYTES_MAX
@@ -141,11 +143,10 @@ def seal(buffer: bytearray, at: int, size: int) -> None:
 def is_sealed(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
     """Whether the CRC property is there and its digits are right."""
     end = at + size
-    tail = bytes(buffer[end - CRC_BYTES : end])
-    if not tail.startswith(CRC_PREFIX) or tail[-1] != 2 or not (digits := tail[-_CRC_DIGITS_FROM_END:-1]).isdigit():
-        return False
-    with memoryview(buffer) as view:
-        return int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK
+    covered = end - CRC_BYTES
+    # A small copy costs less than a view.
+    crc = zlib.crc32(buffer[at:covered] if size < _COPY_BYTES_MAX else memoryview(buffer)[at:covered]) & CRC_MASK
+    return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END
 
 
 def decode_record(buffer: bytes, at: int = 0) -> Record:

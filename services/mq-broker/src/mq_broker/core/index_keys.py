@@ -6,16 +6,17 @@ which has none.
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from struct import Struct
 
 from mqproto.java_hash import java_string_hash
-from mqproto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, property_value
+from mqproto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, property_start, property_value
 from mqproto.record import BODY_AT, Record
 
 IndexKey = tuple[int, int, int]  # key hash, log offset, store timestamp in ms
 
 _HEAD = Struct(">i52xq20xi")  # size, store timestamp, body size
-_UNIQ_KEY, _KEYS, _SEPARATOR = UNIQ_KEY.encode(), KEYS.encode(), KEY_SEPARATOR.encode()
+_UNIQ_KEY, _KEYS, _SEPARATOR = property_start(UNIQ_KEY), property_start(KEYS), KEY_SEPARATOR.encode()
 
 # Java's hash of ASCII is the number that the characters are as digits to the base 31. A character above 30 is no digit,
 # but 31 q + r is: two numbers of digits then, which int() reads in C.
@@ -48,12 +49,15 @@ def index_keys(records: bytes | bytearray, at: int, log_offset: int, *, records_
 
     Looks at no more than `records_max`; returns the keys, and how many bytes were looked at.
     """
-    begin, end, found = at, len(records), []
+    begin, end, found = at, len(records), list[IndexKey]()
+    topic: bytes | bytearray | None = None
+    prefix = b""
     while at < end and records_max:
         size, store_ms, body_size = _HEAD.unpack_from(records, at)
         topic_at = at + BODY_AT + body_size + 1
         properties_at = topic_at + records[topic_at - 1] + 2
-        prefix = bytes(records[topic_at : properties_at - 2]) + b"#"
+        if (field := records[topic_at : properties_at - 2]) != topic:
+            topic, prefix = field, bytes(field) + b"#"
         for key in _keys_between(records, properties_at, at + size):
             found.append((_hash(prefix, key), log_offset, store_ms))
         at += size
@@ -65,16 +69,28 @@ def index_keys(records: bytes | bytearray, at: int, log_offset: int, *, records_
 def _keys_between(data: bytes | bytearray, start: int, end: int) -> list[bytes | bytearray]:
     """The keys in the properties that stand from `start` to `end` of `data`."""
     unique, keys = property_value(data, _UNIQ_KEY, start, end), property_value(data, _KEYS, start, end)
-    return [key for key in [unique, *keys.split(_SEPARATOR)] if key]
+    if keys:
+        return [key for key in [unique, *keys.split(_SEPARATOR)] if key]
+    return [unique] if unique else []
 
 
 def _hash(prefix: bytes, key: bytes | bytearray) -> int:
     """The absolute hash of the two together; the usual key is ASCII and needs no text."""
-    data = prefix + key
-    if data.isascii() and len(data) < _DIGITS_MAX:
-        value = int(data.translate(_REMAINDERS), _BASE) + _BASE * int(data.translate(_QUOTIENTS), _BASE)
-        value &= 0xFFFF_FFFF
-        value = value - 0x1_0000_0000 if value & 0x8000_0000 else value
+    if key and key.isascii() and len(key) < _DIGITS_MAX:
+        value = int(key.translate(_REMAINDERS), _BASE) + _BASE * int(key.translate(_QUOTIENTS), _BASE)
+        value = (_prefix_hash(prefix) * _power(len(key)) + value) & 0xFFFF_FFFF
     else:
-        value = int(java_string_hash.__wrapped__(data.decode()))
-    return abs(value) & 0x7FFF_FFFF  # the minimum has no absolute value in Java, and counts as 0
+        value = java_string_hash.__wrapped__((prefix + key).decode()) & 0xFFFF_FFFF
+    if value & 0x8000_0000:
+        value = 0x1_0000_0000 - value
+    return value & 0x7FFF_FFFF  # the minimum has no absolute value in Java, and counts as 0
+
+
+@lru_cache(maxsize=4_096)
+def _prefix_hash(prefix: bytes) -> int:
+    return java_string_hash.__wrapped__(prefix.decode())
+
+
+@cache
+def _power(count: int) -> int:
+    return pow(_BASE, count, 1 << 32)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mqproto.java_hash import java_string_hash
-from mqproto.properties import TAGS, property_value
+from mqproto.properties import TAGS, property_start, property_value
 
 ALL = "*"
-_TAGS = TAGS.encode()
+_TAGS = property_start(TAGS)
 
 
 @dataclass(frozen=True, slots=True)
