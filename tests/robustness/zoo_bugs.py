@@ -77,10 +77,10 @@ BUGS: tuple[Bug, ...] = (
         "CRC skips properties (#7437)",
         "the seal of a record is compared with the body's CRC only",
         "libs/mqproto/src/mqproto/record.py",
-        "return int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
+        'return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
         'body_end = at + BODY_AT + int.from_bytes(buffer[at + 84 : at + 88], "big")\n'
-        "        body_crc = zlib.crc32(view[at + BODY_AT : body_end]) & CRC_MASK\n"
-        '        return body_crc == int.from_bytes(buffer[at + 8 : at + 12], "big")',
+        "    body_crc = zlib.crc32(bytes(buffer[at + BODY_AT : body_end])) & CRC_MASK\n"
+        '    return body_crc == int.from_bytes(buffer[at + 8 : at + 12], "big")',
         "libs/mqproto/tests/test_mqproto_fuzz.py::test_every_bit_of_a_sealed_record_is_guarded_by_its_seal",
     ),
     bug(
@@ -88,8 +88,8 @@ BUGS: tuple[Bug, ...] = (
         "CRC value 0 = invalid (#9121)",
         "a seal of ten zeros is never right",
         "libs/mqproto/src/mqproto/record.py",
-        "return int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
-        "return 0 != int(digits[::-1]) == zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK",
+        'return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
+        'return crc != 0 and bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
         f"{HERE}::test_a_record_whose_crc_is_0_is_as_good_as_any",
     ),
     bug(
