@@ -237,6 +237,18 @@ async def test_a_queue_that_lost_every_message_goes_on_with_its_next_number(end:
         assert await numbers(broker) == [count, count + 1, count + 2]
 
 
+async def test_the_next_number_survives_two_rebuilds_in_a_row() -> None:
+    disk, clock, (_, accident) = SimDisk(), SimClock(), ENDS["no checkpoint"]
+    async with quiet_broker(disk, clock) as broker:
+        await fill(broker, 7)
+        await fill(broker, 15, "u")
+        await clean(broker, clock, disk)
+    for _ in range(2):
+        accident(disk)
+        async with quiet_broker(disk, clock) as broker:
+            assert broker.store.queue_bounds("t", 0) == (7, 7)
+
+
 @pytest.mark.parametrize("data", [bytes(8), b"\x7f" * 8, bytes(20)], ids=["too low", "too high", "zeros"])
 @pytest.mark.parametrize("damaged", [7, 8, 10, 20, 30, 39])
 async def test_a_damaged_entry_of_the_queue_takes_no_message_with_it(damaged: int, data: bytes) -> None:

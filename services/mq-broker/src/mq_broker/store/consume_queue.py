@@ -96,8 +96,8 @@ class ConsumeQueue:
         given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
         if given * CQ_ENTRY.size <= self._files.begin:
             return given, -1
-        log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, (given - 1) * CQ_ENTRY.size))
-        return given, log_offset if size < ENTRY_SIZE_MAX else -1
+        log_offset = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, (given - 1) * CQ_ENTRY.size))[0]
+        return given, log_offset  # 0 in a blank before the first message that was left: what it stood for is gone
 
     def wipe(self) -> None:
         """Forget every entry; the log tells them again from the first one."""
