@@ -130,8 +130,8 @@ async def test_a_poll_id_that_is_in_use_ends_the_stream_with_a_sentence() -> Non
         await call.write(poll(1, 1))
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "poll 1 is open" in await call.details()
-        async with asyncio.timeout(10):  # the stream's end is seen here before the broker has cleaned up
-            while wire.broker.long_polling.held:
+        async with asyncio.timeout(10):  # the stream ends here before the broker has cleaned up
+            while wire.broker.long_polling.held:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0)
 
 
