@@ -33,17 +33,18 @@ class Replies:
 async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], stopping: asyncio.Event) -> None:
     """Hand each request to `handle` and write the replies, until the peer has sent its last one or the server stops.
 
-    Replies that were put before that are still written. Cancelled when the peer is gone.
+    Replies that were put before that are still written. What `handle` raises ends the stream likewise, and is raised
+    here. Cancelled when the peer is gone.
     """
     reader = asyncio.create_task(_read_all(context, handle), name="stream reader")
     writer = asyncio.create_task(replies.write_to(context), name="stream writer")
     stop = asyncio.create_task(stopping.wait(), name="stream stop")
     try:
         await asyncio.wait((reader, writer, stop), return_when=asyncio.FIRST_COMPLETED)
+        replies.put(Replies.END)
+        await writer  # also before a refusal: gRPC sends no status while a message is being written
         if reader.done():
             reader.result()
-        replies.put(Replies.END)
-        await writer
     finally:
         for task in (reader, writer, stop):
             task.cancel()

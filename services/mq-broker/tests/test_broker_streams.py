@@ -1,0 +1,48 @@
+"""The pump of a stream: what is being written when a request turns out bad is written first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mq_broker.rpc.streams import Replies, pump
+
+
+class _SlowStream:
+    """A stream whose peer sends two requests, and whose writes end only when the test says so."""
+
+    def __init__(self) -> None:
+        self.requests = ["good", "bad"]
+        self.writing, self.may_write = asyncio.Event(), asyncio.Event()
+        self.written: list[object] = []
+
+    async def read(self) -> str:
+        if len(self.requests) == 1:
+            await self.writing.wait()
+        return self.requests.pop(0)
+
+    async def write(self, reply: object) -> None:
+        self.writing.set()
+        await self.may_write.wait()
+        self.written.append(reply)
+
+
+async def test_a_bad_request_ends_the_stream_only_after_the_write_that_is_under_way() -> None:
+    # gRPC refuses a status while a message is being written, and the peer would then wait for ever.
+    stream, replies = _SlowStream(), Replies()
+
+    def handle(request: str) -> None:
+        if request == "bad":
+            raise ValueError("bad")
+        replies.put("answer")
+
+    ending = asyncio.create_task(pump(stream, replies, handle, asyncio.Event()))
+    await stream.writing.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    stream.may_write.set()
+    with pytest.raises(ValueError, match="bad"):
+        await ending
+    assert stream.written == ["answer"]
