@@ -24,6 +24,7 @@ class ResponseCode(IntEnum):
     TRANSACTION_STATE_UNKNOW = 203
     NO_BUYER_ID = 204
     NOT_IN_CURRENT_UNIT = 205
+    CONSUMER_NOT_ONLINE = 206
     GO_AWAY = 1500
 
 

@@ -32,6 +32,8 @@ TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 TRANSACTION_STATE = "__TRANSACTION_STATE"
 # Hourglass's own: when the first half message of a transaction was stored, milliseconds since 1970.
 HALF_TIMESTAMP = "__HALF_TIMESTAMP"
+# Hourglass's own: "producer id:epoch:sequence" of a record that its producer has numbered (broker_service.proto).
+PRODUCER_SEQUENCE = "PSEQ"
 
 KEY_SEPARATOR = " "
 
@@ -40,7 +42,7 @@ RESERVED = frozenset(
     {
         KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, PGROUP, TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
         MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION, DUE_TIMESTAMP,
-        TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, HALF_TIMESTAMP,
+        TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, HALF_TIMESTAMP, PRODUCER_SEQUENCE,
     }
 )  # fmt: skip
 

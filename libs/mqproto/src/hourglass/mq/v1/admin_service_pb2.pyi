@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from hourglass.mq.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,59 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _LifeEventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LifeEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LifeEventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LIFE_EVENT_UNSPECIFIED: _LifeEventKind.ValueType  # 0
+    SENT: _LifeEventKind.ValueType  # 1
+    """Stored under its own topic and visible, without a detour."""
+    HALF: _LifeEventKind.ValueType  # 2
+    """Stored as the half message of a transaction that is open, committed or rolled back."""
+    COMMITTED: _LifeEventKind.ValueType  # 3
+    ROLLED_BACK: _LifeEventKind.ValueType  # 4
+    PARKED: _LifeEventKind.ValueType  # 5
+    """Asked for 15 times without an answer, and put aside."""
+    WAITING: _LifeEventKind.ValueType  # 6
+    """Stored in a delay level; `due_timestamp_ms` says until when it waits."""
+    DELIVERED: _LifeEventKind.ValueType  # 7
+    """Its delay is over: stored under its own topic."""
+    RETRIED: _LifeEventKind.ValueType  # 8
+    """A group could not consume it and gave it back."""
+    DEAD: _LifeEventKind.ValueType  # 9
+    """A group has given it up."""
+    CONSUMED: _LifeEventKind.ValueType  # 10
+    """A group's offset has passed it."""
+    UNCONSUMED: _LifeEventKind.ValueType  # 11
+    """A group that reads the topic has not come to it yet."""
+
+class LifeEventKind(_LifeEventKind, metaclass=_LifeEventKindEnumTypeWrapper): ...
+
+LIFE_EVENT_UNSPECIFIED: LifeEventKind.ValueType  # 0
+SENT: LifeEventKind.ValueType  # 1
+"""Stored under its own topic and visible, without a detour."""
+HALF: LifeEventKind.ValueType  # 2
+"""Stored as the half message of a transaction that is open, committed or rolled back."""
+COMMITTED: LifeEventKind.ValueType  # 3
+ROLLED_BACK: LifeEventKind.ValueType  # 4
+PARKED: LifeEventKind.ValueType  # 5
+"""Asked for 15 times without an answer, and put aside."""
+WAITING: LifeEventKind.ValueType  # 6
+"""Stored in a delay level; `due_timestamp_ms` says until when it waits."""
+DELIVERED: LifeEventKind.ValueType  # 7
+"""Its delay is over: stored under its own topic."""
+RETRIED: LifeEventKind.ValueType  # 8
+"""A group could not consume it and gave it back."""
+DEAD: LifeEventKind.ValueType  # 9
+"""A group has given it up."""
+CONSUMED: LifeEventKind.ValueType  # 10
+"""A group's offset has passed it."""
+UNCONSUMED: LifeEventKind.ValueType  # 11
+"""A group that reads the topic has not come to it yet."""
+Global___LifeEventKind: _TypeAlias = LifeEventKind  # noqa: Y015
 
 @_typing.final
 class UpdateTopicRequest(_message.Message):
@@ -60,6 +114,658 @@ class UpdateTopicResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateTopicResponse: _TypeAlias = UpdateTopicResponse  # noqa: Y015
+
+@_typing.final
+class DeleteTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTopicResponse(_message.Message):
+    """TOPIC_NOT_EXIST when this broker does not have it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
+
+@_typing.final
+class ListTopicConfigsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicConfigsRequest: _TypeAlias = ListTopicConfigsRequest  # noqa: Y015
+
+@_typing.final
+class ListTopicConfigsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicConfig]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_common_pb2.TopicConfig] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicConfigsResponse: _TypeAlias = ListTopicConfigsResponse  # noqa: Y015
+
+@_typing.final
+class GetTopicStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicStatsRequest: _TypeAlias = GetTopicStatsRequest  # noqa: Y015
+
+@_typing.final
+class QueueStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_UPDATE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    min_offset: _builtins.int
+    max_offset: _builtins.int
+    last_update_timestamp_ms: _builtins.int
+    """When the queue's last message was stored; 0 for a queue that holds none."""
+    def __init__(
+        self,
+        *,
+        queue_id: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        last_update_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_update_timestamp_ms", b"last_update_timestamp_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueStats: _TypeAlias = QueueStats  # noqa: Y015
+
+@_typing.final
+class GetTopicStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueStats]: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        queues: _abc.Iterable[Global___QueueStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "queues", b"queues", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicStatsResponse: _TypeAlias = GetTopicStatsResponse  # noqa: Y015
+
+@_typing.final
+class SubscriptionGroupConfig(_message.Message):
+    """A consumer group as one broker has it, with RocketMQ's settings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CONSUME_ENABLE_FIELD_NUMBER: _builtins.int
+    CONSUME_BROADCAST_ENABLE_FIELD_NUMBER: _builtins.int
+    RETRY_MAX_TIMES_FIELD_NUMBER: _builtins.int
+    RETRY_QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    consume_enable: _builtins.bool
+    """Whether its members may pull at all."""
+    consume_broadcast_enable: _builtins.bool
+    retry_max_times: _builtins.int
+    """Tries before a message is a dead letter."""
+    retry_queue_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        consume_enable: _builtins.bool = ...,
+        consume_broadcast_enable: _builtins.bool = ...,
+        retry_max_times: _builtins.int = ...,
+        retry_queue_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "group", b"group", "retry_max_times", b"retry_max_times", "retry_queue_count", b"retry_queue_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionGroupConfig: _TypeAlias = SubscriptionGroupConfig  # noqa: Y015
+
+@_typing.final
+class UpdateSubscriptionGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___SubscriptionGroupConfig: ...
+    def __init__(
+        self,
+        *,
+        config: Global___SubscriptionGroupConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSubscriptionGroupRequest: _TypeAlias = UpdateSubscriptionGroupRequest  # noqa: Y015
+
+@_typing.final
+class UpdateSubscriptionGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSubscriptionGroupResponse: _TypeAlias = UpdateSubscriptionGroupResponse  # noqa: Y015
+
+@_typing.final
+class DeleteSubscriptionGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLEAN_OFFSETS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    clean_offsets: _builtins.bool
+    """Forget its offsets too; else a group of the same name goes on where this one was."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        clean_offsets: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clean_offsets", b"clean_offsets", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSubscriptionGroupRequest: _TypeAlias = DeleteSubscriptionGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSubscriptionGroupResponse(_message.Message):
+    """SUBSCRIPTION_GROUP_NOT_EXIST when this broker does not have it; NO_PERMISSION while it has living members."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSubscriptionGroupResponse: _TypeAlias = DeleteSubscriptionGroupResponse  # noqa: Y015
+
+@_typing.final
+class ListSubscriptionGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSubscriptionGroupsRequest: _TypeAlias = ListSubscriptionGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListSubscriptionGroupsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubscriptionGroupConfig]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___SubscriptionGroupConfig] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSubscriptionGroupsResponse: _TypeAlias = ListSubscriptionGroupsResponse  # noqa: Y015
+
+@_typing.final
+class GetConsumeStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    """Empty: every topic for which the group has an offset."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumeStatsRequest: _TypeAlias = GetConsumeStatsRequest  # noqa: Y015
+
+@_typing.final
+class QueueConsumeStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_OFFSET_FIELD_NUMBER: _builtins.int
+    CONSUMER_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    broker_offset: _builtins.int
+    consumer_offset: _builtins.int
+    """Of the next message to be consumed; -1 when the group has never committed one for this queue."""
+    last_timestamp_ms: _builtins.int
+    """When the last consumed message was stored; 0 when it is not known any more."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        broker_offset: _builtins.int = ...,
+        consumer_offset: _builtins.int = ...,
+        last_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_offset", b"broker_offset", "consumer_offset", b"consumer_offset", "last_timestamp_ms", b"last_timestamp_ms", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueConsumeStats: _TypeAlias = QueueConsumeStats  # noqa: Y015
+
+@_typing.final
+class GetConsumeStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    CLIENT_IDS_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueConsumeStats]: ...
+    @_builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Living members."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        queues: _abc.Iterable[Global___QueueConsumeStats] | None = ...,
+        client_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_ids", b"client_ids", "code", b"code", "queues", b"queues", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumeStatsResponse: _TypeAlias = GetConsumeStatsResponse  # noqa: Y015
+
+@_typing.final
+class ResetConsumerOffsetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    timestamp_ms: _builtins.int
+    """The first message stored at or after it comes next; -1: the end of each queue."""
+    force: _builtins.bool
+    """Forward as well as back; without it an offset only moves back."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        timestamp_ms: _builtins.int = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "group", b"group", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetConsumerOffsetRequest: _TypeAlias = ResetConsumerOffsetRequest  # noqa: Y015
+
+@_typing.final
+class OffsetChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_BEFORE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    queue_id: _builtins.int
+    offset_before: _builtins.int
+    """-1 when there was none."""
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue_id: _builtins.int = ...,
+        offset_before: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "offset_before", b"offset_before", "queue_id", b"queue_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetChange: _TypeAlias = OffsetChange  # noqa: Y015
+
+@_typing.final
+class ResetConsumerOffsetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    CLIENT_IDS_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetChange]: ...
+    @_builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Members that were told."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        queues: _abc.Iterable[Global___OffsetChange] | None = ...,
+        client_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_ids", b"client_ids", "code", b"code", "queues", b"queues", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetConsumerOffsetResponse: _TypeAlias = ResetConsumerOffsetResponse  # noqa: Y015
+
+@_typing.final
+class GetBrokerConfigRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBrokerConfigRequest: _TypeAlias = GetBrokerConfigRequest  # noqa: Y015
+
+@_typing.final
+class GetBrokerConfigResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConfigEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBrokerConfigResponse: _TypeAlias = GetBrokerConfigResponse  # noqa: Y015
+
+@_typing.final
+class ExplainMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Empty: look in every topic."""
+    key: _builtins.str
+    """One of the message's keys, or its unique id."""
+    max_messages: _builtins.int
+    """0: 32 messages; at most 2,000."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        key: _builtins.str = ...,
+        max_messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "max_messages", b"max_messages", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainMessageRequest: _TypeAlias = ExplainMessageRequest  # noqa: Y015
+
+@_typing.final
+class LifeEvent(_message.Message):
+    """One thing that happened to one message, or is the case with it now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    DUE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    RECONSUME_TIMES_FIELD_NUMBER: _builtins.int
+    timestamp_ms: _builtins.int
+    """When the record that tells it was stored; 0 for what is the case now (CONSUMED, UNCONSUMED)."""
+    kind: Global___LifeEventKind.ValueType
+    message_id: _builtins.str
+    """The message's unique id."""
+    topic: _builtins.str
+    queue_id: _builtins.int
+    queue_offset: _builtins.int
+    log_offset: _builtins.int
+    group: _builtins.str
+    """Of RETRIED, DEAD, CONSUMED and UNCONSUMED: the consumer group; of HALF, COMMITTED, ROLLED_BACK and PARKED: the
+    producer group.
+    """
+    due_timestamp_ms: _builtins.int
+    reconsume_times: _builtins.int
+    """Tries so far, of RETRIED and DEAD."""
+    def __init__(
+        self,
+        *,
+        timestamp_ms: _builtins.int = ...,
+        kind: Global___LifeEventKind.ValueType = ...,
+        message_id: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        queue_offset: _builtins.int = ...,
+        log_offset: _builtins.int = ...,
+        group: _builtins.str = ...,
+        due_timestamp_ms: _builtins.int = ...,
+        reconsume_times: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_timestamp_ms", b"due_timestamp_ms", "group", b"group", "kind", b"kind", "log_offset", b"log_offset", "message_id", b"message_id", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "reconsume_times", b"reconsume_times", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LifeEvent: _TypeAlias = LifeEvent  # noqa: Y015
+
+@_typing.final
+class ExplainMessageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LifeEvent]:
+        """By time; what is the case now comes last."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        events: _abc.Iterable[Global___LifeEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "events", b"events", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainMessageResponse: _TypeAlias = ExplainMessageResponse  # noqa: Y015
 
 @_typing.final
 class GetBrokerStatusRequest(_message.Message):

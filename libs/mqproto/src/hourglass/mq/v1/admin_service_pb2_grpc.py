@@ -39,10 +39,60 @@ class AdminServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateTopicRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateTopicResponse.FromString,
                 _registered_method=True)
+        self.DeleteTopic = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/DeleteTopic',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicResponse.FromString,
+                _registered_method=True)
+        self.ListTopicConfigs = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ListTopicConfigs',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsResponse.FromString,
+                _registered_method=True)
+        self.GetTopicStats = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetTopicStats',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsResponse.FromString,
+                _registered_method=True)
+        self.UpdateSubscriptionGroup = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/UpdateSubscriptionGroup',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteSubscriptionGroup = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/DeleteSubscriptionGroup',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupResponse.FromString,
+                _registered_method=True)
+        self.ListSubscriptionGroups = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ListSubscriptionGroups',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsResponse.FromString,
+                _registered_method=True)
+        self.GetConsumeStats = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetConsumeStats',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsResponse.FromString,
+                _registered_method=True)
+        self.ResetConsumerOffset = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ResetConsumerOffset',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.FromString,
+                _registered_method=True)
         self.GetBrokerStatus = channel.unary_unary(
                 '/hourglass.mq.v1.AdminService/GetBrokerStatus',
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusResponse.FromString,
+                _registered_method=True)
+        self.GetBrokerConfig = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetBrokerConfig',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigResponse.FromString,
+                _registered_method=True)
+        self.ExplainMessage = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ExplainMessage',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.FromString,
                 _registered_method=True)
 
 
@@ -56,8 +106,74 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteTopic(self, request, context):
+        """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
+        the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopicConfigs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTopicStats(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateSubscriptionGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSubscriptionGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSubscriptionGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsumeStats(self, request, context):
+        """How far a group has consumed what this broker has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetConsumerOffset(self, request, context):
+        """Set a group's offsets of one topic by time, durably, and tell the living members.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetBrokerStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBrokerConfig(self, request, context):
+        """The configuration as it is in force, by the keys of broker.conf. Nothing can be written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainMessage(self, request, context):
+        """Everything that this broker knows of the messages with a key or unique id.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -70,10 +186,60 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateTopicRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateTopicResponse.SerializeToString,
             ),
+            'DeleteTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTopic,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'ListTopicConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopicConfigs,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsResponse.SerializeToString,
+            ),
+            'GetTopicStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTopicStats,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsResponse.SerializeToString,
+            ),
+            'UpdateSubscriptionGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateSubscriptionGroup,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupResponse.SerializeToString,
+            ),
+            'DeleteSubscriptionGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSubscriptionGroup,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupResponse.SerializeToString,
+            ),
+            'ListSubscriptionGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubscriptionGroups,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsResponse.SerializeToString,
+            ),
+            'GetConsumeStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumeStats,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsResponse.SerializeToString,
+            ),
+            'ResetConsumerOffset': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetConsumerOffset,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.SerializeToString,
+            ),
             'GetBrokerStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetBrokerStatus,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusResponse.SerializeToString,
+            ),
+            'GetBrokerConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBrokerConfig,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigResponse.SerializeToString,
+            ),
+            'ExplainMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainMessage,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -114,6 +280,222 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def DeleteTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/DeleteTopic',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopicConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ListTopicConfigs',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTopicConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTopicStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetTopicStats',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTopicStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateSubscriptionGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/UpdateSubscriptionGroup',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.UpdateSubscriptionGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSubscriptionGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/DeleteSubscriptionGroup',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DeleteSubscriptionGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSubscriptionGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ListSubscriptionGroups',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListSubscriptionGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumeStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetConsumeStats',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumeStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetConsumerOffset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ResetConsumerOffset',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetBrokerStatus(request,
             target,
             options=(),
@@ -130,6 +512,60 @@ class AdminService:
             '/hourglass.mq.v1.AdminService/GetBrokerStatus',
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBrokerConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetBrokerConfig',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ExplainMessage',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,14 +33,48 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateTopicRequest, _admin_service_pb2.UpdateTopicResponse]
     """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
+    DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteTopicRequest, _admin_service_pb2.DeleteTopicResponse]
+    """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
+    the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+    """
+    ListTopicConfigs: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListTopicConfigsRequest, _admin_service_pb2.ListTopicConfigsResponse]
+    GetTopicStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetTopicStatsRequest, _admin_service_pb2.GetTopicStatsResponse]
+    UpdateSubscriptionGroup: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateSubscriptionGroupRequest, _admin_service_pb2.UpdateSubscriptionGroupResponse]
+    DeleteSubscriptionGroup: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteSubscriptionGroupRequest, _admin_service_pb2.DeleteSubscriptionGroupResponse]
+    ListSubscriptionGroups: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListSubscriptionGroupsRequest, _admin_service_pb2.ListSubscriptionGroupsResponse]
+    GetConsumeStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]
+    """How far a group has consumed what this broker has."""
+    ResetConsumerOffset: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]
+    """Set a group's offsets of one topic by time, durably, and tell the living members."""
     GetBrokerStatus: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerStatusRequest, _admin_service_pb2.GetBrokerStatusResponse]
+    GetBrokerConfig: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerConfigRequest, _admin_service_pb2.GetBrokerConfigResponse]
+    """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
+    ExplainMessage: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainMessageRequest, _admin_service_pb2.ExplainMessageResponse]
+    """Everything that this broker knows of the messages with a key or unique id."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateTopicRequest, _admin_service_pb2.UpdateTopicResponse]  # type: ignore[assignment]
     """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
+    DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteTopicRequest, _admin_service_pb2.DeleteTopicResponse]  # type: ignore[assignment]
+    """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
+    the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+    """
+    ListTopicConfigs: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListTopicConfigsRequest, _admin_service_pb2.ListTopicConfigsResponse]  # type: ignore[assignment]
+    GetTopicStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetTopicStatsRequest, _admin_service_pb2.GetTopicStatsResponse]  # type: ignore[assignment]
+    UpdateSubscriptionGroup: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateSubscriptionGroupRequest, _admin_service_pb2.UpdateSubscriptionGroupResponse]  # type: ignore[assignment]
+    DeleteSubscriptionGroup: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteSubscriptionGroupRequest, _admin_service_pb2.DeleteSubscriptionGroupResponse]  # type: ignore[assignment]
+    ListSubscriptionGroups: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListSubscriptionGroupsRequest, _admin_service_pb2.ListSubscriptionGroupsResponse]  # type: ignore[assignment]
+    GetConsumeStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]  # type: ignore[assignment]
+    """How far a group has consumed what this broker has."""
+    ResetConsumerOffset: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]  # type: ignore[assignment]
+    """Set a group's offsets of one topic by time, durably, and tell the living members."""
     GetBrokerStatus: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerStatusRequest, _admin_service_pb2.GetBrokerStatusResponse]  # type: ignore[assignment]
+    GetBrokerConfig: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerConfigRequest, _admin_service_pb2.GetBrokerConfigResponse]  # type: ignore[assignment]
+    """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
+    ExplainMessage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainMessageRequest, _admin_service_pb2.ExplainMessageResponse]  # type: ignore[assignment]
+    """Everything that this broker knows of the messages with a key or unique id."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -52,10 +86,87 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
 
     @_abc_1.abstractmethod
+    def DeleteTopic(
+        self,
+        request: _admin_service_pb2.DeleteTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_service_pb2.DeleteTopicResponse]]:
+        """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
+        the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+        """
+
+    @_abc_1.abstractmethod
+    def ListTopicConfigs(
+        self,
+        request: _admin_service_pb2.ListTopicConfigsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListTopicConfigsResponse, _abc.Awaitable[_admin_service_pb2.ListTopicConfigsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetTopicStats(
+        self,
+        request: _admin_service_pb2.GetTopicStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetTopicStatsResponse, _abc.Awaitable[_admin_service_pb2.GetTopicStatsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateSubscriptionGroup(
+        self,
+        request: _admin_service_pb2.UpdateSubscriptionGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.UpdateSubscriptionGroupResponse, _abc.Awaitable[_admin_service_pb2.UpdateSubscriptionGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteSubscriptionGroup(
+        self,
+        request: _admin_service_pb2.DeleteSubscriptionGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.DeleteSubscriptionGroupResponse, _abc.Awaitable[_admin_service_pb2.DeleteSubscriptionGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListSubscriptionGroups(
+        self,
+        request: _admin_service_pb2.ListSubscriptionGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListSubscriptionGroupsResponse, _abc.Awaitable[_admin_service_pb2.ListSubscriptionGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetConsumeStats(
+        self,
+        request: _admin_service_pb2.GetConsumeStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetConsumeStatsResponse, _abc.Awaitable[_admin_service_pb2.GetConsumeStatsResponse]]:
+        """How far a group has consumed what this broker has."""
+
+    @_abc_1.abstractmethod
+    def ResetConsumerOffset(
+        self,
+        request: _admin_service_pb2.ResetConsumerOffsetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ResetConsumerOffsetResponse, _abc.Awaitable[_admin_service_pb2.ResetConsumerOffsetResponse]]:
+        """Set a group's offsets of one topic by time, durably, and tell the living members."""
+
+    @_abc_1.abstractmethod
     def GetBrokerStatus(
         self,
         request: _admin_service_pb2.GetBrokerStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.GetBrokerStatusResponse, _abc.Awaitable[_admin_service_pb2.GetBrokerStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetBrokerConfig(
+        self,
+        request: _admin_service_pb2.GetBrokerConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetBrokerConfigResponse, _abc.Awaitable[_admin_service_pb2.GetBrokerConfigResponse]]:
+        """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
+
+    @_abc_1.abstractmethod
+    def ExplainMessage(
+        self,
+        request: _admin_service_pb2.ExplainMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ExplainMessageResponse, _abc.Awaitable[_admin_service_pb2.ExplainMessageResponse]]:
+        """Everything that this broker knows of the messages with a key or unique id."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -103,6 +103,11 @@ class RecordBatch(_message.Message):
 
     Messages of one queue, laid end to end in the commit-log layout. The fields that the broker assigns are zero: queue
     offset, physical offset, store timestamp, store host, prepared transaction offset, and the digits of the CRC property.
+
+    A repeated batch is recognised, also after a restart of the broker, when its producer numbers its records: for each
+    producer id and queue from 1 up, each number once. After an unknown outcome the producer sends the same batch with the
+    same numbers to the same broker, before anything with a higher number for that queue. Each record carries its number
+    in the property PSEQ (mqproto/properties.py), from which a broker that crashed learns what it has stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -111,10 +116,16 @@ class RecordBatch(_message.Message):
     QUEUE_ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    BASE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    FIRST_UNANSWERED_SEQUENCE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     count: _builtins.int
     records: _builtins.bytes
+    base_sequence: _builtins.int
+    """Number of the first record, the others follow without a gap; 0: not numbered, and never recognised."""
+    first_unanswered_sequence: _builtins.int
+    """The producer has an answer for, or has given up, everything below this number, and sends none of it again."""
     def __init__(
         self,
         *,
@@ -122,10 +133,12 @@ class RecordBatch(_message.Message):
         queue_id: _builtins.int = ...,
         count: _builtins.int = ...,
         records: _builtins.bytes = ...,
+        base_sequence: _builtins.int = ...,
+        first_unanswered_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "queue_id", b"queue_id", "records", b"records", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_sequence", b"base_sequence", "count", b"count", "first_unanswered_sequence", b"first_unanswered_sequence", "queue_id", b"queue_id", "records", b"records", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -137,7 +150,13 @@ class ProduceRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
+    producer_id: _builtins.int
+    """Who numbers the records: any number that nobody else has; 0: nobody does."""
+    producer_epoch: _builtins.int
+    """Grows with each stream that the producer opens; what comes from an older one, late, is not stored any more."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordBatch]: ...
     def __init__(
@@ -145,10 +164,12 @@ class ProduceRequest(_message.Message):
         *,
         request_id: _builtins.int = ...,
         batches: _abc.Iterable[Global___RecordBatch] | None = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,11 +210,16 @@ class BatchResult(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     BASE_QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     BASE_LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    STRETCHES_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     """A sentence when the code is not SUCCESS."""
     base_queue_offset: _builtins.int
     base_log_offset: _builtins.int
+    @_builtins.property
+    def stretches(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredStretch]:
+        """Only of a batch that was recognised, wholly or in part, and does not stand in one piece: all of its records, in order."""
+
     def __init__(
         self,
         *,
@@ -201,30 +227,64 @@ class BatchResult(_message.Message):
         remark: _builtins.str = ...,
         base_queue_offset: _builtins.int = ...,
         base_log_offset: _builtins.int = ...,
+        stretches: _abc.Iterable[Global___StoredStretch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_log_offset", b"base_log_offset", "base_queue_offset", b"base_queue_offset", "code", b"code", "remark", b"remark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_log_offset", b"base_log_offset", "base_queue_offset", b"base_queue_offset", "code", b"code", "remark", b"remark", "stretches", b"stretches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchResult: _TypeAlias = BatchResult  # noqa: Y015
 
 @_typing.final
+class StoredStretch(_message.Message):
+    """Records that follow each other in the queue and in the log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    BASE_QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    BASE_LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    base_queue_offset: _builtins.int
+    base_log_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        base_queue_offset: _builtins.int = ...,
+        base_log_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_log_offset", b"base_log_offset", "base_queue_offset", b"base_queue_offset", "count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredStretch: _TypeAlias = StoredStretch  # noqa: Y015
+
+@_typing.final
 class SendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCH_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
     @_builtins.property
     def batch(self) -> Global___RecordBatch: ...
     def __init__(
         self,
         *,
         batch: Global___RecordBatch | None = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,30 +643,59 @@ class CheckTransaction(_message.Message):
 Global___CheckTransaction: _TypeAlias = CheckTransaction  # noqa: Y015
 
 @_typing.final
+class ResetConsumerOffset(_message.Message):
+    """An operator has set the group's offsets: forget what was pulled, and go on from these."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueOffset]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        offsets: _abc.Iterable[_common_pb2.QueueOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetConsumerOffset: _TypeAlias = ResetConsumerOffset  # noqa: Y015
+
+@_typing.final
 class SessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_ACK_FIELD_NUMBER: _builtins.int
     CONSUMER_IDS_CHANGED_FIELD_NUMBER: _builtins.int
     CHECK_TRANSACTION_FIELD_NUMBER: _builtins.int
+    RESET_CONSUMER_OFFSET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat_ack(self) -> Global___HeartbeatAck: ...
     @_builtins.property
     def consumer_ids_changed(self) -> Global___ConsumerIdsChanged: ...
     @_builtins.property
     def check_transaction(self) -> Global___CheckTransaction: ...
+    @_builtins.property
+    def reset_consumer_offset(self) -> Global___ResetConsumerOffset: ...
     def __init__(
         self,
         *,
         heartbeat_ack: Global___HeartbeatAck | None = ...,
         consumer_ids_changed: Global___ConsumerIdsChanged | None = ...,
         check_transaction: Global___CheckTransaction | None = ...,
+        reset_consumer_offset: Global___ResetConsumerOffset | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction", "reset_consumer_offset"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

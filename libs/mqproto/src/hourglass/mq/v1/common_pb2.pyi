@@ -39,6 +39,7 @@ class _ResponseCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Response
     TRANSACTION_STATE_UNKNOW: _ResponseCode.ValueType  # 203
     NO_BUYER_ID: _ResponseCode.ValueType  # 204
     NOT_IN_CURRENT_UNIT: _ResponseCode.ValueType  # 205
+    CONSUMER_NOT_ONLINE: _ResponseCode.ValueType  # 206
     GO_AWAY: _ResponseCode.ValueType  # 1500
 
 class ResponseCode(_ResponseCode, metaclass=_ResponseCodeEnumTypeWrapper):
@@ -62,6 +63,7 @@ SUBSCRIPTION_GROUP_NOT_EXIST: ResponseCode.ValueType  # 26
 TRANSACTION_STATE_UNKNOW: ResponseCode.ValueType  # 203
 NO_BUYER_ID: ResponseCode.ValueType  # 204
 NOT_IN_CURRENT_UNIT: ResponseCode.ValueType  # 205
+CONSUMER_NOT_ONLINE: ResponseCode.ValueType  # 206
 GO_AWAY: ResponseCode.ValueType  # 1500
 Global___ResponseCode: _TypeAlias = ResponseCode  # noqa: Y015
 
