@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    [*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src"), *ROOT.glob("deploy/*/src"), ROOT / "loadtest/src"]
+    [*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src"), *ROOT.glob("deploy/*/src"), *ROOT.glob("tools/*/src")]
+    + [ROOT / "loadtest/src"]
 )
 
 # ---------------------------------------------------------------------------------------------------------- the rules
@@ -36,6 +37,7 @@ MAY_IMPORT = {
     "orders": {"servicekit", "mqclient", "osenv", "telemetry"},
     "payments": {"servicekit", "mqclient", "osenv", "telemetry"},
     "analytics": {"mqclient", "osenv", "telemetry"},
+    "mqadmin": {"osenv", "mqproto", "mqclient"},
     "hourglass_loadtest": {"osenv", "mqproto", "telemetry", "mqclient", "hourglass_local", STUBS},
     "hourglass_local": {"osenv", "mqproto", "telemetry", "mqclient", "mq_namesrv", "mq_broker", "orders", "payments"}
     | {STUBS},

@@ -53,7 +53,7 @@ def pins() -> set[str]:
 
 
 def pyprojects() -> list[Path]:
-    folders = ("libs/*", "services/*", "deploy/*", "loadtest")
+    folders = ("libs/*", "services/*", "deploy/*", "tools/*", "loadtest")
     return sorted(path for folder in folders for path in ROOT.glob(f"{folder}/pyproject.toml"))
 
 
