@@ -14,8 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    [*ROOT.glob("libs/*/src"), *ROOT.glob("services/*/src"), *ROOT.glob("deploy/*/src"), *ROOT.glob("tools/*/src")]
-    + [ROOT / "loadtest/src"]
+    source
+    for folder in ("libs/*", "services/*", "tools/*", "deploy/*", "loadtest")
+    for source in ROOT.glob(f"{folder}/src")
 )
 
 # ---------------------------------------------------------------------------------------------------------- the rules

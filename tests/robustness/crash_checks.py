@@ -26,7 +26,10 @@ MANY_MESSAGES, MANY_BYTES = 100_000, 1 << 30
 LAST_BODY = b"one more"
 TALLIES = ("tally.json", "other.json")
 # What a second recovery may write anew: these say how far the log is durable, or are built of it and looked at apart.
-DERIVED = frozenset({"watermark", "checkpoint", "checkpoint.bak", "checkpoint.tmp", "checkpoint.bak.tmp", "index"})
+DERIVED = frozenset(
+    {"watermark", "checkpoint", "checkpoint.bak", "checkpoint.tmp", "checkpoint.bak.tmp", "index"}
+    | {"queueNumbers.json", "queueNumbers.json.tmp"}
+)
 
 
 @dataclass

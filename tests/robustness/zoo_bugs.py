@@ -167,7 +167,7 @@ BUGS: tuple[Bug, ...] = (
         "JSON offsets written in place (#3401)",
         "the new content is written over the old file",
         "libs/osenv/src/osenv/disk.py",
-        "    _write_whole(disk, temporary, content)\n    if disk.exists(path):\n",
+        "    _write_whole(disk, temporary, content)\n    if keep_previous and disk.exists(path):\n",
         "    _write_whole(disk, path, content)\n    if disk.exists(path.with_name(path.name + temporary.name)):\n",
         "libs/osenv/tests/test_osenv_replace_file.py::test_stop_at_any_call_leaves_old_or_new",
     ),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,73 +13,22 @@ import pytest
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.store.message_store import StoreOptions
-from mq_broker.testing import (
-    STORE_ROOT,
-    broker_options,
-    incoming,
-    produce,
-    producer_record,
-    read_all,
-    running_broker,
-    store_options,
+from mq_broker.testing import produce, producer_record, read_all, running_broker
+from mq_broker.testing_cleaning import (
+    ENTRIES,
+    FILE_BYTES,
+    FORCED,
+    IN_FILE,
+    LAYOUT,
+    clean,
+    fill,
+    numbers,
+    options,
+    quiet_broker,
 )
-from mqproto.codes import PullStatus, ResponseCode
+from mqproto.codes import PullStatus
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.sim_clock import settle
-
-FILE_BYTES = 4_096  # seven messages of `bodies`
-IN_FILE = 7
-ENTRIES = 10  # of a consume-queue file
-FORCED = 0.85
-
-
-def options() -> StoreOptions:
-    store = store_options(log_file_bytes=FILE_BYTES)
-    return replace(store, layout=replace(store.layout, consume_queue_file_entries=ENTRIES))
-
-
-LAYOUT = options().layout
-
-
-def bodies(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % number + bytes(434) for number in range(first, first + count)]
-
-
-async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> list[int]:
-    """Queue offsets of the new messages."""
-    offsets = []
-    for body in bodies(count, first):
-        (outcome,) = await produce(broker, incoming(topic, [body]))
-        assert outcome.code is ResponseCode.SUCCESS
-        offsets.append(outcome.base_queue_offset)
-    return offsets
-
-
-@asynccontextmanager
-async def quiet_broker(disk: SimDisk, clock: SimClock, *, clean_stop: bool = True) -> AsyncIterator[Broker]:
-    """A broker that does nothing by itself but flush and index; rounds are the test's."""
-    broker = Broker(disk, clock, broker_options(), options())
-    await broker.open()
-    running = asyncio.create_task(broker.store.run())
-    try:
-        yield broker
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        if clean_stop:
-            await broker.close()
-
-
-async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = FORCED) -> None:
-    """One round of the cleaner on a disk that is so full."""
-    disk.used_share = used
-    cleaning = asyncio.create_task(broker.retention.round())
-    await settle()
-    while not cleaning.done():  # it waits for the clock, or for a thread
-        await (clock.advance(0.1) if clock.timers else asyncio.sleep(0))
-    await cleaning
-    disk.used_share = 0.0
 
 
 def log_files(disk: SimDisk) -> list[int]:
@@ -95,12 +42,6 @@ def queue_files(disk: SimDisk, topic: str = "t") -> list[int]:
 async def pull(broker: Broker, offset: int, topic: str = "t") -> PullResult:
     query = PullQuery("g", topic, 0, offset, 32, 1 << 20, "*")
     return broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
-
-
-async def numbers(broker: Broker, topic: str = "t") -> list[int]:
-    records = await read_all(broker, topic)
-    assert [record.body for record in records] == [bodies(1, int(record.body[:6]))[0] for record in records]
-    return [record.queue_offset for record in records]
 
 
 class TestQueues:
@@ -178,75 +119,6 @@ class TestQueues:
 async def found_by(broker: Broker, key: str) -> int:
     found = await broker.querying.by_key("t", key, max_messages=10, begin_ms=0, end_ms=0)
     return len(found.records)
-
-
-def lose(*names: str) -> Callable[[SimDisk], None]:
-    def lose_them(disk: SimDisk) -> None:
-        for name in names:
-            disk.remove_tree(STORE_ROOT / name)
-            disk.remove_tree(STORE_ROOT / f"{name}.bak")
-
-    return lose_them
-
-
-ENDS: dict[str, tuple[bool, Callable[[SimDisk], None]]] = {
-    "clean stop": (True, lose()),
-    "kill": (False, SimDisk.kill),
-    "power cut": (False, lambda disk: disk.crash(SeededRng(3))),
-    "no checkpoint": (True, lose("checkpoint")),
-    "no watermark": (True, lose("watermark")),
-    "no topics": (True, lose("config/topics.json")),
-    "no state": (True, lose("config")),
-    "no queues": (True, lose("consumequeue")),
-    "only the log": (True, lose("checkpoint", "watermark", "config", "consumequeue", "index", "abort")),
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-async def test_after_any_start_a_queue_begins_where_it_began_and_goes_on_with_its_next_number(end: str) -> None:
-    disk, clock, (clean_stop, accident) = SimDisk(), SimClock(), ENDS[end]
-    async with quiet_broker(disk, clock, clean_stop=clean_stop) as broker:
-        await fill(broker, 40)
-        await clean(broker, clock, disk)
-        assert broker.store.queue_bounds("t", 0) == (35, 40)
-    accident(disk)
-    async with quiet_broker(disk, clock) as broker:
-        assert broker.store.queue_bounds("t", 0) == (35, 40)
-        assert await numbers(broker) == [35, 36, 37, 38, 39]
-        assert await fill(broker, 1) == [40]
-
-
-@pytest.mark.parametrize("count", [7, 10, 27, 30])
-@pytest.mark.parametrize("end", [end for end in ENDS if end not in {"no queues", "only the log"}])
-async def test_a_queue_that_lost_every_message_goes_on_with_its_next_number(end: str, count: int) -> None:
-    disk, clock, (clean_stop, accident) = SimDisk(), SimClock(), ENDS[end]
-    async with quiet_broker(disk, clock, clean_stop=clean_stop) as broker:
-        await fill(broker, count)
-        await fill(broker, 15, "u")
-        await clean(broker, clock, disk)
-        assert broker.store.queue_bounds("t", 0) == (count, count)
-        assert await numbers(broker) == []
-        if end == "power cut":
-            await fill(broker, 1, "u")
-    accident(disk)
-    async with quiet_broker(disk, clock) as broker:
-        assert broker.store.queue_bounds("t", 0) == (count, count)
-        assert await fill(broker, 3) == [count, count + 1, count + 2]
-        assert await numbers(broker) == [count, count + 1, count + 2]
-    async with quiet_broker(disk, clock) as broker:
-        assert await numbers(broker) == [count, count + 1, count + 2]
-
-
-async def test_the_next_number_survives_two_rebuilds_in_a_row() -> None:
-    disk, clock, (_, accident) = SimDisk(), SimClock(), ENDS["no checkpoint"]
-    async with quiet_broker(disk, clock) as broker:
-        await fill(broker, 7)
-        await fill(broker, 15, "u")
-        await clean(broker, clock, disk)
-    for _ in range(2):
-        accident(disk)
-        async with quiet_broker(disk, clock) as broker:
-            assert broker.store.queue_bounds("t", 0) == (7, 7)
 
 
 @pytest.mark.parametrize("data", [bytes(8), b"\x7f" * 8, bytes(20)], ids=["too low", "too high", "zeros"])

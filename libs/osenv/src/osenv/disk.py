@@ -246,15 +246,15 @@ class RealDisk:
         self._pool.shutdown(wait=True)
 
 
-def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+def replace_file(disk: Disk, path: Path, content: bytes, *, keep_previous: bool = True) -> None:
     """Put `content` in the place of `path` so that a crash leaves the old content or the new, and durable on return.
 
     Temporary file, sync, rename, sync of the folder (RELIABILITY.md, "Store rules"). The content before is kept beside
-    it under the name `<path>.bak`.
+    it under the name `<path>.bak`, unless `keep_previous` is false.
     """
     temporary, backup = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".bak")
     _write_whole(disk, temporary, content)
-    if disk.exists(path):
+    if keep_previous and disk.exists(path):
         _write_whole(disk, backup_temporary := path.with_name(path.name + ".bak.tmp"), read_file(disk, path))
         disk.replace(backup_temporary, backup)
     disk.replace(temporary, path)

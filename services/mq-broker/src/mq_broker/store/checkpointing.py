@@ -16,6 +16,7 @@ from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.flusher import Flusher
 from mq_broker.store.index import Index, IndexPoint
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.queue_numbers import QueueNumbers
 from mq_broker.store.state_files import StateFiles
 from mq_broker.store.uninterrupted import uninterrupted
 from mq_broker.store.watermark import Watermark
@@ -33,6 +34,7 @@ class Kept(Protocol):
     queues: ConsumeQueues
     index: Index
     states: StateFiles
+    numbers: QueueNumbers
     flusher: Flusher
     newest_store_ms: int
 
@@ -117,6 +119,7 @@ class Checkpointer:
                 self._made = checkpoint
                 if self.watermark is not None:  # should the checkpoint get lost, this still knows
                     await store.disk.offload(self.watermark.write_durably, checkpoint.log_offset)
+                await store.disk.offload(store.numbers.forget)
                 await store.disk.offload(store.log.prepare)
             except SyncError as error:
                 store.fence(error)

@@ -74,7 +74,7 @@ class CommitLog:
 
         From `durable_end` on, all of it is durable only after the next sync.
         """
-        self.files.cut(end)
+        self.files.cut(end, keep_place=True)  # a log without files says no more where it begins
         self.files.distrust(durable_end)
         self._tail.clear()
         self.end = end

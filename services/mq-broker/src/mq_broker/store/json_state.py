@@ -59,10 +59,10 @@ def decode_document(data: bytes) -> dict[str, Any]:
     return document
 
 
-def write_document(disk: Disk, path: Path, content: bytes) -> None:
+def write_document(disk: Disk, path: Path, content: bytes, *, keep_previous: bool = True) -> None:
     """Durable on return, the previous content kept as .bak."""
     disk.make_dirs(path.parent)
-    replace_file(disk, path, content)
+    replace_file(disk, path, content, keep_previous=keep_previous)
 
 
 def read_document(disk: Disk, path: Path) -> dict[str, Any] | None:

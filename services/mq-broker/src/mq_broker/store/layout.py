@@ -47,6 +47,10 @@ class StoreLayout:
         return self.root / "config"
 
     @property
+    def queue_numbers(self) -> Path:
+        return self.config / "queueNumbers.json"
+
+    @property
     def abort(self) -> Path:
         return self.root / "abort"
 

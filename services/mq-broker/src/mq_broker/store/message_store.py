@@ -29,6 +29,7 @@ from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.mending import Mender
 from mq_broker.store.quarantine import Quarantine
+from mq_broker.store.queue_numbers import QueueNumbers
 from mq_broker.store.reader import Reader
 from mq_broker.store.recovery import Recovery, RecoveryReport
 from mq_broker.store.segment_files import SegmentFiles
@@ -97,6 +98,7 @@ class MessageStore:
         self.queues = ConsumeQueues(disk, layout)
         self.index = Index(disk, clock, layout.index, layout.index_size, self.log)
         self.quarantine = Quarantine(disk, layout.quarantine)
+        self.numbers = QueueNumbers(disk, layout)
         self.gate = WriteGate(options.retention)
         self.states = StateFiles(disk, layout.config, states, told_by_log, lambda: self.log.end)
         self._checkpointer = Checkpointer(self)
@@ -133,7 +135,7 @@ class MessageStore:
         checkpoint, watermark = read_checkpoint(self.disk, self.layout), read_watermark(self.disk, self.layout)
         self._checkpointer.watermark = Watermark(self.disk, self.layout, watermark, is_new=not existing)
         forget = self._checkpointer.forget
-        report = Recovery(self.log, self.log.files, self.queues, self.quarantine, forget, on_record).run(
+        report = Recovery(self.log, self.log.files, self.queues, self.quarantine, self.numbers, forget, on_record).run(
             checkpoint,
             watermark=watermark if existing else 0,
             rebuild=existing and bool(missing),

@@ -24,6 +24,7 @@ from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.log_scan import Blank, Damage, explain, is_unsealed_record, resynchronise, scan_whole
 from mq_broker.store.mending import filler
 from mq_broker.store.quarantine import Quarantine
+from mq_broker.store.queue_numbers import Given, QueueNumbers
 from mq_broker.store.segment_files import SegmentFiles
 from mqproto.properties import PropertiesError
 from mqproto.record import Record
@@ -54,13 +55,14 @@ class Recovery:
     files: SegmentFiles
     queues: ConsumeQueues
     quarantine: Quarantine
+    numbers: QueueNumbers
     # Durably, and what is known to be durable is kept: a crash while the queues are rebuilt must not find the old one.
     forget_checkpoint: Callable[[int | None], None]
     on_record: Callable[[Record], None]
     report: RecoveryReport = field(default_factory=RecoveryReport)
     _fresh: dict[ConsumeQueue, list[bytes]] = field(default_factory=dict)
     _fresh_count: int = 0
-    _numbers: dict[ConsumeQueue, tuple[int, int]] = field(default_factory=dict)
+    _given: dict[ConsumeQueue, Given] = field(default_factory=dict)
     _damages: list[Damage] = field(default_factory=list)
 
     def run(
@@ -81,7 +83,7 @@ class Recovery:
                 f"the commit log was durable up to offset {durable}, but its files end at {self.files.capacity_end}: "
                 "the last ones are missing; put them back"
             )
-        self._numbers = {queue: queue.numbers_given(durable) for queue in self.queues}
+        self._given = self._numbers_given(durable)
         report = self.report
         report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
         if not rebuild and checkpoint is not None and self._queues_agree(checkpoint):
@@ -89,6 +91,7 @@ class Recovery:
         else:
             report.rebuilt, report.scanned_from = True, self.files.begin
             self.forget_checkpoint(None if watermark is None else durable)
+            self.numbers.note({(queue.topic, queue.queue_id): given for queue, given in self._given.items()})
             self.queues.wipe()
         report.log_end = self._scan(report.scanned_from, durable, keep_all=watermark is None)
         self._write_fresh()
@@ -145,9 +148,17 @@ class Recovery:
             self._damages.append(damage)
             at = go_on
 
+    def _numbers_given(self, durable: int) -> dict[ConsumeQueue, Given]:
+        """What the queues' files say, and what a rebuild has noted that a crash came into."""
+        given = {queue: queue.numbers_given(durable) for queue in self.queues}
+        for (topic, queue_id), noted in self.numbers.read().items():
+            queue = self.queues.get_or_open(topic, queue_id)
+            given[queue] = max(noted, given.get(queue, noted))
+        return given
+
     def _go_on_counting(self) -> None:
         """A number that a queue has given to a durable message is never given again, though the message be lost."""
-        for queue, (given, newest) in self._numbers.items():
+        for queue, (given, newest) in self._given.items():
             damage = next((one for one in self._damages if one.log_offset <= newest < one.end), None)
             if queue.max_offset == 0 and (damage is not None or 0 <= newest < self.files.begin):
                 queue.begin_at(given)  # all of them were deleted with the beginning of the log, or damaged

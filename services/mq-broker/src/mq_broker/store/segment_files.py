@@ -116,7 +116,7 @@ class SegmentFiles:
         while at < len(data):
             count = min(len(data) - at, self.room(offset + at))
             self.ensure(offset + at)
-            start = (offset + at) // self._file_bytes * self._file_bytes
+            start = self.file_begin(offset + at)
             self._files[start].pwrite(view[at : at + count], offset + at - start)
             self._dirty.add(start)
             at += count
@@ -125,7 +125,7 @@ class SegmentFiles:
         """Exactly `length` bytes, across files if need be. Raises ValueError outside the run."""
         parts = []
         while length > 0:
-            start = offset // self._file_bytes * self._file_bytes
+            start = self.file_begin(offset)
             file = self._files.get(start)
             if file is None:
                 raise ValueError(f"{self._folder}: no file holds offset {offset}")
@@ -135,9 +135,12 @@ class SegmentFiles:
             length -= count
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def cut(self, end: int) -> None:
-        """Forget everything from `end` on: later files go, and the rest of its own file becomes zeros again."""
-        for start in [start for start in self._starts if start >= end]:
+    def cut(self, end: int, *, keep_place: bool = False) -> None:
+        """Forget everything from `end` on: later files go, and the rest of its own file becomes zeros again.
+
+        A file that begins at `end` goes too; with `keep_place` it stays, so that the run never loses its last name.
+        """
+        for start in [start for start in self._starts if start > end or (start == end and not keep_place)]:
             self._files.pop(start).close()
             self._starts.remove(start)
             self._dirty.discard(start)
@@ -208,7 +211,7 @@ class SegmentFiles:
         at = begin
         while at < end:
             self.ensure(at)
-            start = at - at % self._file_bytes
+            start = self.file_begin(at)
             first = max(self._allocated_to, start)
             last = min(-(-end // self._ahead_bytes) * self._ahead_bytes, start + self._file_bytes)
             if last > first:
