@@ -160,7 +160,7 @@ class Visit:
         return await task
 
     def _config(self) -> ClientConfig:
-        return ClientConfig(instance_name=f"{self.group}-{next(self._members)}", route_refresh_interval_s=0.2)
+        return ClientConfig(instance_name=f"{self.group}-{next(self._members)}", poll_name_server_interval_s=0.2)
 
 
 def topic_queues(member: PushConsumer, topic: str) -> set[MessageQueue]:

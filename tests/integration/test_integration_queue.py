@@ -64,7 +64,7 @@ def consumer(
     cluster: Cluster, inbox: Inbox, *, topic: str = TOPIC, group: str = GROUP, instance: str = "first", **options: Any
 ) -> PushConsumer:
     """A consumer of everything in `topic` since its beginning; not started."""
-    config = ClientConfig(instance_name=instance, route_refresh_interval_s=0.2)
+    config = ClientConfig(instance_name=instance, poll_name_server_interval_s=0.2)
     made = PushConsumer(
         group,
         cluster.url,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +45,16 @@ def test_commands_are_found_in_code_blocks_only() -> None:
     text = "make sense\n```sh\n$ make demo  # first\nDEMO_ORDERS=5 make up X=1\n```\n`make lock`\n"
     assert make_commands(text) == ["make demo", "make up X=1"]
     assert named_targets("make up X=1 -j4") == ["up"]
+
+
+def test_the_help_of_mqadmin_is_the_one_that_is_shown() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mqadmin", "--help"],
+        env=os.environ | {"COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    printed = "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+    assert printed in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -55,5 +55,12 @@ async def test_messages_are_found_again_by_their_key(tmp_path: Path) -> None:
     assert printed == ["('order-17', 'parcel-4') b'shipped'", "('order-17',) b'packed'"]
 
 
+async def test_a_script_sends_without_await(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "cluster", orders=False) as cluster:
+        script = example("SyncProducer").replace("mq://127.0.0.1:9876", cluster.url)
+        (tmp_path / "example.py").write_text(script, encoding="utf-8")
+        assert run(["example.py"], tmp_path) == "SEND_OK 1000\n"
+
+
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4

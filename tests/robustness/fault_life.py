@@ -280,7 +280,7 @@ async def whole_life(life: BrokerLife) -> None:
             await life.produce(key, size, 40)
     await life.read()
     await life.ask("commit offsets", commit_offsets(life))
-    await life.ask("update a topic", life.broker.update_topic(TopicConfig("fresh", 2, 2)))
+    await life.ask("update a topic", life.broker.topic_administration.update(TopicConfig("fresh", 2, 2)))
     await life.pass_time(5.1)
     await life.ask("query", query(life))
     await life.pass_time(6)

@@ -1,5 +1,8 @@
 """G3: kill -9 of a real broker under load, at seeded moments; it starts again, and everything is read and compared.
 
+The senders outlive the kill: what the broker has not answered is sent to it again when it is back, and must not stand
+there twice.
+
 A seed is one store that lives through several kills, under sync flush for an odd seed and async flush for an even one:
 what was written is in the page cache, which outlives the process, so that both have to keep all that they acknowledged.
 """
@@ -66,34 +69,34 @@ class Kills:
 
     async def one(self) -> list[str]:
         """Load, kill, perhaps kill again while it starts, start, and compare; returns what is wrong."""
-        moment = self._rng.choice(list(Moment))
-        await self._load_until_killed(moment)
-        if moment is Moment.WHILE_STARTING:
-            for _ in range(self._rng.randrange(1, STARTS_KILLED_MAX + 1)):
-                await self._kill_while_starting()
-        began = time.monotonic()
-        await self._broker.start(TIMEOUT_S)
-        self._start_s = time.monotonic() - began
+        moment, stop = self._rng.choice(list(Moment)), asyncio.Event()
+        async with Producer("numbers", self.cluster.url) as producer, asyncio.TaskGroup() as tasks:
+            for sender in self._senders:
+                tasks.create_task(sender.run(producer, stop))
+            await self._kill_under_load(moment)
+            stop.set()
+            if moment is Moment.WHILE_STARTING:
+                for _ in range(self._rng.randrange(1, STARTS_KILLED_MAX + 1)):
+                    await self._kill_while_starting()
+            acknowledged, began = len(self.book.acknowledged), time.monotonic()
+            await self._broker.start(TIMEOUT_S)
+            self._start_s = time.monotonic() - began
+        self.counts["answered after the kill"] += len(self.book.acknowledged) - acknowledged
         self.counts[moment.value] += 1
         stored = await read_queues(self._address)
         found = problems(self.book, stored) + self._changed(stored)
         self._seen = stored
         return found
 
-    async def _load_until_killed(self, moment: Moment) -> None:
-        stop, acknowledged = asyncio.Event(), len(self.book.acknowledged)
-        wanted = acknowledged + self._rng.randrange(1, ACKNOWLEDGED_MAX)
-        async with Producer("numbers", self.cluster.url) as producer, asyncio.TaskGroup() as tasks:
-            for sender in self._senders:
-                tasks.create_task(sender.run(producer, stop))
-            await eventually(
-                lambda: len(self.book.acknowledged) >= wanted, TIMEOUT_S, f"{wanted} messages", interval_s=0.001
-            )
-            if moment is Moment.AT_A_ROLL_OVER:
-                files = self._log_files()
-                await eventually(lambda: self._log_files() > files, TIMEOUT_S, "a roll-over", interval_s=0.0005)
-            await self._broker.kill()
-            stop.set()
+    async def _kill_under_load(self, moment: Moment) -> None:
+        wanted = len(self.book.acknowledged) + self._rng.randrange(1, ACKNOWLEDGED_MAX)
+        await eventually(
+            lambda: len(self.book.acknowledged) >= wanted, TIMEOUT_S, f"{wanted} messages", interval_s=0.001
+        )
+        if moment is Moment.AT_A_ROLL_OVER:
+            files = self._log_files()
+            await eventually(lambda: self._log_files() > files, TIMEOUT_S, "a roll-over", interval_s=0.0005)
+        await self._broker.kill()
 
     async def _kill_while_starting(self) -> None:
         self._broker.launch()

@@ -119,40 +119,46 @@ class PowerCuts:
 
     async def one(self) -> list[str]:
         """Load, cut, perhaps cut again while it starts, start, and compare; returns what is wrong."""
-        moment = next(self._moments)
+        moment, stop = next(self._moments), asyncio.Event()
         self.counts[moment.value] += 1
-        found = await self._load_until_cut(moment)
-        await self._power_on()
-        if moment is Moment.WHILE_STARTING:
-            for _ in range(self.rng.randrange(1, STARTS_CUT_MAX + 1)):
-                await self._cut_while_starting()
+        async with Producer("numbers", self.cluster.url) as producer, asyncio.TaskGroup() as tasks:
+            for sender in self._senders:
+                tasks.create_task(sender.run(producer, stop))
+            found = await self._cut_under_load(moment)
+            stop.set()
+            await self._power_on()
+            if moment is Moment.WHILE_STARTING:
+                for _ in range(self.rng.randrange(1, STARTS_CUT_MAX + 1)):
+                    await self._cut_while_starting()
+            started = await self._start()  # what has no answer is sent again
         try:
-            began = time.monotonic()
-            await self._broker.start(TIMEOUT_S)
-            self._start_s = time.monotonic() - began
             stored = await read_queues(self._address)
-        except (RuntimeError, RecordError) as error:  # it does not start, has lost the topic, or hands out no records
-            return [*found, str(error)]
+        except (RuntimeError, RecordError, grpc.aio.AioRpcError) as error:  # it lost the topic, or hands out no records
+            return [*found, *started, str(error)]
         found += problems(self.book, stored) + self._changed(stored) + self._called_damaged()
         self._seen = stored
         return found
 
-    async def _load_until_cut(self, moment: Moment) -> list[str]:
-        stop, acknowledged = asyncio.Event(), len(self.book.acknowledged)
-        wanted = acknowledged + self.rng.randrange(1, ACKNOWLEDGED_MAX)
-        async with Producer("numbers", self.cluster.url) as producer, asyncio.TaskGroup() as tasks:
-            for sender in self._senders:
-                tasks.create_task(sender.run(producer, stop))
-            await eventually(
-                lambda: len(self.book.acknowledged) >= wanted, TIMEOUT_S, f"{wanted} messages", interval_s=0.001
-            )
-            if moment is Moment.AT_A_ROLL_OVER:
-                files = self._log_files()
-                await eventually(lambda: self._log_files() > files, TIMEOUT_S, "a roll-over", interval_s=0.0005)
-            await self._look_at_the_newest()
-            found = await (self._cut_while_stopping() if moment is Moment.WHILE_STOPPING else self._cut())
-            stop.set()
-        return found
+    async def _start(self) -> list[str]:
+        """Why the broker does not start, if so."""
+        began = time.monotonic()
+        try:
+            await self._broker.start(TIMEOUT_S)
+        except RuntimeError as error:
+            return [str(error)]
+        self._start_s = time.monotonic() - began
+        return []
+
+    async def _cut_under_load(self, moment: Moment) -> list[str]:
+        wanted = len(self.book.acknowledged) + self.rng.randrange(1, ACKNOWLEDGED_MAX)
+        await eventually(
+            lambda: len(self.book.acknowledged) >= wanted, TIMEOUT_S, f"{wanted} messages", interval_s=0.001
+        )
+        if moment is Moment.AT_A_ROLL_OVER:
+            files = self._log_files()
+            await eventually(lambda: self._log_files() > files, TIMEOUT_S, "a roll-over", interval_s=0.0005)
+        await self._look_at_the_newest()
+        return await (self._cut_while_stopping() if moment is Moment.WHILE_STOPPING else self._cut())
 
     async def _look_at_the_newest(self) -> None:
         """What a consumer gets to see now has to be there after the cut."""

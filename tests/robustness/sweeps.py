@@ -8,6 +8,7 @@ from flips import FlipSweep
 from fuzz import FuzzSweep
 from kills import KillSweep
 from power_cuts import PowerCutSweep
+from repeats import RepeatSweep
 from sweep import Outcome, Sweep
 
 CRASH_STATES = 10_000  # of one seed
@@ -44,7 +45,15 @@ class FaultSweep:
         return Outcome(report.runs, tuple(map(str, report.violations)), counts)
 
 
-_ALL: tuple[Sweep, ...] = (CrashSweep(), PowerCutSweep(), KillSweep(), FaultSweep(), FlipSweep(), FuzzSweep())
+_ALL: tuple[Sweep, ...] = (
+    CrashSweep(),
+    PowerCutSweep(),
+    KillSweep(),
+    FaultSweep(),
+    FlipSweep(),
+    FuzzSweep(),
+    RepeatSweep(),
+)
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}
 NEEDS = {PowerCutSweep.name: "loop device"}  # see tests/capabilities

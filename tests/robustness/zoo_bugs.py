@@ -203,8 +203,8 @@ BUGS: tuple[Bug, ...] = (
         "CQ offset reuse after restart (#7689)",
         "of a consume queue that has no messages left the last file goes too",
         f"{STORE}/consume_queue.py",
-        "return end is not None and end <= self.min_offset * CQ_ENTRY.size",
-        "return self.min_offset == self.max_offset and (end or self._files.capacity_end) > 0",
+        "return end is not None and end <= self.first_offset * CQ_ENTRY.size",
+        "return self.first_offset == self.max_offset and (end or self._files.capacity_end) > 0",
         f"{HERE}::test_offsets_of_a_queue_go_on_when_all_of_its_messages_have_been_deleted[nothing]",
     ),
     bug(
@@ -241,8 +241,8 @@ BUGS: tuple[Bug, ...] = (
         "duplicate doubling on consumer restart (#7182)",
         "a consumer that leaves does not commit its last offsets",
         "libs/mqclient/src/mqclient/consumer/push_consumer.py",
-        "await self._rebalance.commit()",
-        "pass",
+        "                await self._rebalance.commit()\n        except TimeoutError:\n",
+        "                pass\n        except TimeoutError:\n",
         "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
         "::test_shutdown_lets_listeners_finish_commits_and_leaves_nothing",
     ),

@@ -162,7 +162,7 @@ async def test_bad_url_is_refused_and_the_start_has_failed(url: str, kind: type[
     [
         {"instance_name": "a@b"},
         {"instance_name": ""},
-        {"heartbeat_interval_s": 0},
+        {"heartbeat_broker_interval_s": 0},
         {"request_timeout_s": "3"},
         {"reconnect_backoff_min_s": 3.0},
     ],
@@ -186,7 +186,7 @@ async def test_one_instance_per_client_id_is_shared_and_leaves_last() -> None:
     with pytest.raises(IllegalStateError, match="instance_name"):
         await twin.start()
     with pytest.raises(IllegalStateError, match="another ClientConfig"):
-        await Producer("three", cluster.url, client_config=ClientConfig(heartbeat_interval_s=9)).start()
+        await Producer("three", cluster.url, client_config=ClientConfig(heartbeat_broker_interval_s=9)).start()
     await first.shutdown()
     await settle()
     assert broker.producer_groups() == ["two"]

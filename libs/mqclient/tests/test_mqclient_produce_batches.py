@@ -9,7 +9,7 @@ import pytest
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import BrokerRejectedError, Message, Producer, SendResult, TransactionProducer
 from mqclient.message_queue import MessageQueue
-from mqclient.producer.produce_stream import FRAME_BATCHES_MAX
+from mqclient.producer.frames import FRAME_BATCHES_MAX
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqproto.properties import DELAY, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import decode_record, encode_record
@@ -50,17 +50,14 @@ async def test_100_delayed_sends_at_once_to_one_queue_succeed_and_know_their_pla
     assert offsets_of(results) == stored_offsets(broker)
 
 
-async def test_plain_messages_share_the_batch_of_their_queue_beside_delayed_ones() -> None:
-    cluster, (broker,) = FakeCluster.of("broker-a")
+async def test_plain_messages_share_a_batch_up_to_the_next_delayed_one() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     async with Producer("shop", cluster.url) as producer:
         levels = [0, 0, 3, 0, 3, 16, 0]
-        sends = (
-            producer.send(Message("orders", b"%d" % n, delay_level=level), selector=first_queue)
-            for n, level in enumerate(levels)
-        )
+        sends = (producer.send(Message("orders", b"%d" % n, delay_level=level)) for n, level in enumerate(levels))
         results = await asyncio.gather(*sends)
     (frame,) = broker.frames
-    assert counts(frame) == [4, 1, 1, 1]
+    assert counts(frame) == [2, 1, 1, 1, 1, 1]
     assert offsets_of(results) == stored_offsets(broker)
 
 
@@ -127,10 +124,10 @@ async def test_the_fake_broker_refuses_what_a_real_one_refuses() -> None:
 
 
 async def test_a_delayed_message_that_is_refused_takes_no_other_with_it() -> None:
-    cluster, (broker,) = FakeCluster.of("broker-a")
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.next_codes = [0, 13, 0]
     async with Producer("shop", cluster.url) as producer:
-        sends = (producer.send(Message("orders", b"%d" % n, delay_level=3), selector=first_queue) for n in range(3))
+        sends = (producer.send(Message("orders", b"%d" % n, delay_level=3)) for n in range(3))
         first, second, third = await asyncio.gather(*sends, return_exceptions=True)
     assert isinstance(first, SendResult)
     assert isinstance(third, SendResult)

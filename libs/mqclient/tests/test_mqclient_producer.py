@@ -11,12 +11,11 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
     BrokerRefusedError,
     BrokerRejectedError,
-    BrokerUnreachableError,
-    ConnectionLostError,
     Message,
+    NoRouteError,
     NotSentError,
-    OutcomeUnknownError,
     Producer,
+    ProducerConfig,
     RejectedError,
     RequestTimeoutError,
     RetryableError,
@@ -26,6 +25,8 @@ from mqclient import (
 from mqclient.testing import FakeCluster
 from mqproto.record import decode_record
 from osenv.sim_clock import settle
+
+UNCOMPRESSED = ProducerConfig(compress_msg_body_over_howmuch=None)
 
 
 async def outcome(cluster: FakeCluster, task: asyncio.Task[SendResult], seconds: float) -> SendResult | BaseException:
@@ -80,7 +81,7 @@ async def test_what_waits_is_shared_by_two_frames(sends: int, frames: list[int])
 
 async def test_frames_stay_under_the_target_size_unless_one_message_is_larger() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
-    async with Producer("shop", cluster.url) as producer:
+    async with Producer("shop", cluster.url, producer_config=UNCOMPRESSED) as producer:
         await asyncio.gather(*(producer.send(Message("orders", bytes(300_000))) for _ in range(6)))
         await producer.send(Message("orders", bytes(4 * 1024 * 1024)))
     assert [sum(batch.count for batch in frame.batches) for frame in broker.frames] == [3, 3, 1]
@@ -89,7 +90,7 @@ async def test_frames_stay_under_the_target_size_unless_one_message_is_larger() 
 async def test_at_most_four_frames_are_unanswered() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
-    async with Producer("shop", cluster.url) as producer:
+    async with Producer("shop", cluster.url, producer_config=UNCOMPRESSED) as producer:
         sends = [asyncio.create_task(producer.send(Message("orders", bytes(900_000)))) for _ in range(6)]
         await settle()
         assert len(broker.frames) == 4
@@ -185,32 +186,6 @@ async def test_only_broker_is_given_time_to_come_back() -> None:
     assert sorted(broker.bodies) == [b"after", b"before"]
 
 
-async def test_broken_stream_is_an_unknown_outcome_for_what_had_left() -> None:
-    cluster, (broker,) = FakeCluster.of("broker-a")
-    broker.silent = True
-    async with Producer("shop", cluster.url, retry_times_when_send_failed=0) as producer:
-        sends = [asyncio.create_task(producer.send(Message("orders", bytes(900_000)))) for _ in range(5)]
-        await settle()
-        broker.break_streams()
-        errors = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(error) for error in errors] == [ConnectionLostError] * 4 + [BrokerUnreachableError]
-        broker.silent = False
-        assert (await producer.send(Message("orders", b"again"))).send_status is SendStatus.SEND_OK
-
-
-async def test_unknown_outcome_of_an_earlier_try_is_what_the_caller_hears() -> None:
-    cluster, (broker,) = FakeCluster.of("broker-a")
-    broker.silent = True
-    async with Producer("shop", cluster.url) as producer:
-        send = asyncio.create_task(producer.send(Message("orders", b"x")))
-        await settle()
-        broker.down = True
-        broker.break_streams()
-        error = await outcome(cluster, send, 2.9)
-    assert isinstance(error, OutcomeUnknownError)
-    assert isinstance(error.__cause__, BrokerUnreachableError)
-
-
 async def test_budget_covers_all_tries() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
@@ -226,7 +201,7 @@ async def test_budget_covers_all_tries() -> None:
 async def test_message_that_could_not_leave_in_time_was_not_sent() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
-    async with Producer("shop", cluster.url) as producer:
+    async with Producer("shop", cluster.url, producer_config=UNCOMPRESSED) as producer:
         sends = [asyncio.create_task(producer.send(Message("orders", bytes(900_000)))) for _ in range(5)]
         await cluster.clock.advance(3.1)
         kinds = [type(send.exception()) for send in sends]
@@ -243,3 +218,24 @@ async def test_cancelled_send_is_left_out_of_its_frame() -> None:
         cancelled.cancel()
         await kept
     assert sorted(broker.bodies) == [b"first", b"kept"]
+
+
+async def test_only_masters_are_written() -> None:
+    cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
+    first.addresses = {0: first.address, 1: second.address}
+    second.addresses = {1: first.address, 2: second.address}  # slaves of a master that is gone
+    async with Producer("shop", cluster.url) as producer:
+        results = [await producer.send(Message("orders", b"%d" % n)) for n in range(8)]
+    assert {(result.message_queue.broker_name, result.broker_address) for result in results} == {
+        ("broker-a", first.address)
+    }
+    assert (len(first.bodies), second.frames) == (8, [])
+
+
+async def test_a_topic_whose_masters_are_all_gone_cannot_be_written() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a")
+    broker.addresses = {1: broker.address}
+    async with Producer("shop", cluster.url) as producer:
+        with pytest.raises(NoRouteError, match="no master lives"):
+            await producer.send(Message("orders", b"x"))
+    assert broker.frames == []

@@ -22,13 +22,14 @@ from mqclient import (
     MQClientError,
     OutcomeUnknownError,
     Producer,
+    ProducerConfig,
     RetryableError,
     SendStatus,
     TransactionNotBegunError,
     TransactionProducer,
     TransactionSendResult,
 )
-from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
+from mqclient.testing import FakeBroker, FakeCluster, FrameFault, RecordingTransactionListener
 from mqclient.transport.methods import END_TRANSACTION
 from mqproto.properties import decode_properties
 from mqproto.record import FLAG_TRANSACTION_PREPARED, decode_record
@@ -195,7 +196,9 @@ class TestHalfSendFails:
         for broker in brokers:
             broker.next_codes = [common_pb.SYSTEM_BUSY]
         listener = RecordingTransactionListener()
-        async with producer_of(cluster, listener, retry_times_when_send_failed=3) as producer:
+        async with producer_of(
+            cluster, listener, producer_config=ProducerConfig(retry_times_when_send_failed=3)
+        ) as producer:
             send = asyncio.create_task(producer.send_message_in_transaction(CREATED))
             await cluster.clock.advance(2)
             result = await send
@@ -207,26 +210,41 @@ class TestHalfSendFails:
         assert len(set(ids)) == len(ids) == 4
         assert [id_ for _, id_, _ in listener.executed] == [result.transaction_id]
 
-    async def test_a_try_of_unknown_outcome_leaves_an_orphan_that_never_commits(self) -> None:
+    async def test_a_half_whose_answer_was_lost_is_sent_again_and_stays_the_same_half(self) -> None:
         cluster, (broker,) = FakeCluster.of("broker-a")
         listener = RecordingTransactionListener()
+        broker.frame_faults = [FrameFault.BREAK_AFTER_STORE]
         async with producer_of(cluster, listener) as producer:
-            broker.silent = True
+            result = await producer.send_message_in_transaction(CREATED)
+            await settle()
+            assert len(broker.frames) == 2
+            assert [id_ for _, id_, _ in listener.executed] == [result.transaction_id]
+            assert not broker.transactions.open
+        assert broker.bodies == [b"order-17"]
+
+    async def test_a_try_of_unknown_outcome_on_another_broker_leaves_an_orphan_that_never_commits(self) -> None:
+        cluster, brokers = FakeCluster.of("broker-a", "broker-b")
+        listener = RecordingTransactionListener()
+        async with producer_of(cluster, listener) as producer:
+            for broker in brokers:
+                broker.silent = True
             send = asyncio.create_task(producer.send_message_in_transaction(CREATED))
             await settle()
-            broker.produce(broker.frames[0])  # stored, and the answer is lost
-            broker.silent = False
-            broker.break_streams()
-            await cluster.clock.advance(1)
+            first, second = sorted(brokers, key=lambda broker: not broker.frames)
+            first.produce(first.frames[0])  # stored, and the answer is lost
+            first.down, second.silent = True, False
+            first.break_streams()
             result = await send
             await settle()
-            (orphan,) = broker.transactions.open
+            (orphan,) = first.transactions.open
             assert orphan != result.transaction_id
-            assert broker.bodies == [b"order-17"]
-            broker.check(orphan)
+            assert (first.bodies, second.bodies) == ([], [b"order-17"])
+            first.down = first.silent = False
+            await cluster.clock.advance(3)
+            first.check(orphan)
             await settle()
-        assert broker.transactions.outcomes[orphan] == broker_pb.ROLLBACK_MESSAGE
-        assert broker.bodies == [b"order-17"]
+        assert first.transactions.outcomes[orphan] == broker_pb.ROLLBACK_MESSAGE
+        assert first.bodies == []
 
     async def test_an_unknown_outcome_in_the_end_is_safe_to_try_again_and_says_so(self) -> None:
         cluster, (broker,) = FakeCluster.of("broker-a")
@@ -318,8 +336,8 @@ class TestEnd:
         await producer.start()
         await producer.send_message_in_transaction(CREATED)
         before = asyncio.all_tasks()
-        shutdown = asyncio.create_task(producer.shutdown(timeout_s=5.0))
-        await cluster.clock.advance(5.1)
+        shutdown = asyncio.create_task(producer.shutdown(timeout_s=2.0))
+        await cluster.clock.advance(2.1)
         assert shutdown.done()
         assert "leaves with 1 transactions that brokers will ask for" in caplog.text
         assert asyncio.all_tasks() <= before

@@ -119,7 +119,7 @@ class TestTopics:
         table.on_change(lambda: changes.append(table.data_version))
         table.update(TopicConfig("orders", 2, 2))
         table.update(TopicConfig("orders", 2, 2))
-        table.recovered("orders", 4)
+        table.recovered("orders", 4, 0)
         assert changes == [before + 1, before + 2]
         assert table.get("orders") == TopicConfig("orders", 5, 5)
 

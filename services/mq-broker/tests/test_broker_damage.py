@@ -130,7 +130,7 @@ async def records_of(broker: Broker) -> dict[int, Record]:
 
 
 async def status(broker: Broker) -> list[tuple[int, int]]:
-    answer = await AdminService(broker, cast(Any, None)).GetBrokerStatus(pb.GetBrokerStatusRequest(), None)
+    answer = await AdminService(broker, cast(Any, None), dict).GetBrokerStatus(pb.GetBrokerStatusRequest(), None)
     return [(one.log_offset, one.size) for one in answer.store.damaged]
 
 

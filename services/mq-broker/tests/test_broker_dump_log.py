@@ -588,6 +588,7 @@ class TestSmallFiles:
             ("delayOffset.json", {"3": 1}, "level 3 is at 1 of SCHEDULE_TOPIC_XXXX/2, which ends at 0"),
             ("transactionOffset.json", {"half": 0, "op": 9}, "is at 9 of RMQ_SYS_TRANS_OP_HALF_TOPIC/0"),
             ("consumerOffset.json", {"t@g": ["0"]}, "is not of its form: AttributeError"),
+            ("producerSequence.json", {}, "is not of its form: KeyError: 'producerTable'"),
         ],
     )
     async def test_an_offset_beyond_the_end_of_its_queue_is_found(
@@ -599,6 +600,15 @@ class TestSmallFiles:
         change(disk, LAYOUT.config / name, 0, document)
         (found,) = differences(disk)
         assert text in found
+
+    async def test_a_producer_s_numbers_beyond_the_end_of_a_queue_are_found(self) -> None:
+        disk = await self.filled()
+        entry = {"epoch": 1, "lastTimestamp": 0, "queues": "t:0 1 1+3@t:0:1"}
+        document = {"dataVersion": {"counter": 1}, "producerTable": {"00000000000000ff": entry}}
+        disk.open(LAYOUT.config / "producerSequence.json").truncate(0)
+        change(disk, LAYOUT.config / "producerSequence.json", 0, encode_document(document, 0))
+        (found,) = differences(disk)
+        assert "producer 00000000000000ff is at 4 of t/0, which ends at 3" in found
 
     async def test_a_state_from_after_the_log_s_end_is_found(self) -> None:
         disk = await self.filled()

@@ -300,7 +300,7 @@ class TestFullDisk:
 
 
 async def status(broker: Broker) -> pb.GetBrokerStatusResponse:
-    return await AdminService(broker, cast(Any, None)).GetBrokerStatus(pb.GetBrokerStatusRequest(), None)
+    return await AdminService(broker, cast(Any, None), dict).GetBrokerStatus(pb.GetBrokerStatusRequest(), None)
 
 
 class TestGuard:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,19 +17,20 @@ from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import FRAME_BATCHES_MAX, BrokerService
 from mq_broker.rpc.registration import Registration
-from mq_broker.testing import broker_options, incoming, running_broker
+from mq_broker.testing import STORE_ROOT, broker_options, incoming, running_broker
 from mqproto import codes
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from mqproto.names import retry_topic
 from mqproto.record import iter_records
 from osenv import SimClock, SimDisk
+from osenv.disk import read_file
 
 
 class Wire:
     """A served broker and stubs to it."""
 
-    def __init__(self, broker: Broker, channel: grpc.aio.Channel, stopping: asyncio.Event) -> None:
-        self.broker, self.channel, self.stopping = broker, channel, stopping
+    def __init__(self, broker: Broker, disk: SimDisk, channel: grpc.aio.Channel, stopping: asyncio.Event) -> None:
+        self.broker, self.disk, self.channel, self.stopping = broker, disk, channel, stopping
         self.stub: Any = broker_service_pb2_grpc.BrokerServiceStub(channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
 
@@ -35,16 +38,17 @@ class Wire:
 @asynccontextmanager
 async def served(clock: SimClock | None = None) -> AsyncIterator[Wire]:
     clock = clock or SimClock()
-    async with running_broker(SimDisk(), clock) as broker:
+    disk = SimDisk()
+    async with running_broker(disk, clock) as broker:
         stopping = asyncio.Event()
         server = grpc.aio.server(options=SERVER_OPTIONS)
         registration = Registration(broker_options().identity, broker.topics, [], clock, 30)
         broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(BrokerService(broker, stopping), server)
-        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(broker, registration), server)
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(broker, registration, dict), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-            yield Wire(broker, channel, stopping)
+            yield Wire(broker, disk, channel, stopping)
         stopping.set()
         await server.stop(1)
 
@@ -213,6 +217,73 @@ async def test_topics_are_made_by_an_operator_and_the_status_counts() -> None:
         status = await wire.admin.GetBrokerStatus(admin_service_pb2.GetBrokerStatusRequest())
         assert (status.broker_name, status.messages_put, status.messages_stored) == ("broker-a", 1, 1)
         assert len(status.delay_levels) == 18
+
+
+async def test_a_reset_is_answered_and_comes_down_the_session() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch(bodies=(b"0", b"1"))))
+        session = wire.stub.Session()
+        await session.write(heartbeat("a", "g"))
+        for _ in range(2):
+            await session.read()
+        offset = common_pb2.QueueOffset(topic="t", queue_id=0, offset=2)
+        await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", offsets=[offset]))
+        request = admin_service_pb2.ResetConsumerOffsetRequest(group="g", topic="t", timestamp_ms=0, force=True)
+        answer = await wire.admin.ResetConsumerOffset(request)
+        assert (answer.code, list(answer.client_ids)) == (common_pb2.SUCCESS, ["a"])
+        changes = {change.queue_id: (change.offset_before, change.offset) for change in answer.queues}
+        assert changes == {0: (2, 0), 1: (-1, 0), 2: (-1, 0), 3: (-1, 0)}
+        command = (await session.read()).reset_consumer_offset
+        assert command.group == "g"
+        assert [(one.topic, one.queue_id, one.offset) for one in command.offsets] == [("t", q, 0) for q in range(4)]
+        late = await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", offsets=[offset]))
+        assert (late.code, late.remark.startswith("left out")) == (common_pb2.SUCCESS, True)
+        session.cancel()
+
+
+async def test_groups_and_their_progress_travel_as_they_are() -> None:
+    async with served() as wire:
+        config = admin_service_pb2.SubscriptionGroupConfig(group="g", consume_broadcast_enable=True, retry_max_times=3)
+        await wire.admin.UpdateSubscriptionGroup(admin_service_pb2.UpdateSubscriptionGroupRequest(config=config))
+        listed = await wire.admin.ListSubscriptionGroups(admin_service_pb2.ListSubscriptionGroupsRequest())
+        assert list(listed.groups) == [config]
+        await wire.stub.Send(pb.SendRequest(batch=batch()))
+        pull = pb.PullRequest(group="g", topic="t", max_messages=1, max_bytes=1)
+        refused = await wire.stub.Pull(pull)
+        assert (refused.code, "consumeEnable=false" in refused.remark) == (common_pb2.NO_PERMISSION, True)
+        stats = await wire.admin.GetConsumeStats(admin_service_pb2.GetConsumeStatsRequest(group="g", topic="t"))
+        assert [(one.queue_id, one.broker_offset, one.consumer_offset) for one in stats.queues] == [
+            (0, 1, -1),
+            (1, 0, -1),
+            (2, 0, -1),
+            (3, 0, -1),
+        ]
+
+
+async def test_what_is_refused_and_what_the_disk_refuses_is_an_answer() -> None:
+    async with served() as wire:
+        await wire.stub.Send(pb.SendRequest(batch=batch()))
+        missing = await wire.admin.DeleteTopic(admin_service_pb2.DeleteTopicRequest(topic="missing"))
+        assert (missing.code, missing.remark) == (common_pb2.TOPIC_NOT_EXIST, "topic 'missing' does not exist")
+        for method, request in (
+            (wire.admin.GetTopicStats, admin_service_pb2.GetTopicStatsRequest(topic="missing")),
+            (wire.admin.GetConsumeStats, admin_service_pb2.GetConsumeStatsRequest(group="nobody")),
+            (wire.admin.DeleteSubscriptionGroup, admin_service_pb2.DeleteSubscriptionGroupRequest(group="nobody")),
+        ):
+            answer = await method(request)
+            assert (answer.code != common_pb2.SUCCESS, "does not exist" in answer.remark) == (True, True)
+
+        def full(call: str, path: Path) -> None:
+            if call == "pwrite":
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        wire.disk.before = full
+        answer = await wire.admin.DeleteTopic(admin_service_pb2.DeleteTopicRequest(topic="t"))
+        assert (answer.code, "No space left on device" in answer.remark) == (common_pb2.SYSTEM_ERROR, True)
+        wire.disk.before = lambda call, path: None
+        again = await wire.admin.DeleteTopic(admin_service_pb2.DeleteTopicRequest(topic="t"))
+        assert again.code == common_pb2.TOPIC_NOT_EXIST, "which is on disk now"
+        assert b'"deletedBelow": {\n  "t"' in read_file(wire.disk, STORE_ROOT / "config/topics.json")
 
 
 def test_the_codes_of_the_wire_are_those_of_the_core() -> None:

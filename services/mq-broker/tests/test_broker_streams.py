@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Coroutine
 
 import pytest
 
@@ -46,3 +48,21 @@ async def test_a_bad_request_ends_the_stream_only_after_the_write_that_is_under_
     with pytest.raises(ValueError, match="bad"):
         await ending
     assert stream.written == ["answer"]
+
+
+async def test_replies_that_were_not_written_when_the_stream_broke_are_put_away() -> None:
+    stream, replies, made = _SlowStream(), Replies(), list[Coroutine[None, None, str]]()
+
+    async def reply() -> str:
+        return "made"
+
+    def handle(_request: str) -> None:
+        made.append(reply())
+        replies.put(made[-1])
+
+    pumping = asyncio.create_task(pump(stream, replies, handle, asyncio.Event()))
+    await stream.writing.wait()
+    handle("one more")
+    pumping.cancel()
+    await asyncio.gather(pumping, return_exceptions=True)
+    assert {inspect.getcoroutinestate(one) for one in made} == {inspect.CORO_CLOSED}

@@ -232,6 +232,36 @@ async def test_stream_cannot_change_its_broker(running: Running) -> None:
     await topics_become(running, [])
 
 
+async def test_refusal_arrives_also_when_the_answers_before_it_were_not_read(running: Running) -> None:
+    # More than the peer's window takes: gRPC refuses a status while a message is being written.
+    good = registration()
+    good.ha_address = f"{'a' * 8_000}:10912"
+    stream = running.stub.RegisterBroker()
+
+    async def write_all() -> None:
+        for request in [good] * 40 + [registration(broker_name="")]:
+            await stream.write(request)
+
+    writing = asyncio.create_task(write_all())
+    await topics_become(running, ["orders"])
+    async with asyncio.timeout(WAIT_SECONDS):
+        for _ in range(40):
+            assert (await stream.read()).ha_address == good.ha_address
+        with pytest.raises(grpc.aio.AioRpcError, match="this one began as broker broker-a:0"):
+            await stream.read()
+        await writing
+    await topics_become(running, [])
+
+
+async def test_other_times_hold_after_the_present_pause(running: Running) -> None:
+    await open_stream(running, registration())
+    running.server.reconfigure(NamesrvConfig(scan_not_active_broker_interval_ms=1_000, broker_expire_timeout_ms=12_000))
+    await running.clock.advance(12)
+    assert (await query(running, "orders")).code == common_pb2.SUCCESS
+    await running.clock.advance(1)
+    assert (await query(running, "orders")).code == common_pb2.TOPIC_NOT_EXIST
+
+
 @pytest.mark.parametrize(("topic", "sentence"), [("", "the topic name is empty"), ("a/b", "not allowed")])
 async def test_query_of_an_illegal_topic_is_an_invalid_argument(running: Running, topic: str, sentence: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:

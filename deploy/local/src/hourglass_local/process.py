@@ -173,6 +173,18 @@ class ManagedProcess:
             raise ProcessError(f"{self.name} is still there {STOP_TIMEOUT_S:g} s after SIGKILL, as process {self.pid}")
         self._release()
 
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nobody, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def hang_up(self) -> None:
+        """SIGHUP: it reads its configuration again, if it is one that does."""
+        self._signal(signal.SIGHUP)
+
     def tail(self, lines: int = TAIL_LINES) -> str:
         """The last lines of the log."""
         try:

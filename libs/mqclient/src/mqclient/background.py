@@ -1,7 +1,7 @@
 """Background tasks with an owner.
 
-Invariants: after `close` no task of this owner is left; an exception that nobody expected is always logged, with its
-trace, and never ends a periodic task.
+Invariants: after `close` no task of this owner is left, unless it ignores that it is cancelled, which is logged; an
+exception that nobody expected is always logged, with its trace, and never ends a periodic task.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from osenv import Clock
 from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.background")
+
+CANCEL_PATIENCE_S = 1.0  # for code of the application that does something else than end when it is cancelled
+
+T = TypeVar("T")
 
 
 class BackgroundTasks:
@@ -39,6 +43,8 @@ class BackgroundTasks:
 
     async def drain(self, seconds: float) -> int:
         """Wait until nothing runs any more, for at most `seconds`; return how many still do."""
+        if seconds <= 0:
+            return len(self._tasks)
         try:
             async with timeout(self._clock, seconds):
                 while self._tasks:
@@ -48,12 +54,26 @@ class BackgroundTasks:
         return 0
 
     async def close(self) -> None:
-        """Cancel everything and wait until it has ended."""
-        current = asyncio.current_task()
-        while others := [task for task in self._tasks if task is not current]:
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        """Cancel everything and wait until it has ended; what has not after CANCEL_PATIENCE_S is logged and left."""
+        stubborn = await self._cancel_all()
+        if stubborn:
+            names = ", ".join(sorted(task.get_name() for task in stubborn))
+            logger.error("%d tasks go on although they were cancelled: %s", len(stubborn), names)
+
+    async def _cancel_all(self) -> set[asyncio.Task[Any]]:
+        """What goes on all the same."""
+        myself = {asyncio.current_task()}
+        if not self._tasks - myself:
+            return set()
+        try:
+            async with timeout(self._clock, CANCEL_PATIENCE_S):
+                while others := self._tasks - myself:
+                    for task in others:
+                        task.cancel()
+                    await asyncio.wait(others)
+        except TimeoutError:
+            return self._tasks - myself
+        return set()
 
     async def _repeat(
         self, action: Callable[[], Awaitable[object]], first_delay_s: float, interval_s: float, name: str
@@ -79,11 +99,30 @@ class BackgroundTasks:
 
 async def wait_event(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
     """Wait until `event` is set, for at most `seconds`, and say whether it is. Clears nothing."""
-    if event.is_set():
-        return True
+    if event.is_set() or seconds <= 0:
+        return event.is_set()
     try:
         async with timeout(clock, seconds):
             await event.wait()
     except TimeoutError:
         return event.is_set()
     return True
+
+
+async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await `coroutine` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    For endings that are short by themselves: half of them would leave something behind.
+    """
+    task = asyncio.get_running_loop().create_task(coroutine, name="mqclient ending")
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is None:
+        return task.result()
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        logger.error("an ending failed, and its caller was cancelled meanwhile", exc_info=failure)
+    raise cancellation

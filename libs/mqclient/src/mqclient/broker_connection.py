@@ -23,7 +23,8 @@ class BrokerConnection:
         self._tasks = BackgroundTasks(transport.clock)
         self._stream_channel = transport.open_channel(address)
         self._unary_channel = transport.open_channel(address)
-        self.produce = ProduceStream(address, self._stream_channel, transport.clock, self._tasks)
+        self._unary_calls = 0
+        self.produce = ProduceStream(address, self._stream_channel, transport, config, self._tasks)
         self.poll = PollStream(address, self._stream_channel, transport.clock, self._tasks)
         self.session = Session(address, self._stream_channel, handler, config, transport.clock)
 
@@ -31,10 +32,19 @@ class BrokerConnection:
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
     ) -> ResponseT:
         """One call on the second channel, by default within `request_timeout_s`."""
-        return await self._unary_channel.unary(method, request, timeout_s or self._config.request_timeout_s)
+        self._unary_calls += 1
+        try:
+            return await self._unary_channel.unary(method, request, timeout_s or self._config.request_timeout_s)
+        finally:
+            self._unary_calls -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its answer; a held poll can be asked again anywhere, and does not count."""
+        return not self._unary_calls and self.produce.is_idle
 
     async def close(self) -> None:
-        """Say goodbye, fail what is unanswered, leave nothing behind."""
+        """Break off the session, fail what is unanswered, leave nothing behind."""
         await self.session.close()
         self.produce.close()
         self.poll.close()

@@ -1,4 +1,4 @@
-"""What can be set about a client instance, checked once."""
+"""What can be set about a client instance, checked once; by the names of RocketMQ's ClientConfig where it has one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ class ClientConfig:
 
     instance_name: str = DEFAULT_INSTANCE_NAME  # MISSION L3: DEFAULT becomes the process id
     unit_name: str = ""
-    route_refresh_first_delay_s: float = 0.01  # MISSION L7
-    route_refresh_interval_s: float = 30.0  # MISSION N6
-    heartbeat_interval_s: float = 30.0  # MISSION L8
+    # The scheduled tasks of the instance: how long after its start each runs first, and then how often.
+    fetch_name_server_addr_first_delay_s: float = 10.0  # MISSION L6, N7
+    fetch_name_server_addr_interval_s: float = 120.0
+    poll_name_server_first_delay_s: float = 0.01  # MISSION L7, N6: the routes of all cached topics
+    poll_name_server_interval_s: float = 30.0
+    heartbeat_broker_first_delay_s: float = 1.0  # MISSION L8
+    heartbeat_broker_interval_s: float = 30.0
+    persist_consumer_offset_first_delay_s: float = 10.0  # MISSION L9, C22
+    persist_consumer_offset_interval_s: float = 5.0
+    name_server_lookup_timeout_s: float = 3.0  # to fetch the name servers' addresses; RocketMQ's fetchNSAddr
     name_server_timeout_s: float = 1.0  # for one name server, so that a silent one does not eat a send's budget
-    request_timeout_s: float = 3.0  # for one unary call to a broker
+    request_timeout_s: float = 3.0  # for one unary call to a broker; RocketMQ's mqClientApiTimeout
     default_topic_queue_nums: int = 4  # MISSION N8, N10
     reconnect_backoff_min_s: float = 0.2
     reconnect_backoff_max_s: float = 2.0

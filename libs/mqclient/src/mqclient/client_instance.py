@@ -1,241 +1,275 @@
-"""What the producers and consumers of one client id share (MISSION L4, L6-L9).
+"""What the producers, consumers and admins of one client id share (MISSION L1, L4-L9, L14).
 
 Invariants: one instance per event loop, URL and client id, made by whoever comes first and shut down by whoever leaves
-last; every broker that a cached route names as a master has a connection and, while anybody is registered, a session;
-a group is registered at most once as a producer and once as a consumer.
+last; no two living instances of a process have the same client id, because a broker takes the newest session of a
+client id for all of that client; after its shutdown no task, timer or connection of it is left, whatever hangs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
-from typing import Protocol
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks, wait_event
+from mqclient.background import BackgroundTasks, to_the_end
 from mqclient.broker_connection import BrokerConnection
+from mqclient.broker_connections import BrokerConnections
 from mqclient.client_config import DEFAULT_INSTANCE_NAME, ClientConfig
-from mqclient.errors import BrokerUnreachableError, IllegalStateError
+from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
 from mqclient.message_id import UniqueIdMaker
 from mqclient.name_servers import NameServers
+from mqclient.registrations import InnerConsumer, InnerProducer, Registrations
+from mqclient.reverse_commands import ReverseCommands
 from mqclient.route_table import RouteTable
+from mqclient.scheduled_tasks import ScheduledTask, start_scheduled_tasks
 from mqclient.transport import Transport, open_transport
 from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.client_instance")
 
-
-class InnerProducer(Protocol):
-    """What the instance asks of a registered producer."""
-
-    def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None: ...
-
-
-class InnerConsumer(Protocol):
-    """What the instance asks of a registered consumer."""
-
-    def consumer_data(self) -> broker_pb.ConsumerData: ...
-
-    def rebalance_now(self) -> None: ...
-
-
-_Key = tuple[asyncio.AbstractEventLoop, str, str, str]
-_instances: dict[_Key, ClientInstance] = {}
+GOODBYE_SHARE = 0.2  # of the time for a shutdown: what is kept back to leave the brokers in order
+GOODBYE_S_MAX = 1.0
 
 
 class ClientInstance:
-    """Made by `acquire_instance`, given back with `release`."""
+    """Made by `acquire_instance`, and used by whoever registers at once; given back with `leave` or `release`."""
 
-    def __init__(self, url: str, config: ClientConfig, transport: Transport) -> None:
-        instance_name = config.instance_name
-        if instance_name == DEFAULT_INSTANCE_NAME:
-            instance_name = str(os.getpid())  # MISSION L3
-        unit = f"@{config.unit_name}" if config.unit_name else ""
-        self.client_id = f"{transport.local_ip}@{instance_name}{unit}"
+    def __init__(self, client_id: str, url: str, config: ClientConfig, transport: Transport) -> None:
+        self.client_id = client_id
         self.url = url
         self.config = config
         self.clock = transport.clock
         self.rng = transport.rng
         self.local_ip = transport.local_ip
         self.unique_ids = UniqueIdMaker(transport.rng, transport.local_ip)
-        self.name_servers = NameServers(transport, config.name_server_timeout_s)
         self.tasks = BackgroundTasks(transport.clock)
+        self.name_servers = NameServers(transport, config, self.tasks)
         self.routes = RouteTable(
             self.name_servers, config.default_topic_queue_nums, self.tasks, self._synchronize_connections
         )
-        self.users = 0
-        self._transport = transport
-        self._lifecycle = Lifecycle(f"client instance {self.client_id}")
-        self._connections: dict[str, BrokerConnection] = {}
-        self._masters: dict[str, BrokerConnection] = {}  # by broker name, forgotten with every change of a route
-        self._routed: set[str] = set()  # masters of the routes; an admin's connections may be to others
-        self._with_session: set[str] = set()
-        self._producers: dict[str, InnerProducer] = {}
-        self._consumers: dict[str, InnerConsumer] = {}
-        self._session_opened = asyncio.Event()
+        self._registrations = Registrations(client_id)
+        self._commands = ReverseCommands(self._registrations, self.routes.broker_name)
+        self._brokers = BrokerConnections(transport, config, self.tasks, routes=self.routes, handler=self)
+        self._lifecycle = Lifecycle(f"client instance {client_id}")
 
     def start(self) -> None:
-        """Begin the periodic work; nothing is connected before it is needed."""
+        """Begin the periodic work; nothing is connected before it is needed. Raises IllegalStateError.
+
+        RocketMQ's order (MISSION L5): the addresses of the name servers first, then the scheduled tasks; pulling and
+        balancing begin with each consumer, after this, and in this order.
+        """
         self._lifecycle.move(LifecycleEvent.START)
-        self.tasks.start_periodic(
-            self.routes.refresh_all,
-            first_delay_s=self.config.route_refresh_first_delay_s,
-            interval_s=self.config.route_refresh_interval_s,
-            name="mqclient route refresh",
-        )
+        if self.name_servers.are_looked_up:
+            self.tasks.start(self._look_up_name_servers(), "mqclient first look-up of name servers")
+        start_scheduled_tasks(self.scheduled_tasks(), self.tasks)
         self._lifecycle.move(LifecycleEvent.STARTED)
 
-    async def release(self) -> None:
-        """Leave; the last one to leave shuts the instance down."""
-        self.users -= 1
-        if self.users > 0:
+    def scheduled_tasks(self) -> tuple[ScheduledTask, ...]:
+        """What the instance does again and again (MISSION L6-L9)."""
+        config = self.config
+        table = (
+            ScheduledTask(
+                "name server addresses",
+                config.fetch_name_server_addr_first_delay_s,
+                config.fetch_name_server_addr_interval_s,
+                self._look_up_name_servers,
+            ),
+            ScheduledTask(
+                "route refresh",
+                config.poll_name_server_first_delay_s,
+                config.poll_name_server_interval_s,
+                self.routes.refresh_all,
+            ),
+            ScheduledTask(
+                "heartbeats",
+                config.heartbeat_broker_first_delay_s,
+                config.heartbeat_broker_interval_s,
+                self._clean_offline_brokers_and_beat,
+            ),
+            ScheduledTask(
+                "consumer offsets",
+                config.persist_consumer_offset_first_delay_s,
+                config.persist_consumer_offset_interval_s,
+                self._persist_consumer_offsets,
+            ),
+        )
+        return table if self.name_servers.are_looked_up else table[1:]
+
+    async def leave(
+        self, timeout_s: float, *, finish: Callable[[float], Coroutine[Any, Any, None]], unregister: Callable[[], None]
+    ) -> None:
+        """What everybody's shutdown does: finish, unregister, release, within `timeout_s` for all of it.
+
+        `finish` waits for what is under way until the monotonic time that it is given, and then breaks it off. If it
+        is cancelled, or fails, it is called again with a time that has passed, and the rest is done without waiting.
+        """
+        deadline = self.clock.monotonic() + timeout_s
+        try:
+            await finish(deadline - min(GOODBYE_SHARE * timeout_s, GOODBYE_S_MAX))
+        except BaseException:
+            deadline = self.clock.monotonic()
+            await to_the_end(finish(deadline))
+            raise
+        finally:
+            unregister()
+            await self.release(deadline)
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Leave; if nobody is registered any more, the instance is shut down, by `deadline` (monotonic) or at once."""
+        if not self._registrations.is_empty:
             return
-        for key in [key for key, instance in _instances.items() if instance is self]:
-            del _instances[key]
+        with _instances_lock:
+            for key in [key for key, instance in _instances.items() if instance is self]:
+                del _instances[key]
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
+        left_s = 0.0 if deadline is None else deadline - self.clock.monotonic()
+        try:
+            if left_s > 0:
+                async with timeout(self.clock, left_s):
+                    await self._brokers.say_goodbye()
+        except TimeoutError:
+            logger.info("client %s leaves without a goodbye to every broker", self.client_id)
+        finally:
+            await to_the_end(self._close())
+
+    async def _close(self) -> None:
         await self.tasks.close()
-        connections, self._connections = list(self._connections.values()), {}
-        self._masters.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
+        await self._brokers.close()
         await self.name_servers.close()
 
     # ------------------------------------------------------------------------------------------------- brokers
 
     def connection(self, broker_name: str) -> BrokerConnection:
         """The connection to the broker's master. Raises BrokerUnreachableError when no route names one."""
-        connection = self._masters.get(broker_name)
-        if connection is None:
-            address = self.routes.master_address(broker_name)
-            if address is None:
-                raise BrokerUnreachableError(f"no address of the master of broker {broker_name!r} is known")
-            connection = self._masters[broker_name] = self.connection_to(address)
-        return connection
+        return self._brokers.to_master(broker_name)
 
     def connection_to(self, address: str) -> BrokerConnection:
-        """The connection to `address`, made at first use."""
-        connection = self._connections.get(address)
-        if connection is None:
-            self._lifecycle.require_running()
-            connection = BrokerConnection(address, self._transport, self.config, self)
-            self._connections[address] = connection
-        return connection
+        """The connection to `address`, made at first use. Raises IllegalStateError after the shutdown."""
+        return self._brokers.to(address)
+
+    async def wait_for_sessions(self, seconds: float) -> bool:
+        """Wait until every broker on a route has answered the newest heartbeat; say whether all have accepted it."""
+        return await self._brokers.wait_for_answers(seconds)
+
+    def refusals(self) -> dict[str, BrokerRejectedError]:
+        """By address: the brokers that have refused the newest heartbeat for good (checkClientInBroker)."""
+        return self._brokers.refusals()
 
     def _synchronize_connections(self) -> None:
-        """Follow the routes: a session with every master, and nothing with a broker that no route names any more."""
-        if not self._lifecycle.running:
-            return
-        self._masters.clear()
-        masters = self.routes.master_addresses()
-        for address in self._routed - masters:
-            self._with_session.discard(address)
-            connection = self._connections.pop(address, None)
-            if connection is not None:
-                self.tasks.start(connection.close(), f"mqclient close {address}")
-        self._routed = masters
-        if not self._producers and not self._consumers:
-            return
-        for address in sorted(masters - self._with_session):
-            self._with_session.add(address)
-            self.connection_to(address).session.start()
+        self._brokers.follow_routes(with_sessions=self._registrations.has_members)
 
-    # ------------------------------------------------------------------------------------- producers and consumers
+    # ------------------------------------------------------------------------------- producers, consumers and admins
 
     def register_producer(self, group: str, producer: InnerProducer) -> None:
         """Name the group in every heartbeat. Raises IllegalStateError when it is there already (MISSION L14)."""
-        if group in self._producers:
-            raise IllegalStateError(self._registered_twice("producer", group))
-        self._producers[group] = producer
+        self._registrations.add_producer(group, producer)
         self._membership_changed()
 
     def unregister_producer(self, group: str) -> None:
-        self._producers.pop(group, None)
+        self._registrations.remove_producer(group)
         self._membership_changed()
 
     def register_consumer(self, group: str, consumer: InnerConsumer) -> None:
         """Name the group in every heartbeat. Raises IllegalStateError when it is there already (MISSION L14)."""
-        if group in self._consumers:
-            raise IllegalStateError(self._registered_twice("consumer", group))
-        self._consumers[group] = consumer
+        self._registrations.add_consumer(group, consumer)
         self._membership_changed()
 
     def unregister_consumer(self, group: str) -> None:
-        self._consumers.pop(group, None)
+        self._registrations.remove_consumer(group)
         self._membership_changed()
 
-    def _registered_twice(self, kind: str, group: str) -> str:
-        return (
-            f"the client {self.client_id} has a {kind} of the group {group!r} already; "
-            f"share that one, or give the second one a ClientConfig with another instance_name"
-        )
+    def register_admin(self, admin: object) -> None:
+        """Keep the instance alive for it; brokers hear nothing of admins. Raises IllegalStateError (MISSION L14)."""
+        self._registrations.add_admin(admin)
+
+    def unregister_admin(self, admin: object) -> None:
+        self._registrations.remove_admin(admin)
 
     def _membership_changed(self) -> None:
         self._synchronize_connections()
-        for address in self._with_session:
-            self._connections[address].session.heartbeat_now()
+        self._brokers.heartbeat_all()
 
     # ------------------------------------------------------------------------------------- what sessions ask and say
 
     def heartbeat(self) -> broker_pb.Heartbeat:
         """The whole truth about this client."""
-        return broker_pb.Heartbeat(
-            client_id=self.client_id,
-            producers=[broker_pb.ProducerData(group=group) for group in sorted(self._producers)],
-            consumers=[consumer.consumer_data() for _, consumer in sorted(self._consumers.items())],
-        )
+        return self._registrations.heartbeat()
 
-    def session_ready(self, address: str) -> None:
+    def session_opened(self, address: str) -> None:
         """A broker knows this client now, so its member lists are worth asking for."""
         logger.debug("the session with %s is open", address)
-        self._session_opened.set()
-        for consumer in self._consumers.values():
+        for consumer in self._registrations.consumers.values():
             consumer.rebalance_now()
 
-    def consumer_ids_changed(self, group: str) -> None:
-        consumer = self._consumers.get(group)
-        if consumer is not None:
-            consumer.rebalance_now()
+    def heartbeat_answered(self) -> None:
+        """A broker has accepted or refused a heartbeat."""
+        self._brokers.heartbeat_answered()
 
-    def check_transaction(self, address: str, check: broker_pb.CheckTransaction) -> None:
-        """A broker wants to know what has become of a half message."""
-        producer = self._producers.get(check.producer_group)
-        broker_name = self.routes.broker_name(address)
-        if producer is None or broker_name is None:
-            what = "its producer group" if producer is None else "the broker"
-            logger.warning("the check of %s by %s: %s has left this client", check.transaction_id, address, what)
-        else:
-            producer.check_transaction(broker_name, check)
+    def command(self, address: str, response: broker_pb.SessionResponse) -> None:
+        """A broker wants something of this client."""
+        self._commands.carry_out(address, response)
 
-    async def wait_for_sessions(self, seconds: float) -> bool:
-        """Wait until every session is open, for at most `seconds`, and say whether that came true."""
+    # ------------------------------------------------------------------------------------------- scheduled tasks
+
+    async def _look_up_name_servers(self) -> None:
         try:
-            async with timeout(self.clock, seconds):
-                while any(not self._connections[address].session.ready.is_set() for address in self._with_session):
-                    self._session_opened.clear()
-                    await wait_event(self.clock, self._session_opened, seconds)
-        except TimeoutError:
-            return False
-        return True
+            await self.name_servers.look_up()
+        except NoRouteError as error:
+            logger.warning("the addresses of the name servers could not be fetched, the old ones stay: %s", error)
+
+    async def _clean_offline_brokers_and_beat(self) -> None:
+        self._brokers.clean_offline()
+        self._brokers.heartbeat_all()
+
+    async def _persist_consumer_offsets(self) -> None:
+        await asyncio.gather(*(consumer.persist_offsets() for consumer in self._registrations.consumers.values()))
+
+
+_Key = tuple[asyncio.AbstractEventLoop, str, str, str]
+_instances: dict[_Key, ClientInstance] = {}
+_instances_lock = threading.Lock()  # each event loop has a thread of its own
 
 
 def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
     """The running instance for this loop, URL and client id, started if it is the first (MISSION L4).
 
-    Raises UnknownTransportError and IllegalArgumentError for the URL, IllegalStateError when the client id runs with
-    another configuration.
+    Who gets it registers before it awaits anything, or releases it. Raises UnknownTransportError and
+    IllegalArgumentError for the URL, IllegalStateError when the client id runs with another configuration.
     """
-    for key in [key for key in _instances if key[0].is_closed()]:
-        del _instances[key]
     key = (asyncio.get_running_loop(), url, config.instance_name, config.unit_name)
-    instance = _instances.get(key)
-    if instance is None:
-        instance = ClientInstance(url, config, open_transport(url))
-        instance.start()
-        _instances[key] = instance
-    elif instance.config != config:
-        raise IllegalStateError(
-            f"the client {instance.client_id} runs with another ClientConfig; use the same, or another instance_name"
-        )
-    instance.users += 1
+    with _instances_lock:
+        for closed in [known for known in _instances if known[0].is_closed()]:
+            del _instances[closed]
+        instance = _instances.get(key)
+        if instance is None:
+            transport = open_transport(url)
+            instance = ClientInstance(_client_id(transport.local_ip, config), url, config, transport)
+            instance.start()
+            _instances[key] = instance
+        elif instance.config != config:
+            raise IllegalStateError(
+                f"the client {instance.client_id} runs with another ClientConfig; "
+                f"use the same, or another instance_name"
+            )
     return instance
+
+
+def _client_id(ip: str, config: ClientConfig) -> str:
+    """IP@instanceName[@unitName] (MISSION L3, L4); a second one of this process gets a number behind its name.
+
+    That is one of another URL or of another event loop: a synchronous face beside an asyncio application has its own.
+    """
+    name = str(os.getpid()) if config.instance_name == DEFAULT_INSTANCE_NAME else config.instance_name
+    unit = f"@{config.unit_name}" if config.unit_name else ""
+    taken = {instance.client_id for instance in _instances.values()}
+    numbers = itertools.count(2)
+    client_id = f"{ip}@{name}{unit}"
+    while client_id in taken:
+        client_id = f"{ip}@{name}#{next(numbers)}{unit}"
+    return client_id

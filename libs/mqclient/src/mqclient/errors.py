@@ -6,6 +6,8 @@ MQClientError
  │   ├─ BrokerUnreachableError   there was no connection that the request could leave by
  │   ├─ BrokerRefusedError       the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
  │   ├─ NotSentError             the time ran out before the request left
+ │   ├─ EarlierSendFailedError   an earlier message to the same queue failed, so that this one could not keep its place
+ │   ├─ TooManyRequestsError     too many sends are under way already
  │   ├─ TransactionNotBegunError no half message was acknowledged, so the local transaction was not run
  │   └─ TransactionTombstonedError a check-back has rolled the transaction back before it could commit
  ├─ OutcomeUnknownError          it may be stored, it may not: trying again can store it twice
@@ -16,6 +18,7 @@ MQClientError
      ├─ IllegalGroupError        the group name is not one that the queue takes
      ├─ IllegalArgumentError     a setting, an address, or a subscription that makes no sense
      ├─ BrokerRejectedError      the broker said no for good (NO_PERMISSION, MESSAGE_ILLEGAL, ...)
+     ├─ UnreadableBodyError      the body is compressed in a way that this client cannot undo
      ├─ IllegalStateError        the producer, consumer or instance is not in a state that allows the call
      └─ UnknownTransportError    nobody has registered the scheme of the URL
 """
@@ -43,6 +46,14 @@ class BrokerUnreachableError(RetryableError):
 
 class NotSentError(RetryableError):
     """The time for the call ran out before the request left."""
+
+
+class EarlierSendFailedError(RetryableError):
+    """The caller has chosen the queue, so this message could not be stored without the one before it (MISSION P14)."""
+
+
+class TooManyRequestsError(RetryableError):
+    """As many sends are under way as may be; wait for some of them to end."""
 
 
 class TransactionNotBegunError(RetryableError):
@@ -79,6 +90,10 @@ class IllegalGroupError(RejectedError):
 
 class IllegalArgumentError(RejectedError):
     """An argument makes no sense; the sentence says what is allowed."""
+
+
+class UnreadableBodyError(RejectedError):
+    """The body of a message that was received is not what its sysflag says, or is more than this client can read."""
 
 
 class IllegalStateError(RejectedError):

@@ -12,7 +12,11 @@ class Message:
 
     `tag` is the one second-level category that consumers filter by. `keys` find the message again in the broker's
     index: one key, or several. `delay_level` 1 to 18 delivers later, 0 at once. `flag` is the application's own number.
-    Sending does not change the message; a message sent twice is two messages.
+    With `wait_store_msg_ok` False the broker may acknowledge the message before it is on disk, whatever its policy.
+
+    Sending does not change the message; a message sent twice is two messages, with two unique ids. Nor does a message
+    have a transaction id: each try to send it as a half message has one, and TransactionSendResult and MessageExt tell
+    it.
     """
 
     topic: str
@@ -23,3 +27,8 @@ class Message:
     properties: Mapping[str, str] | None = None
     delay_level: int = 0
     flag: int = 0
+    wait_store_msg_ok: bool = True
+
+    def put_user_property(self, name: str, value: str) -> None:
+        """Add a property of the application's; the same name again overwrites (MISSION M4)."""
+        self.properties = {**(self.properties or {}), name: value}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from mqclient.compression import decompress
 from mqclient.message_id import offset_message_id
 from mqclient.message_queue import MessageQueue
 from mqproto.names import RETRY_PREFIX
-from mqproto.properties import KEY_SEPARATOR, KEYS, PGROUP, RETRY_TOPIC, TAGS, UNIQ_KEY, decode_properties
+from mqproto.properties import KEY_SEPARATOR, KEYS, PGROUP, RETRY_TOPIC, TAGS, UNIQ_KEY, WAIT, decode_properties
 from mqproto.record import Record
 
 
@@ -17,11 +18,15 @@ class MessageExt:
     def __init__(self, record: Record, broker_name: str) -> None:
         self._record = record
         self.broker_name = broker_name
-        self.body = record.body
         self.queue_id = record.queue_id
         self.queue_offset = record.queue_offset
         self.log_offset = record.log_offset
         self.reconsume_times = record.reconsume_times
+
+    @cached_property
+    def body(self) -> bytes:
+        """What its producer gave, also when it was compressed on its way. Raises UnreadableBodyError."""
+        return decompress(self._record.body, self._record.sys_flag)
 
     @cached_property
     def topic(self) -> str:
@@ -51,6 +56,11 @@ class MessageExt:
     @property
     def flag(self) -> int:
         return self._record.flag
+
+    @property
+    def wait_store_msg_ok(self) -> bool:
+        """Whether its producer wanted it on disk before the broker acknowledged it."""
+        return self.properties.get(WAIT) != "false"
 
     @property
     def born_timestamp_ms(self) -> int:

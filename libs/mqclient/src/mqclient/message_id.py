@@ -12,6 +12,7 @@ from mqproto.record import RecordError, pack_ip, unpack_ip
 from osenv import Rng
 
 PORT_MAX = 65_535
+UNIQUE_ID_CHARACTERS = 32
 
 
 class UniqueIdMaker:
@@ -26,12 +27,17 @@ class UniqueIdMaker:
         self._prefix = (fixed + rng.randbytes(4)).hex().upper()
         self._counter = itertools.count(rng.randrange(0, 0x1_0000))
         self._month_start_ms = self._month_end_ms = 0
+        self._now_ms = -1
+        self._start = ""  # of all ids of this millisecond
 
     def next(self, now_ms: int) -> str:
         """The next id, made at `now_ms` of the wall clock."""
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._set_month(now_ms)
-        return "%s%08X%04X" % (self._prefix, now_ms - self._month_start_ms, next(self._counter) & 0xFFFF)  # noqa: UP031
+        if now_ms != self._now_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._set_month(now_ms)
+            self._now_ms = now_ms
+            self._start = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
+        return f"{self._start}{next(self._counter) & 0xFFFF:04X}"
 
     def _set_month(self, now_ms: int) -> None:
         start = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

@@ -1,16 +1,27 @@
-"""The name servers, asked in turn: they never talk to each other, and any one that answers will do (MISSION N4)."""
+"""The name servers, asked in turn: they never talk to each other, and any one that answers will do (MISSION N4).
+
+Invariants: a list of addresses stays until another one that is not empty replaces it (MISSION N7); there is a channel
+to listed addresses only; whoever asks has asked every listed name server once before it hears that none answers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
+from mqclient.background import BackgroundTasks
+from mqclient.client_config import ClientConfig
 from mqclient.errors import MQClientError, NoRouteError, RejectedError, require_success
 from mqclient.route import TopicRoute, route_from_wire
-from mqclient.transport import Channel, Method, Transport
+from mqclient.shared_calls import SharedCalls
+from mqclient.transport import Channel, Method, NameServerSource, Transport
 from mqclient.transport.base import RequestT, ResponseT
 from mqclient.transport.methods import LIST_CLUSTERS, LIST_TOPICS, QUERY_ROUTE
+from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.name_servers")
 
@@ -18,13 +29,30 @@ logger = logging.getLogger("mqclient.name_servers")
 class NameServers:
     """Stays with the name server that answered last."""
 
-    def __init__(self, transport: Transport, timeout_s: float) -> None:
+    def __init__(self, transport: Transport, config: ClientConfig, tasks: BackgroundTasks) -> None:
         self._transport = transport
-        self._timeout_s = timeout_s
-        self._addresses = list(transport.name_servers)
-        # A random first one spreads the clients.
-        self._current = transport.rng.randrange(0, len(self._addresses))
+        self._config = config
+        self._tasks = tasks
+        self._source = transport.name_server_source
+        self._look_ups: SharedCalls[str, tuple[str, ...]] = SharedCalls(tasks)
+        self._closed = False
+        self._addresses: tuple[str, ...] = ()
+        self._current = ""
         self._channels: dict[str, Channel] = {}
+        if transport.name_servers:
+            self._use(transport.name_servers)
+
+    @property
+    def are_looked_up(self) -> bool:
+        """Whether the addresses come from a source that may change its mind, and not from the URL."""
+        return self._source is not None
+
+    async def look_up(self) -> None:
+        """Ask the source for the addresses (MISSION L6). Raises NoRouteError; the addresses before stay then."""
+        source = self._source
+        if source is not None:
+            ask = partial(self._ask_source, source)
+            self._use(await self._look_ups.run(str(source), ask, "mqclient look-up of name servers"))
 
     async def query_route(self, topic: str) -> TopicRoute | None:
         """The topic's route, None when it does not exist. Raises NoRouteError when no name server answers."""
@@ -44,23 +72,59 @@ class NameServers:
         return sorted(response.brokers, key=lambda broker: broker.broker_name)
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
-        self._channels.clear()
+        """Let every connection go; whoever asks from now on hears a NoRouteError."""
+        self._closed = True
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def _ask_source(self, source: NameServerSource) -> tuple[str, ...]:
+        seconds = self._config.name_server_lookup_timeout_s
+        try:
+            async with timeout(self._transport.clock, seconds):
+                return await source.look_up()
+        except TimeoutError:
+            raise NoRouteError(f"{source} did not tell the name servers within {seconds:g} s") from None
+
+    def _use(self, addresses: Sequence[str]) -> None:
+        """From now on ask these; the current one stays the current one if it is among them."""
+        gone = set(self._addresses) - set(addresses)
+        if gone or len(addresses) != len(self._addresses):
+            logger.info("the name servers are now %s", "; ".join(addresses))
+        self._addresses = tuple(addresses)
+        if self._current not in addresses:
+            self._current = self._transport.rng.choice(self._addresses)  # a random one spreads the clients
+        for address in gone:
+            channel = self._channels.pop(address, None)
+            if channel is not None:
+                self._tasks.start(channel.close(), f"mqclient close {address}")
 
     async def _ask(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
-        problems = []
-        for _ in self._addresses:
-            address = self._addresses[self._current]
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = self._transport.open_channel(address)
+        if not self._addresses:
+            await self.look_up()
+        problems: dict[str, str] = {}
+        while not self._closed and (address := self._next(problems)) is not None:
             try:
-                return await channel.unary(method, request, self._timeout_s)
+                response = await self._channel(address).unary(method, request, self._config.name_server_timeout_s)
             except RejectedError:
                 raise
             except MQClientError as error:
                 logger.info("the name server %s does not answer: %s", address, error)
-                problems.append(str(error))
-                self._current = (self._current + 1) % len(self._addresses)
-        raise NoRouteError(f"no name server answered: {'; '.join(problems)}")
+                problems[address] = str(error)
+            else:
+                if address in self._addresses:
+                    self._current = address
+                return response
+        why = "the client has been shut down" if self._closed else "; ".join(problems.values())
+        raise NoRouteError(f"no name server answered: {why}")
+
+    def _next(self, tried: Collection[str]) -> str | None:
+        """The first one from the current one on that was not tried yet."""
+        at = self._addresses.index(self._current)
+        untried = (address for address in self._addresses[at:] + self._addresses[:at] if address not in tried)
+        return next(untried, None)
+
+    def _channel(self, address: str) -> Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._transport.open_channel(address)
+        return channel

@@ -6,15 +6,16 @@ just restarted and knows nothing; one topic is asked for by one task at a time, 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from mqclient.background import BackgroundTasks
 from mqclient.errors import MQClientError, NoRouteError
 from mqclient.message_queue import MessageQueue
 from mqclient.name_servers import NameServers
 from mqclient.route import MASTER_ID, TopicRoute
+from mqclient.shared_calls import SharedCalls
 from mqproto.names import DEFAULT_TOPIC
 
 logger = logging.getLogger("mqclient.route_table")
@@ -32,11 +33,10 @@ class RouteTable:
     ) -> None:
         self._name_servers = name_servers
         self._default_topic_queue_nums = default_topic_queue_nums
-        self._tasks = tasks
         self._changed = changed
+        self._queries: SharedCalls[str, TopicRoute | None] = SharedCalls(tasks)
         self._routes: dict[str, TopicRoute] = {}
         self._guesses: dict[str, TopicRoute] = {}  # of topics that do not exist yet
-        self._queries: dict[str, asyncio.Task[TopicRoute | None]] = {}
         self._publish_queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}
         self._follows_all_masters = False
@@ -55,7 +55,7 @@ class RouteTable:
             default = await self.refresh(DEFAULT_TOPIC)
             if default is None:
                 raise NoRouteError(f"no living broker has the topic {topic!r}, and none creates topics by itself")
-            self._store(self._guesses, default.for_new_topic(topic, self._default_topic_queue_nums))
+            self._guess(topic, default)
         queues = self._publish_queues[topic]
         if not queues:
             raise NoRouteError(f"no queue of the topic {topic!r} can be written: not allowed, or no master lives")
@@ -67,13 +67,7 @@ class RouteTable:
 
     async def refresh(self, topic: str) -> TopicRoute | None:
         """Ask a name server and remember the answer; None when the topic is not known to exist."""
-        query = self._queries.get(topic)
-        if query is None:
-            query = self._tasks.start(self._query(topic), f"mqclient route {topic}", awaited=True)
-            self._queries[topic] = query
-            query.add_done_callback(lambda _: self._queries.pop(topic, None))
-        # Shielded: the answer is everybody's, also when the caller who asked first gives up.
-        return await asyncio.shield(query)
+        return await self._queries.run(topic, partial(self._query, topic), f"mqclient route {topic}")
 
     async def follow_all_masters(self) -> None:
         """From now on know every living master, whatever its topics. Raises NoRouteError when nobody answers.
@@ -84,17 +78,20 @@ class RouteTable:
         await self._list_masters()
 
     async def refresh_all(self) -> None:
-        """Ask for every topic of the cache anew; topics that were guessed may exist by now."""
+        """Ask for every topic of the cache anew; topics that were guessed may exist by now (MISSION L7)."""
+        steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         if self._follows_all_masters:
+            steps.append(("the list of masters", self._list_masters))
+        steps += [
+            (f"the route of {topic}", partial(self.refresh, topic)) for topic in sorted({*self._routes, *self._guesses})
+        ]
+        for what, step in steps:
             try:
-                await self._list_masters()
+                await step()
             except MQClientError as error:
-                logger.warning("the list of masters could not be refreshed, the old one stays: %s", error)
-        for topic in {*self._routes, *self._guesses}:
-            try:
-                await self.refresh(topic)
-            except MQClientError as error:
-                logger.warning("the route of %s could not be refreshed, the old one stays: %s", topic, error)
+                logger.warning("%s could not be refreshed, the old one stays: %s", what, error)
+                if isinstance(error, NoRouteError):
+                    return  # no name server answers, so none would answer for the others either
 
     def master_address(self, broker_name: str) -> str | None:
         """Where the broker's master listens, as far as any cached route says."""
@@ -123,7 +120,14 @@ class RouteTable:
             return self._routes.get(topic)
         self._guesses.pop(topic, None)
         self._store(self._routes, route)
+        if topic == DEFAULT_TOPIC:
+            for guessed in list(self._guesses):
+                self._guess(guessed, route)
         return route
+
+    def _guess(self, topic: str, default: TopicRoute) -> None:
+        """Expect the topic where its first message can create it: on the brokers of the default topic."""
+        self._store(self._guesses, default.for_new_topic(topic, self._default_topic_queue_nums))
 
     def _store(self, into: dict[str, TopicRoute], route: TopicRoute) -> None:
         if into.get(route.topic) == route:

@@ -18,10 +18,15 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+def is_host(text: str) -> bool:
+    """Whether `text` can name a host: an IPv4 address or a host name."""
+    return _HOST.fullmatch(text) is not None
+
+
 def parse_address(text: str) -> Address:
     """`host:port` taken apart. Raises ValueError with what is allowed."""
     host, _, port = text.strip().rpartition(":")
-    if not _HOST.fullmatch(host) or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+    if not is_host(host) or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
         raise ValueError(f"{text!r} is not an address; write host:port with a port from 1 to 65535")
     return Address(host, int(port))
 

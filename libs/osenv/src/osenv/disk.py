@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib.util
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from osenv.errors import SyncError
-
-if sys.platform != "win32":  # where only the simulated disk works
-    import fcntl
 
 REWRITE_BYTES = 1024 * 1024
 
@@ -178,9 +175,12 @@ class RealDisk:
     """The file system of Linux or another POSIX system, with a small pool of threads for the calls that block."""
 
     def __init__(self, threads: int = 4) -> None:
-        if sys.platform == "win32":
+        """Raises OSError (ENOSYS) on a system that is not POSIX: clients run there, and the simulated disk."""
+        if importlib.util.find_spec("fcntl") is None:
             raise OSError(
-                errno.ENOSYS, "files are written by position and locked as POSIX does it; Windows has neither"
+                errno.ENOSYS,
+                "the broker's store runs on POSIX systems only: it writes by position and locks with fcntl,"
+                " and Windows has neither",
             )
         self._pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
 
@@ -219,6 +219,8 @@ class RealDisk:
             os.close(descriptor)
 
     def lock(self, path: Path) -> FileLock:
+        import fcntl  # noqa: PLC0415 - clients import this module on systems that have no fcntl
+
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

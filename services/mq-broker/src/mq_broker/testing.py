@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.life import LifeEvent
+from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.pulling import PullQuery
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.properties import DELAY, KEYS, PGROUP, TAGS, TRAN_MSG, UNIQ_KEY, encode_properties
+from mqproto.properties import (
+    DELAY,
+    KEYS,
+    PGROUP,
+    PRODUCER_SEQUENCE,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    encode_properties,
+)
 from mqproto.record import FLAG_TRANSACTION_PREPARED, Record, decode_record, encode_record, iter_records, pack_ip
 from osenv import Disk, SimClock
 
@@ -25,17 +37,25 @@ LOG_FILE_BYTES = 64 * 1024
 QUEUE_FILE_ENTRIES = 100
 INDEX_SIZE = IndexSize(slots=64, entries=512)
 BORN_IP = pack_ip("127.0.0.1")
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 def producer_record(
-    topic: str, body: bytes, *, queue_id: int = 0, tag: str = "", key: str = "", delay_level: int = 0
+    topic: str,
+    body: bytes,
+    *,
+    queue_id: int = 0,
+    tag: str = "",
+    key: str = "",
+    delay_level: int = 0,
+    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> bytes:
     """One record as a producer sends it."""
     values = {UNIQ_KEY: f"id-{key}", KEYS: key, TAGS: tag, DELAY: str(delay_level) if delay_level else ""}
     return encode_record(
         topic=topic.encode(),
         body=body,
-        properties=encode_properties({name: value for name, value in values.items() if value}),
+        properties=encode_properties({name: value for name, value in values.items() if value} | dict(properties)),
         queue_id=queue_id,
         born_timestamp_ms=1,
         born_ip=BORN_IP,
@@ -50,7 +70,47 @@ def incoming(
     return IncomingBatch(topic, queue_id, len(records), b"".join(records))
 
 
-def half(topic: str, body: bytes, transaction_id: str, *, group: str = "shop", queue_id: int = 0) -> IncomingBatch:
+def keyed(
+    topic: str = "t", *, key: str = "k", unique_id: str = "m", delay_level: int = 0, queue_id: int = 0
+) -> IncomingBatch:
+    """One message that can be found again by its key and by its unique id."""
+    properties = {UNIQ_KEY: unique_id}
+    record = producer_record(topic, b"x", queue_id=queue_id, key=key, delay_level=delay_level, properties=properties)
+    return IncomingBatch(topic, queue_id, 1, record)
+
+
+def numbered(
+    topic: str,
+    bodies: Sequence[bytes],
+    numbering: Numbering,
+    *,
+    queue_id: int = 0,
+    delay_level: int = 0,
+) -> IncomingBatch:
+    """A batch whose records are numbered; each carries its own number."""
+    producer_id, epoch, base, _ = numbering
+    records = [
+        producer_record(
+            topic,
+            body,
+            queue_id=queue_id,
+            delay_level=delay_level,
+            properties={PRODUCER_SEQUENCE: f"{producer_id:016x}:{epoch}:{sequence}"},
+        )
+        for sequence, body in enumerate(bodies, base)
+    ]
+    return IncomingBatch(topic, queue_id, len(records), b"".join(records), numbering)
+
+
+def half(
+    topic: str,
+    body: bytes,
+    transaction_id: str,
+    *,
+    group: str = "shop",
+    queue_id: int = 0,
+    numbering: Numbering | None = None,
+) -> IncomingBatch:
     """A half message as a transaction producer sends it."""
     properties = {UNIQ_KEY: transaction_id, TRAN_MSG: "true", PGROUP: group, TAGS: "created"}
     record = encode_record(
@@ -62,7 +122,7 @@ def half(topic: str, body: bytes, transaction_id: str, *, group: str = "shop", q
         born_ip=BORN_IP,
         sys_flag=FLAG_TRANSACTION_PREPARED,
     )
-    return IncomingBatch(topic, queue_id, 1, record)
+    return IncomingBatch(topic, queue_id, 1, record, numbering)
 
 
 @dataclass(eq=False)
@@ -71,12 +131,16 @@ class RecordingSession:
 
     changed: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, Record]] = field(default_factory=list)
+    resets: list[tuple[str, list[tuple[str, int, int]]]] = field(default_factory=list)
 
     def consumer_ids_changed(self, group: str) -> None:
         self.changed.append(group)
 
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         self.checks.append((producer_group, transaction_id, decode_record(record)))
+
+    def reset_consumer_offset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        self.resets.append((group, list(offsets)))
 
 
 def store_options(
@@ -133,3 +197,15 @@ async def read_all(broker: Broker, topic: str, queue_id: int = 0, tag_expression
             return records
         records += iter_records(result.records)
         offset = result.next_begin_offset
+
+
+def life_in_words(events: Sequence[LifeEvent], start_ms: int) -> list[str]:
+    """A line for each event: seconds since the start, what, where, and what else is known."""
+    return [
+        f"{(event.timestamp_ms - start_ms) / 1000:g}s " * bool(event.timestamp_ms)
+        + f"{event.kind.name} {event.topic}:{event.queue_id}#{event.queue_offset}"
+        + f" group {event.group}" * bool(event.group)
+        + f" due {(event.due_timestamp_ms - start_ms) / 1000:g}s" * bool(event.due_timestamp_ms)
+        + f" try {event.reconsume_times}" * bool(event.reconsume_times)
+        for event in events
+    ]

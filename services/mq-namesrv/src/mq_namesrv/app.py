@@ -13,16 +13,20 @@ import sys
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+import telemetry
 from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe
 from mqproto.address import Address
+from mqproto.command_line import Started
+from mqproto.config_source import ConfigInForce
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import Clock, RealClock
-from osenv.signals import stop_event
+from osenv.signals import reload_event, stop_event
 
+SERVICE = "mq-namesrv"
 SERVICE_NAME = name_service_pb2.DESCRIPTOR.services_by_name["NameService"].full_name
 STOP_GRACE_SECONDS = 1.0
 
@@ -62,6 +66,10 @@ class NameServer:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return Address(wanted.host, port)
 
+    def reconfigure(self, config: NamesrvConfig) -> None:
+        """Follow other times of the scan, after the pause in which it is now."""
+        self._config = config
+
     async def scan(self) -> None:
         """Drop silent brokers for ever (MISSION N3). Raises InvariantError when the table contradicts itself."""
         while True:
@@ -78,24 +86,40 @@ class NameServer:
         await self._server.stop(STOP_GRACE_SECONDS)
 
 
-async def serve(config: NamesrvConfig) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code of the process: 0 when asked to stop, else 1."""
-    stop_asked = stop_event()
-    server = NameServer(config, RealClock())
+async def serve(started: Started[NamesrvConfig]) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code of the process: 0 when asked to stop, else 1.
+
+    SIGHUP has the configuration read again.
+    """
+    stop_asked, reload_asked = stop_event(), reload_event()
+    if started.warning:
+        log.warning("%s", started.warning)
+    server = NameServer(started.config, RealClock())
     try:
         address = await server.start()
     except StartError as error:
-        print(f"mq-namesrv: {error}", file=sys.stderr)
+        print(f"{SERVICE}: {error}", file=sys.stderr)
         return 1
     log.info("the name server listens on %s", address, extra={"address": str(address)})
-    scan, stop = asyncio.create_task(server.scan()), asyncio.create_task(stop_asked.wait())
+
+    def apply(config: NamesrvConfig) -> None:
+        server.reconfigure(config)
+        telemetry.configure(SERVICE, config.log_level)
+
+    in_force = ConfigInForce(started.source, started.config, apply)
+    stop = asyncio.create_task(stop_asked.wait(), name="stop")
+    jobs = (
+        asyncio.create_task(server.scan(), name="scan for silent brokers"),
+        asyncio.create_task(in_force.follow(reload_asked), name="reload"),
+    )
     try:
-        await asyncio.wait((scan, stop), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stop, *jobs), return_when=asyncio.FIRST_COMPLETED)
         log.info("the name server stops")
     finally:
         await server.stop()
-    if scan.done():
-        log.critical("the scan for silent brokers failed", exc_info=scan.exception())
-        return 1
-    scan.cancel()
-    return 0
+    failed = [job for job in jobs if job.done()]
+    for job in (stop, *jobs):
+        job.cancel()
+    for job in failed:
+        log.critical("%s failed", job.get_name(), exc_info=job.exception())
+    return 1 if failed else 0

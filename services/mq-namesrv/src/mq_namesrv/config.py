@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mq_namesrv.rocketmq_keys import IGNORED_KEYS
+from mqproto.address import is_host
 from mqproto.conf import ConfigError, build_config, key
+from mqproto.config_source import ConfigFormat
 from telemetry.setup import LOG_LEVELS
-
-_HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamesrvConfig:
-    """Times are in milliseconds, as in RocketMQ's files."""
+    """Times are in milliseconds, as in RocketMQ's files. brokerExpireTimeout, which is a constant in RocketMQ, and
+    logLevel are Hourglass's own keys. Values marked `reloadable` may change while the name server runs.
+    """
 
-    bind_address: str = "127.0.0.1"
-    listen_port: int = 9876  # 0: any free port, named in the log
-    scan_not_active_broker_interval_ms: int = key("scanNotActiveBrokerInterval", default=10_000)  # MISSION N3
-    broker_expire_timeout_ms: int = key("brokerExpireTimeout", default=120_000)  # MISSION N3
-    log_level: str = "INFO"
+    bind_address: str = key(default="127.0.0.1", important=True)
+    listen_port: int = key(default=9876, important=True)  # 0: any free port, named in the log
+    scan_not_active_broker_interval_ms: int = key("scanNotActiveBrokerInterval", default=10_000, reloadable=True)  # N3
+    broker_expire_timeout_ms: int = key("brokerExpireTimeout", default=120_000, reloadable=True)  # MISSION N3
+    log_level: str = key(default="INFO", reloadable=True)
 
     def __post_init__(self) -> None:
-        if not _HOST.fullmatch(self.bind_address):
+        if not is_host(self.bind_address):
             raise ConfigError(f"bindAddress={self.bind_address!r} is neither an IPv4 address nor a host name")
         if not 0 <= self.listen_port <= 65_535:
             raise ConfigError(f"listenPort={self.listen_port}: allowed are 1 to 65535, and 0 for any free port")
@@ -43,3 +45,6 @@ class NamesrvConfig:
 def parse_config(pairs: Mapping[str, str]) -> NamesrvConfig:
     """The configuration from the pairs of file and command line. Raises ConfigError."""
     return build_config(NamesrvConfig, pairs)
+
+
+FORMAT = ConfigFormat(NamesrvConfig, parse_config, IGNORED_KEYS)

@@ -1,10 +1,12 @@
 """A group's offsets, kept by the brokers (MISSION C1, C10, C22).
 
-Invariant: an offset goes to the broker only when it differs from the one that is there as far as this client knows.
+Invariants: an offset goes to the broker only when it differs from the one that is there as far as this client knows;
+one commit at a time is under way to a broker, so that none overtakes a later one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
@@ -29,6 +31,7 @@ class OffsetStore:
         self._group = group
         self._consume_from_where = consume_from_where
         self._committed: dict[MessageQueue, int] = {}
+        self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
     async def initial_offset(self, queue: MessageQueue) -> int:
         """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say."""
@@ -54,21 +57,26 @@ class OffsetStore:
         """Write what has changed. A broker that does not take it is logged; the next commit tries again."""
         by_broker: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
         for queue, offset in offsets.items():
-            if self._committed.get(queue) != offset:
-                by_broker[queue.broker_name][queue] = offset
-        for broker_name, changed in by_broker.items():
+            by_broker[queue.broker_name][queue] = offset
+        await asyncio.gather(*(self._commit_to(broker_name, part) for broker_name, part in by_broker.items()))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
+        self._committed.pop(queue, None)
+
+    async def _commit_to(self, broker_name: str, offsets: Mapping[MessageQueue, int]) -> None:
+        async with self._committing[broker_name]:
+            changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+            if not changed:
+                return
             try:
-                await self._commit_to(broker_name, changed)
+                await self._update(broker_name, changed)
             except MQClientError as error:
                 logger.warning("offsets of %s were not committed to %s: %s", self._group, broker_name, error)
             else:
                 self._committed.update(changed)
 
-    def forget(self, queue: MessageQueue) -> None:
-        """The queue belongs to another member now, who commits as it likes."""
-        self._committed.pop(queue, None)
-
-    async def _commit_to(self, broker_name: str, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _update(self, broker_name: str, offsets: Mapping[MessageQueue, int]) -> None:
         request = broker_pb.UpdateConsumerOffsetRequest(
             group=self._group,
             client_id=self._instance.client_id,

@@ -7,6 +7,8 @@ an unfinished message, so every message is delivered at least once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +43,8 @@ logger = logging.getLogger("mqclient.push_consumer")
 CONSUME_CONCURRENCY = 20
 MAX_RECONSUME_TIMES = 16  # MISSION R1
 PULL_BATCH_SIZE = 256
+COMMIT_SHARE = 0.2  # of the time for a shutdown: what is kept back for the last offsets
+COMMIT_S_MAX = 1.0
 JOIN_TIMEOUT_S = 3.0  # how long `start` waits to be a working member; it goes on without, and joins later
 
 
@@ -117,13 +121,15 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group and begin to consume; returns when the first queues are assigned, or after a few seconds.
 
-        Needs no server to be there. Raises IllegalStateError, IllegalArgumentError, UnknownTransportError.
+        Needs no server to be there. Raises IllegalStateError, IllegalArgumentError, UnknownTransportError, and
+        BrokerRejectedError when a broker that can be reached does not take this group.
         """
         if self._listener is None or not self._subscriptions:
             raise IllegalArgumentError(f"consumer {self.group} needs a subscription and a listener before its start")
         self._lifecycle.move(LifecycleEvent.START)
         instance = acquire_instance(self._url, self._config)
         self._assemble(instance, self._listener)
+        refused_before = instance.refusals().keys()
         try:
             instance.register_consumer(self.group, self)
         except IllegalStateError:
@@ -131,7 +137,7 @@ class PushConsumer:
             raise
         try:
             self._consume_service.start()
-            if not await self._join():
+            if not await self._join(refused_before):
                 logger.warning("consumer %s could not join its group yet; it keeps trying", self.group)
         except BaseException:  # a start that is cancelled leaves nothing behind either
             await self._leave(0.0)
@@ -139,7 +145,10 @@ class PushConsumer:
         self._lifecycle.move(LifecycleEvent.STARTED)
 
     async def shutdown(self, *, timeout_s: float = 10.0) -> None:
-        """Pull nothing more, let running listeners finish within `timeout_s`, commit the offsets, leave the group."""
+        """Pull nothing more, let running listeners finish, commit the offsets, leave the group.
+
+        All of it takes `timeout_s` at most, whatever hangs; what is not finished by then will be delivered again.
+        """
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
         await self._leave(timeout_s)
 
@@ -169,6 +178,14 @@ class PushConsumer:
 
     def rebalance_now(self) -> None:
         self._rebalance.rebalance_now()
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """An operator has set these offsets of the group."""
+        self._rebalance.reset(offsets)
+
+    async def persist_offsets(self) -> None:
+        """Write the offsets that have changed to their brokers (MISSION L9)."""
+        await self._rebalance.commit()
 
     # ---------------------------------------------------------------------------------------------------- inside
 
@@ -207,8 +224,12 @@ class PushConsumer:
             pull_batch_size=self._pull_batch_size,
         )
 
-    async def _join(self) -> bool:
-        """Routes, sessions, first rebalance, in this order: a member that no broker knows gets no queues."""
+    async def _join(self, refused_before: Collection[str]) -> bool:
+        """Routes, sessions, first rebalance, in this order: a member that no broker knows gets no queues.
+
+        Raises BrokerRejectedError when a broker refuses the heartbeat that names this group, other than those at
+        `refused_before`, which do so for another group of this client.
+        """
         try:
             async with timeout(self._instance.clock, JOIN_TIMEOUT_S):
                 for topic in self._all_subscriptions():
@@ -216,15 +237,30 @@ class PushConsumer:
         except (MQClientError, TimeoutError) as error:
             logger.info("consumer %s starts without all its routes: %s", self.group, error)
         joined = await self._instance.wait_for_sessions(JOIN_TIMEOUT_S)
+        for address, refusal in self._instance.refusals().items():
+            if address not in refused_before:
+                raise refusal
         self._rebalance.start()
         return await wait_event(self._instance.clock, self._rebalance.done_once, JOIN_TIMEOUT_S) and joined
 
     async def _leave(self, timeout_s: float) -> None:
+        unregister = partial(self._instance.unregister_consumer, self.group)
+        await self._instance.leave(timeout_s, finish=self._finish, unregister=unregister)
+
+    async def _finish(self, until: float) -> None:
+        """Let listeners finish and commit the last offsets until the monotonic time `until`; then break off."""
+        clock = self._instance.clock
+        left_s = max(0.0, until - clock.monotonic())
+        commit_s = min(COMMIT_SHARE * left_s, COMMIT_S_MAX)
         await self._rebalance.stop()
-        await self._consume_service.close(timeout_s)
-        await self._rebalance.commit()
-        self._instance.unregister_consumer(self.group)
-        await self._instance.release()
+        await self._consume_service.close(left_s - commit_s)
+        if not commit_s:
+            return
+        try:
+            async with timeout(clock, commit_s):
+                await self._rebalance.commit()
+        except TimeoutError:
+            logger.warning("consumer %s leaves, and not every broker has its last offsets", self.group)
 
     async def _send_back(self, message: MessageExt) -> None:
         """Give the message back to the broker that holds it. Raises MQClientError."""

@@ -29,8 +29,6 @@ logger = logging.getLogger("mqclient.rebalance")
 REBALANCE_INTERVAL_S = 20.0  # MISSION C13
 INCOMPLETE_RETRY_S = 1.0  # doubled up to the interval: a topic that does not exist yet, a broker that does not answer
 
-PERSIST_FIRST_DELAY_S, PERSIST_INTERVAL_S = 10.0, 5.0  # MISSION L9, C22
-
 MakePullLoop = Callable[[ProcessQueue, Subscription], PullLoop]
 
 
@@ -54,18 +52,14 @@ class Rebalance:
         self._offset_store = offset_store
         self._make_pull_loop = make_pull_loop
         self._tasks = BackgroundTasks(instance.clock)
-        self._assigned: dict[MessageQueue, tuple[ProcessQueue, asyncio.Task[None]]] = {}
+        self._assigned: dict[MessageQueue, ProcessQueue] = {}
+        self._pulling: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._reset_meanwhile: dict[MessageQueue, int | None] = {}  # of the queues that are being added
         self._wanted = asyncio.Event()
         self.done_once = asyncio.Event()
 
     def start(self) -> None:
         self._tasks.start(self._run(), f"mqclient rebalance {self._group}")
-        self._tasks.start_periodic(
-            self.commit,
-            first_delay_s=PERSIST_FIRST_DELAY_S,
-            interval_s=PERSIST_INTERVAL_S,
-            name=f"mqclient offsets {self._group}",
-        )
 
     def rebalance_now(self) -> None:
         """The group or the queues may have changed."""
@@ -74,6 +68,7 @@ class Rebalance:
     async def stop(self) -> None:
         """Pull nothing more. What is in flight may still be finished; `commit` covers it until the end."""
         await self._tasks.close()
+        self._pulling.clear()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -83,8 +78,24 @@ class Rebalance:
     async def commit(self) -> None:
         """Write the offsets of all assigned queues to their brokers (C20, C22)."""
         await self._offset_store.commit(
-            {queue: process_queue.commit_offset for queue, (process_queue, _) in self._assigned.items()}
+            {queue: process_queue.commit_offset for queue, process_queue in self._assigned.items()}
         )
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Forget what was pulled of these queues, and go on from these offsets; what others have is left out.
+
+        A listener that runs may finish, but what it finishes no longer counts (RocketMQ's resetOffset).
+        """
+        for queue, offset in offsets.items():
+            if queue in self._reset_meanwhile:
+                self._reset_meanwhile[queue] = offset
+            elif queue in self._assigned:
+                logger.info("group %s, %s: an operator has set the offset to %d", self._group, queue, offset)
+                self._stop_pulling(queue)
+                self._offset_store.forget(queue)
+                self._start_pulling(queue, offset)
+        # A commit of an old offset may be under way: the new one goes behind it.
+        self._tasks.start(self.commit(), f"mqclient reset offsets {self._group}")
 
     async def _run(self) -> None:
         retry_s = INCOMPLETE_RETRY_S
@@ -119,7 +130,7 @@ class Rebalance:
         mine = [queue for queue in self._assigned if queue.topic == subscription.topic]
         await asyncio.gather(*(self._drop(queue) for queue in mine if queue not in share))
         added = [queue for queue in share if queue not in self._assigned]
-        outcomes = await asyncio.gather(*(self._add(queue, subscription) for queue in added))
+        outcomes = await asyncio.gather(*(self._add(queue) for queue in added))
         if added or any(queue not in share for queue in mine):
             logger.info("group %s, topic %s: queues %s", self._group, subscription.topic, [str(q) for q in share])
         return all(outcomes)
@@ -140,20 +151,33 @@ class Rebalance:
             error = broker_answer_error(response.code, response.remark, broker_name)
         raise error
 
-    async def _add(self, queue: MessageQueue, subscription: Subscription) -> bool:
+    async def _add(self, queue: MessageQueue) -> bool:
+        self._reset_meanwhile[queue] = None
         try:
             offset = await self._offset_store.initial_offset(queue)
         except MQClientError as error:
             logger.warning("where to begin with %s is not known, it is tried again: %s", queue, error)
             return False
-        process_queue = ProcessQueue(queue, offset)
-        loop = self._make_pull_loop(process_queue, subscription)
-        self._assigned[queue] = (process_queue, self._tasks.start(loop.run(), f"mqclient pull {queue}"))
+        finally:
+            reset = self._reset_meanwhile.pop(queue)
+        if reset is not None:
+            self._offset_store.forget(queue)
+        self._start_pulling(queue, offset if reset is None else reset)
         return True
 
     async def _drop(self, queue: MessageQueue) -> None:
-        process_queue, task = self._assigned.pop(queue)
-        process_queue.dropped = True
-        task.cancel()
+        process_queue = self._stop_pulling(queue)
         await self._offset_store.commit({queue: process_queue.commit_offset})
         self._offset_store.forget(queue)
+
+    def _start_pulling(self, queue: MessageQueue, offset: int) -> None:
+        process_queue = self._assigned[queue] = ProcessQueue(queue, offset)
+        loop = self._make_pull_loop(process_queue, self._subscriptions[queue.topic])
+        self._pulling[queue] = self._tasks.start(loop.run(), f"mqclient pull {queue}")
+
+    def _stop_pulling(self, queue: MessageQueue) -> ProcessQueue:
+        """Nothing of the queue counts any more from now on, and nothing of it is committed by itself."""
+        process_queue = self._assigned.pop(queue)
+        process_queue.dropped = True
+        self._pulling.pop(queue).cancel()
+        return process_queue

@@ -1,6 +1,7 @@
-"""From a Message to the parts of its record, or to a sentence about what is wrong with it (MISSION M2, M3, M4, M7).
+"""From a Message to the text of its properties, or to a sentence about what is wrong with it (MISSION M2-M4, M7).
 
-The hot path: a message costs one pass over its few fields, and the text of its properties is built once.
+The hot path: a message costs one pass over its few fields, and the text of its properties is built once. What is
+refused here is listed in docs/producer-errors.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from mqclient.errors import MessageRejectedError
 from mqclient.message import Message
+from mqclient.producer.numbering import SEQUENCE_PROPERTY_BYTES_MAX
 from mqproto.names import IllegalNameError, check_user_topic
 from mqproto.properties import (
     DELAY,
@@ -23,15 +25,16 @@ from mqproto.properties import (
     RESERVED,
     TAGS,
     UNIQ_KEY,
+    WAIT,
 )
-from mqproto.record import BODY_BYTES_MAX, CRC_BYTES
+from mqproto.record import BODY_BYTES_MAX, CRC_BYTES, RECORD_BYTES_MIN
 
 DELAY_LEVEL_MAX = 18  # MISSION D1: 18 levels
 FLAG_MIN, FLAG_MAX = -(2**31), 2**31 - 1
 TAG_ALTERNATIVE = "||"  # separates the tags of a subscription
 TAG_ANY = "*"
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-_PROPERTIES_BYTES_ALLOWED = PROPERTIES_BYTES_MAX - CRC_BYTES
+_PROPERTIES_BYTES_ALLOWED = PROPERTIES_BYTES_MAX - CRC_BYTES - SEQUENCE_PROPERTY_BYTES_MAX
 
 
 @lru_cache(maxsize=4_096)
@@ -46,33 +49,48 @@ def topic_bytes(topic: str) -> bytes:
     return topic.encode()
 
 
-def check_message(message: Message) -> None:
-    """Raise MessageRejectedError unless topic, body, delay level and flag are what the queue takes."""
+def check_message(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The topic as a record has it.
+
+    Raises MessageRejectedError unless topic, body, delay level and flag are what the queue takes.
+    """
     if not isinstance(message, Message):
         raise MessageRejectedError(f"send takes a Message, not {type(message).__name__}")
-    topic_bytes(message.topic)
+    topic = topic_bytes(message.topic)
     body = message.body
     if not isinstance(body, bytes):
         raise MessageRejectedError(f"the body has to be bytes, not {type(body).__name__}")
-    if not 0 < len(body) <= BODY_BYTES_MAX:
+    if not 0 < len(body) <= body_bytes_max:
         what = "is empty" if not body else f"has {len(body):,} bytes"
-        raise MessageRejectedError(f"the body {what}; it takes 1 to {BODY_BYTES_MAX:,} bytes")
+        raise MessageRejectedError(f"the body {what}; it takes 1 to {body_bytes_max:,} bytes")
     level = message.delay_level
     if type(level) is not int or not 0 <= level <= DELAY_LEVEL_MAX:
         raise MessageRejectedError(f"the delay level is {level!r}; allowed are 0 (at once) to {DELAY_LEVEL_MAX}")
     if type(message.flag) is not int or not FLAG_MIN <= message.flag <= FLAG_MAX:
         raise MessageRejectedError(f"the flag is {message.flag!r}; it has to be an integer of 32 bits")
+    if message.wait_store_msg_ok is not True and message.wait_store_msg_ok is not False:
+        raise MessageRejectedError(f"wait_store_msg_ok is {message.wait_store_msg_ok!r}; it has to be True or False")
+    return topic
 
 
-def message_properties(message: Message, unique_id: str, queue_own: Mapping[str, str] = NO_PROPERTIES) -> bytes:
-    """The text form of everything beside the body, with properties of the queue's own. Raises MessageRejectedError."""
+def message_properties(message: Message, unique_id: str, queue_own: Mapping[str, str] = NO_PROPERTIES) -> str:
+    """The text form of everything beside the body, with properties of the queue's own. Raises MessageRejectedError.
+
+    It can be encoded as UTF-8, and has room for the number of the record.
+    """
     text = f"{UNIQ_KEY}\x01{unique_id}\x02"
     count = 1
-    for name, value in queue_own.items():
-        text += f"{name}\x01{value}\x02"
-        count += 1
-    if message.tag is not None:
-        text += f"{TAGS}\x01{_checked_tag(message.tag)}\x02"
+    if queue_own:
+        text += "".join(f"{name}\x01{value}\x02" for name, value in queue_own.items())
+        count += len(queue_own)
+    tag: object = message.tag
+    if tag is not None:
+        if not isinstance(tag, str) or not _is_tag(tag):
+            raise MessageRejectedError(
+                f"the tag {tag!r} cannot be subscribed to; it has to be text, not empty, not {TAG_ANY!r}, "
+                f"without {TAG_ALTERNATIVE!r} and without space around it"
+            )
+        text += f"{TAGS}\x01{tag}\x02"
         count += 1
     if message.keys:
         text += f"{KEYS}\x01{_joined_keys(message.keys)}\x02"
@@ -80,33 +98,45 @@ def message_properties(message: Message, unique_id: str, queue_own: Mapping[str,
     if message.delay_level:
         text += f"{DELAY}\x01{message.delay_level}\x02"
         count += 1
+    if not message.wait_store_msg_ok:
+        text += f"{WAIT}\x01false\x02"
+        count += 1
     if message.properties:
         text += _user_properties(message.properties)
         count += len(message.properties)
     # One count finds a separator in any of the values; only then is it worth asking in which.
     if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count:
         raise MessageRejectedError(_where_a_separator_is(message))
+    size = len(text) if text.isascii() else _bytes_of(text)
+    if size > _PROPERTIES_BYTES_ALLOWED:
+        raise MessageRejectedError(
+            f"tag, keys and properties take {size:,} bytes; at most {_PROPERTIES_BYTES_ALLOWED:,} are allowed"
+        )
+    return text
+
+
+def record_bytes_max(message: Message, properties: str) -> int:
+    """How large the record of a checked message with these properties can become."""
+    return (
+        RECORD_BYTES_MIN + len(message.topic) + len(message.body) + _bytes_of(properties) + SEQUENCE_PROPERTY_BYTES_MAX
+    )
+
+
+def _bytes_of(text: str) -> int:
     try:
-        data = text.encode()
+        return len(text.encode())
     except UnicodeEncodeError as error:
         raise MessageRejectedError(f"properties have to be text that UTF-8 can hold: {error.reason}") from error
-    if len(data) > _PROPERTIES_BYTES_ALLOWED:
-        raise MessageRejectedError(
-            f"tag, keys and properties take {len(data):,} bytes; at most {_PROPERTIES_BYTES_ALLOWED:,} are allowed"
-        )
-    return data
 
 
-def _checked_tag(tag: object) -> str:
-    if not isinstance(tag, str) or not tag or tag == TAG_ANY or TAG_ALTERNATIVE in tag or tag != tag.strip():
-        raise MessageRejectedError(
-            f"the tag {tag!r} cannot be subscribed to; it has to be text, not empty, not {TAG_ANY!r}, "
-            f"without {TAG_ALTERNATIVE!r} and without space around it"
-        )
-    return tag
+@lru_cache(maxsize=4_096)
+def _is_tag(text: str) -> bool:
+    return text not in {"", TAG_ANY} and TAG_ALTERNATIVE not in text and text == text.strip()
 
 
 def _joined_keys(keys: object) -> str:
+    if isinstance(keys, str) and KEY_SEPARATOR not in keys:
+        return keys
     if not isinstance(keys, (str, Sequence)):
         raise MessageRejectedError(f"keys have to be one text or a sequence of texts, not {type(keys).__name__}")
     listed = (keys,) if isinstance(keys, str) else keys

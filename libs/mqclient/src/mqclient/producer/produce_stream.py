@@ -3,197 +3,248 @@
 It goes out in as many frames as may be unanswered, unless they become too small: then the broker stores the first one
 while the client still builds the second, where one large frame would make them wait for each other in turns.
 
-Plain messages of one queue share a batch of the frame. A delayed message and a half message are batches of their own:
-the broker writes them under another topic and with another size, so only the offset of a batch's first record is known.
+When the stream breaks it is opened again, and what has no answer is sent again first (resending.py); the broker
+recognises what it has stored. A broker that cannot be reached is tried with a backoff while messages wait for it.
 
 Invariants: a message is in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames
-are unanswered; plain messages of one queue leave in the order in which they were submitted, and so do its delayed ones.
-A message that has not been handed to the stream fails with a RetryableError, one that has with an OutcomeUnknownError.
+are unanswered; the messages of one queue leave in the order of their numbers, on every stream; of the ordered batches
+of one queue one is unanswered, and when it fails, those behind it fail too. A message that has not been handed to a
+stream fails with a RetryableError, one that has with an OutcomeUnknownError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
-from functools import partial
+import logging
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks
+from mqclient.background import BackgroundTasks, wait_event
+from mqclient.client_config import ClientConfig
 from mqclient.errors import (
     BrokerUnreachableError,
     ConnectionLostError,
+    EarlierSendFailedError,
+    MQClientError,
     NotSentError,
     RequestTimeoutError,
     broker_answer_error,
 )
 from mqclient.message_queue import MessageQueue
+from mqclient.producer.frames import Batch, Frame, PendingSend, Stored
+from mqclient.producer.numbering import Numbering
+from mqclient.producer.reopening import Reopening
+from mqclient.producer.resending import failure_of
 from mqclient.producer.send_result import STATUS_OF_CODE
-from mqclient.request_stream import RequestStream
-from mqclient.transport import Channel
+from mqclient.producer.waiting import WaitingSends
+from mqclient.transport import Channel, Stream, Transport
 from mqclient.transport.methods import PRODUCE
-from mqproto.grpc_options import FRAME_BYTES_TARGET
-from osenv import Clock, Timer
+from osenv import Timer
+
+logger = logging.getLogger("mqclient.produce_stream")
 
 FRAMES_UNANSWERED_MAX = 4
-FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
-FRAME_MESSAGES_MIN = 32  # below this, what a frame itself costs outweighs the gain of having more of them
-FRAMES_IN_STEP = 2  # while the broker works on one frame the client makes the next; more of them cost more
 _TIMER_EARLY_S = 0.001  # a Clock's timer may run this much early
-
-
-# Response code (one of those that mean "stored"), queue offset, log offset: a plain tuple, because one is made for each
-# message.
-Stored = tuple[int, int, int]
-
-
-class PendingSend:
-    """A message between `submit` and its answer."""
-
-    __slots__ = ("alone", "deadline", "future", "queue", "record", "written")
-
-    def __init__(
-        self, queue: MessageQueue, record: bytes, deadline: float, future: asyncio.Future[Stored], alone: bool
-    ) -> None:
-        self.queue = queue
-        self.record = record
-        self.alone = alone
-        self.deadline = deadline
-        self.future = future
-        self.written = False
-
-
-Frame = list[list[PendingSend]]  # its batches; none is empty, and all messages of one have the same queue
+_EXPIRY_STEP_S = 0.005  # deadlines this close to each other are one step of the timer, which looks at every message
 
 
 class ProduceStream:
-    """The Produce stream to `address`."""
+    """The Produce stream to `address`. `numbering` has a number for each record that is submitted."""
 
-    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
+    def __init__(
+        self, address: str, channel: Channel, transport: Transport, config: ClientConfig, tasks: BackgroundTasks
+    ) -> None:
+        self.numbering = Numbering(transport.rng)
         self._address = address
-        self._clock = clock
+        self._channel = channel
+        self._clock = transport.clock
+        self._reopening = Reopening(config.reconnect_backoff_min_s, config.reconnect_backoff_max_s)
         self._tasks = tasks
-        self._stream = RequestStream(address, channel, PRODUCE, lambda response: response.request_id, tasks)
-        self._waiting: deque[PendingSend] = deque()
-        self._flying: dict[int, Frame] = {}
+        self._create_future = asyncio.get_running_loop().create_future
+        self._waiting = WaitingSends()
+        self._unanswered: dict[int, Frame] = {}  # in the order in which they were first sent
         self._request_ids = itertools.count(1)
-        self._wake = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._frame_slots = asyncio.Semaphore(FRAMES_UNANSWERED_MAX)
-        self._writer: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()  # something may be written
+        self._hurry = asyncio.Event()  # a message wants to know at once whether the broker can be reached
+        self._runner: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._timer_due = float("inf")
+        self._closed = False
 
-    def submit(
-        self, queue: MessageQueue, record: bytes, deadline: float, *, alone: bool = False
-    ) -> asyncio.Future[Stored]:
-        """Send `record` to `queue`; the future ends by `deadline` (monotonic), with a result or an error.
+    def submit(self, pending: PendingSend) -> asyncio.Future[Stored]:
+        """Send it to its queue; the future ends by its deadline (monotonic), with a result or an error.
 
-        `alone` has to be true for a delayed and for a half message.
+        Its number has to be the last one that `numbering` gave for its queue.
         """
-        future: asyncio.Future[Stored] = self._loop.create_future()
-        self._waiting.append(PendingSend(queue, record, deadline, future, alone))
-        self._wake.set()
-        if deadline < self._timer_due:
-            self._set_timer(deadline)
-        if self._writer is None:
-            self._writer = self._tasks.start(self._write_frames(), f"mqclient produce {self._address}")
-        return future
+        pending.future = self._create_future()
+        if self._closed:
+            pending.fail(BrokerUnreachableError(f"{self._address}: the client has left this broker"))
+            return pending.future
+        self._waiting.append(pending)
+        if len(self._unanswered) < FRAMES_UNANSWERED_MAX:
+            self._wake.set()
+        if pending.terms.may_move:
+            self._hurry.set()
+        if pending.deadline < self._timer_due:
+            self._set_timer(pending.deadline)
+        if self._runner is None:
+            self._runner = self._tasks.start(self._run(), f"mqclient produce {self._address}")
+        return pending.future
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message waits for its answer."""
+        sent = (pending for frame in self._unanswered.values() for pending in frame.messages())
+        return all(pending.future.done() for pending in itertools.chain(self._waiting, sent))
 
     def close(self) -> None:
         """Fail what has not been answered."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._stream.close()
-        self._fail_waiting(f"{self._address}: the client was shut down before the message left")
+        if self._runner is not None:
+            self._runner.cancel()
+        for pending in self._waiting:
+            pending.fail(BrokerUnreachableError(f"{self._address}: the client left before the message did"))
+        for frame in self._unanswered.values():
+            for pending in frame.messages():
+                pending.fail(ConnectionLostError(f"{self._address}: the client left before the answer came"))
+        self._waiting.drop_given_up()
+        self._unanswered.clear()
 
-    async def _write_frames(self) -> None:
+    # ------------------------------------------------------------------------------------------------- the stream
+
+    async def _run(self) -> None:
+        """Keep a stream open while there is something to send or to wait for."""
         while True:
-            await self._wake.wait()
+            while not (self._unanswered or self._waiting.may_send):
+                self._wake.clear()
+                await self._wake.wait()
+            error = await self._use_stream()
+            self._sort_out(error)
+            pause_s = self._reopening.pause_s(self._timer_due - self._clock.monotonic())
+            if pause_s and (self._unanswered or self._waiting.may_send):
+                self._hurry.clear()
+                await wait_event(self._clock, self._hurry, pause_s)
+
+    async def _use_stream(self) -> MQClientError:
+        """Open a stream, write and read until it breaks, and return what broke it."""
+        stream = self._channel.stream(PRODUCE)
+        self._reopening.opened()
+        writer = self._tasks.start(self._write(stream), f"mqclient produce writer {self._address}", awaited=True)
+        try:
+            while (response := await stream.read()) is not None:
+                self._answered(response)
+            error: MQClientError = ConnectionLostError(f"the broker at {self._address} ended the stream")
+        except MQClientError as caught:
+            error = caught
+        finally:
+            writer.cancel()
+            stream.cancel()
+        await asyncio.wait((writer,))
+        if not writer.cancelled() and (first := writer.exception()) is not None:
+            if not isinstance(first, MQClientError):
+                raise first
+            return first
+        return error
+
+    async def _write(self, stream: Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse]) -> None:
+        """Write what has no answer yet, in its order, and then what waits, as it comes."""
+        for frame in list(self._unanswered.values()):
+            await self._write_frame(stream, frame)
+        while True:
+            while self._waiting.may_send and len(self._unanswered) < FRAMES_UNANSWERED_MAX:
+                batches = self._waiting.take(sum(frame.message_count for frame in self._unanswered.values()))
+                if batches:
+                    frame = Frame(next(self._request_ids), batches)
+                    self._unanswered[frame.request_id] = frame
+                    await self._write_frame(stream, frame)
             self._wake.clear()
-            while self._waiting:
-                await self._frame_slots.acquire()
-                frame = self._take_frame()
-                if not frame:
-                    self._frame_slots.release()
-                    continue
-                request = broker_pb.ProduceRequest(request_id=next(self._request_ids))
-                for pendings in frame:
-                    queue = pendings[0].queue
-                    records = b"".join([pending.record for pending in pendings])
-                    request.batches.add(
-                        topic=queue.topic, queue_id=queue.queue_id, count=len(pendings), records=records
-                    )
-                self._flying[request.request_id] = frame
-                answer = await self._stream.send(request.request_id, request)
-                answer.add_done_callback(partial(self._answered, request.request_id))
+            await self._wake.wait()
 
-    def _take_frame(self) -> Frame:
-        """Move messages from waiting into a frame: its share of them up to the target size, or one larger message."""
-        frame: Frame = []
-        plain: dict[MessageQueue, list[PendingSend]] = {}
-        waiting = self._waiting
-        flying = sum(len(pendings) for other in self._flying.values() for pendings in other)
-        left = max(FRAME_MESSAGES_MIN, -(-(len(waiting) + flying) // FRAMES_IN_STEP))
-        size = 0
-        while waiting and left and len(frame) < FRAME_BATCHES_MAX:
-            if size and size + len(waiting[0].record) > FRAME_BYTES_TARGET:
-                break
-            pending = waiting.popleft()
-            if pending.future.done():  # cancelled by its caller, or too late
-                continue
-            pending.written = True
-            left -= 1
-            size += len(pending.record)
-            pendings = None if pending.alone else plain.get(pending.queue)
-            if pendings is not None:
-                pendings.append(pending)
-                continue
-            frame.append([pending])
-            if not pending.alone:
-                plain[pending.queue] = frame[-1]
-        return frame
+    async def _write_frame(
+        self, stream: Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse], frame: Frame
+    ) -> None:
+        first_unanswered: dict[MessageQueue, int] = {}
+        for other in self._unanswered.values():
+            for batch in other.batches:
+                first_unanswered.setdefault(batch.queue, batch.base_sequence)
+        frame.written = True
+        request = frame.request(self.numbering.producer_id, self.numbering.epoch, first_unanswered)
+        try:
+            await stream.write(request)
+        except MQClientError:
+            stream.cancel()  # for the reader
+            raise
 
-    def _answered(self, request_id: int, answer: asyncio.Future[broker_pb.ProduceResponse]) -> None:
-        self._frame_slots.release()
-        frame = self._flying.pop(request_id)
-        error = answer.exception()
-        if error is None and len(answer.result().results) != len(frame):
-            error = ConnectionLostError(f"{self._address} answered a frame with the wrong number of results")
-        if error is not None:
-            self._fail_frame(frame, error)
+    def _sort_out(self, error: MQClientError) -> None:
+        """The stream broke: what is sent again stays, the callers of the rest hear of it."""
+        self._reopening.broke(error)
+        gone, reached = self._reopening.broker_is_gone, not isinstance(error, BrokerUnreachableError)
+        if reached:
+            self.numbering.next_epoch()
+        for frame in list(self._unanswered.values()):
+            frame.left |= frame.written and reached
+            frame.written = False
+            for batch in list(frame.batches):
+                failure = failure_of(batch, left=frame.left, gone=gone, error=error)
+                if failure is not None:
+                    batch.fail(failure)
+                if batch.given_up:
+                    frame.batches.remove(batch)
+                    self._leave_lane(batch)
+            if not frame.batches:
+                del self._unanswered[frame.request_id]
+        for pending in self._waiting:
+            if pending.terms.may_move:
+                pending.fail(BrokerUnreachableError(f"{self._address}: the connection broke before the message left"))
+        self._waiting.drop_given_up()
+
+    # ------------------------------------------------------------------------------------------------- the answers
+
+    def _answered(self, response: broker_pb.ProduceResponse) -> None:
+        frame = self._unanswered.pop(response.request_id, None)
+        if frame is None:
+            logger.warning("%s answered frame %d, which waits for no answer", self._address, response.request_id)
             return
-        for pendings, result in zip(frame, answer.result().results, strict=True):
-            self._finish_batch(pendings, result)
+        self._reopening.answered()
+        self._wake.set()
+        whole = len(response.results) == len(frame.batches)
+        for number, batch in enumerate(frame.batches):
+            if whole:
+                self._finish(batch, response.results[number], left_before=frame.left)
+            else:
+                self._fail_batch(batch, ConnectionLostError(f"{self._address} left a batch of a frame unanswered"))
+            self._leave_lane(batch)
 
-    def _finish_batch(self, pendings: list[PendingSend], result: broker_pb.BatchResult) -> None:
+    def _finish(self, batch: Batch, result: broker_pb.BatchResult, *, left_before: bool) -> None:
         code = result.code
         if code not in STATUS_OF_CODE:
-            for pending in pendings:
-                if not pending.future.done():
-                    pending.future.set_exception(broker_answer_error(code, result.remark, pending.queue.broker_name))
+            error: MQClientError = broker_answer_error(code, result.remark, batch.queue.broker_name)
+            if left_before:  # it is refused now, and may have been stored before
+                error = ConnectionLostError(f"{self._address}: the connection broke before the answer, then: {error}")
+            self._fail_batch(batch, error)
             return
-        queue_offset, log_offset = result.base_queue_offset, result.base_log_offset
-        for pending in pendings:
-            if not pending.future.done():
-                pending.future.set_result((code, queue_offset, log_offset))
-            queue_offset += 1
-            log_offset += len(pending.record)  # a batch is stored without a gap
+        batch.stored(result)
 
-    def _fail_frame(self, frame: Frame, error: BaseException) -> None:
-        """The stream broke. What waits behind the frame has not left, and may go to another broker at once."""
-        kind = BrokerUnreachableError if isinstance(error, BrokerUnreachableError) else ConnectionLostError
-        for pendings in frame:
-            for pending in pendings:
-                if not pending.future.done():
-                    pending.future.set_exception(kind(str(error)))
-        self._fail_waiting(f"{self._address}: the connection broke before the message left")
+    def _fail_batch(self, batch: Batch, error: MQClientError) -> None:
+        """The batch has failed for all who wait for it."""
+        if not batch.given_up:
+            batch.fail(error)
+            if batch.terms.in_order:
+                self._fail_followers(batch.queue, batch.end, error)
 
-    def _fail_waiting(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for pending in waiting:
-            if not pending.future.done():
-                pending.future.set_exception(BrokerUnreachableError(reason))
+    def _fail_followers(self, queue: MessageQueue, sequence: int, error: MQClientError) -> None:
+        """What comes after a failed message of an ordered queue must not be stored."""
+        for follower in self._waiting.followers(queue):
+            if follower.sequence >= sequence:
+                follower.fail(EarlierSendFailedError(f"an earlier message to {queue} failed: {error}"))
+
+    def _leave_lane(self, batch: Batch) -> None:
+        if batch.terms.in_order:
+            self._waiting.answered(batch.queue)
+
+    # ------------------------------------------------------------------------------------------------ the deadlines
 
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
@@ -205,17 +256,27 @@ class ProduceStream:
         """Fail what is too late; one timer for all messages, because a timer each would cost more than the message."""
         self._timer, self._timer_due = None, float("inf")
         now = self._clock.monotonic() + _TIMER_EARLY_S
-        frames = [pending for frame in self._flying.values() for pendings in frame for pending in pendings]
         earliest = float("inf")
-        for pending in (*self._waiting, *frames):
+        sent = ((pending, frame) for frame in self._unanswered.values() for pending in frame.messages())
+        for pending, frame in itertools.chain(sent, ((pending, None) for pending in self._waiting)):
             if pending.future.done():
                 continue
             if pending.deadline > now:
                 earliest = min(earliest, pending.deadline)
-            elif pending.written:
-                pending.future.set_exception(RequestTimeoutError(f"{self._address} did not answer in time"))
-            else:
-                pending.future.set_exception(NotSentError(f"the message to {self._address} could not leave in time"))
-        self._waiting = deque(pending for pending in self._waiting if not pending.future.done())
+                continue
+            error = self._too_late(left=frame is not None and (frame.left or frame.written))
+            pending.fail(error)
+            if pending.terms.in_order:
+                self._fail_followers(pending.queue, pending.sequence + 1, error)
+        self._waiting.drop_given_up()
         if earliest < float("inf"):
-            self._set_timer(earliest)
+            self._set_timer(max(earliest, self._clock.monotonic() + _EXPIRY_STEP_S))
+
+    def _too_late(self, *, left: bool) -> MQClientError:
+        last_error = self._reopening.last_error
+        reason = f"; the last connection failed: {last_error}" if last_error is not None else ""
+        if left:
+            return RequestTimeoutError(f"{self._address} did not answer in time{reason}")
+        if last_error is not None:
+            return BrokerUnreachableError(f"the message could not leave in time{reason}")
+        return NotSentError(f"the message to {self._address} could not leave in time")

@@ -1,57 +1,53 @@
-"""The producer: validates, chooses a queue, sends, tries elsewhere when that may help (MISSION P1, P4-P10, P13, P17).
+"""The producer: what an application sends with (MISSION P1-P4, P17, P18).
 
-Invariants: a send takes no longer than its timeout, over all its tries; a message that was refused for good is not
-tried again; a shut-down producer has no send under way.
+Invariants: a message that breaks a rule is refused before anything happens; a send takes no longer than its timeout,
+over all its tries; a shut-down producer has no send under way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import wait_event
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.errors import (
-    BrokerRejectedError,
     IllegalArgumentError,
     IllegalGroupError,
     IllegalStateError,
     MessageRejectedError,
-    MQClientError,
-    NotSentError,
-    OutcomeUnknownError,
-    RetryableError,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
 from mqclient.message import Message
 from mqclient.message_queue import MessageQueue
-from mqclient.producer.message_encoder import check_message, message_properties, topic_bytes
-from mqclient.producer.queue_choice import MessageQueueSelector, RoundRobin
-from mqclient.producer.send_result import STATUS_OF_CODE, SendResult
-from mqproto.codes import ResponseCode
+from mqclient.producer.frames import Stored
+from mqclient.producer.hooks import SendMessageHook
+from mqclient.producer.in_flight import InFlightLimit
+from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
+from mqclient.producer.producer_config import ProducerConfig
+from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, always, by_selector
+from mqclient.producer.send_callback import CallbackSends, SendCallback
+from mqclient.producer.send_result import BatchSendResult, SendResult
+from mqclient.producer.sender import Sender
 from mqproto.names import IllegalNameError, check_group
-from mqproto.properties import PGROUP, TRAN_MSG
-from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record, pack_ip
-from osenv.clock import timeout as clock_timeout
+from mqproto.record import pack_ip
 
 logger = logging.getLogger("mqclient.producer")
 
-SEND_TIMEOUT_S = 3.0  # MISSION P4
-RETRY_TIMES_WHEN_SEND_FAILED = 2  # MISSION P5
-# Before a try on the very broker that just failed: without a pause, all tries are gone before it can come back.
-SAME_BROKER_PAUSES_S = (0.2, 1.5)
-# MISSION P7: final for the one broker, but another may have what this one lacks.
-RETRYABLE_ELSEWHERE = frozenset(
-    {ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT}
-)
-
 
 class Producer:
-    """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18)."""
+    """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18).
+
+    `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
+    several messages together. All raise MessageRejectedError for a message that breaks a rule (docs/producer-errors.md)
+    and IllegalStateError unless the producer runs.
+    """
 
     def __init__(
         self,
@@ -59,30 +55,31 @@ class Producer:
         url: str,
         *,
         client_config: ClientConfig | None = None,
-        retry_times_when_send_failed: int = RETRY_TIMES_WHEN_SEND_FAILED,
+        producer_config: ProducerConfig | None = None,
     ) -> None:
-        """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError, IllegalArgumentError."""
+        """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError."""
         try:
             check_group(group)
         except IllegalNameError as error:
             raise IllegalGroupError(str(error)) from error
-        if retry_times_when_send_failed < 0:
-            raise IllegalArgumentError("retry_times_when_send_failed is below 0; 0 means one try")
         self.group = group
         self._url = url
-        self._config = client_config or ClientConfig()
-        self._tries = 1 + retry_times_when_send_failed
+        self._client_config = client_config or ClientConfig()
+        self._config = producer_config or ProducerConfig()
         self._lifecycle = Lifecycle(f"producer {group}")
+        self._hooks: list[SendMessageHook] = []
         self._sending = 0
         self._idle = asyncio.Event()
         self._instance: ClientInstance
-        self._round_robin: RoundRobin
-        self._born_ip = 0
+        self._origin: Origin
+        self._sender: Sender
+        self._oneways: InFlightLimit
+        self._callbacks: CallbackSends
 
     async def start(self) -> None:
         """Join the client instance. Raises UnknownTransportError, IllegalStateError; needs no server to be there."""
         self._lifecycle.move(LifecycleEvent.START)
-        instance = acquire_instance(self._url, self._config)
+        instance = acquire_instance(self._url, self._client_config)
         self._assemble(instance)
         try:
             instance.register_producer(self.group, self)
@@ -94,41 +91,116 @@ class Producer:
     async def shutdown(self, *, timeout_s: float = 10.0) -> None:
         """Take no more messages, wait until those under way have their results, and leave.
 
-        After `timeout_s` of waiting, what is still under way is abandoned and its sends raise.
+        All of it takes `timeout_s` at most, whatever hangs: what is still under way then is abandoned, its sends raise,
+        and its callbacks get an error.
         """
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
-        deadline = self._instance.clock.monotonic() + timeout_s
-        if self._sending:
-            self._idle.clear()
-            if not await wait_event(self._instance.clock, self._idle, timeout_s):
-                logger.warning("producer %s leaves with %d sends under way", self.group, self._sending)
-        await self._finish(deadline)
-        self._instance.unregister_producer(self.group)
-        await self._instance.release()
+        unregister = partial(self._instance.unregister_producer, self.group)
+        await self._instance.leave(timeout_s, finish=self._finish_sends, unregister=unregister)
+
+    def register_send_message_hook(self, hook: SendMessageHook) -> None:
+        """Have it called before and after each try (MISSION P19)."""
+        self._hooks.append(hook)
+        if self._lifecycle.running:
+            self._sender.register_hook(hook)
 
     async def send(
         self,
         message: Message,
         *,
-        timeout: float = SEND_TIMEOUT_S,  # noqa: ASYNC109 - the budget is shared by several tries
+        timeout: float | None = None,  # noqa: ASYNC109 - the budget is shared by several tries
         selector: MessageQueueSelector | None = None,
         selector_argument: Any = None,
+        queue: MessageQueue | None = None,
     ) -> SendResult:
         """Send `message` and return where it was stored, within `timeout` seconds over all tries.
 
-        Two further tries go to another broker where there is one. A try that follows an unknown outcome (the connection
-        broke after the message had left) can store the message twice; consumers have to expect that. With a `selector`
-        the queue is its choice and there is one try (P13).
+        Two further tries go to another broker where there is one. A message whose answer was lost with its connection
+        is sent again to the same broker, which recognises it; only when that broker is gone it goes to another one, and
+        then it can be stored on both: consumers have to expect that. With a `selector` or a `queue` there is one try
+        (P13), and messages of the queue keep the order in which they were sent.
 
-        Raises MessageRejectedError for a message that breaks a rule, BrokerRejectedError when the broker refused it for
-        good, a RetryableError when it is not stored, and an OutcomeUnknownError when it may be.
+        Raises BrokerRejectedError when the broker refused it for good, a RetryableError when it is not stored, and an
+        OutcomeUnknownError when it may be.
         """
-        self._check_send(message, timeout)
+        deadline = self._deadline(timeout)
+        outgoing = Outgoing(message, self._origin)
+        fixed = None
+        if selector is not None or queue is not None:
+            fixed = _fixed_choice(message, selector, selector_argument, queue)
         self._sending += 1
         try:
-            return await self._send(message, timeout, selector, selector_argument)
+            return await self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
         finally:
             self._sent()
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        queue: MessageQueue | None = None,
+    ) -> BatchSendResult:
+        """Store `messages` together: all of them, one behind the other in one queue, or none (MISSION P15).
+
+        They have to have one topic and one `wait_store_msg_ok`, and no delay; MessageBatchSplitter cuts what is larger
+        than `max_message_size`. Otherwise as `send`.
+        """
+        deadline = self._deadline(timeout)
+        outgoing = OutgoingBatch(messages, self._origin)
+        fixed = _fixed_choice(messages[0], None, None, queue) if queue is not None else None
+        self._sending += 1
+        try:
+            result = await self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
+        finally:
+            self._sent()
+        return cast("BatchSendResult", result)  # what OutgoingBatch makes
+
+    def send_async(
+        self,
+        message: Message,
+        callback: SendCallback,
+        *,
+        timeout: float | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: Any = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        """Return at once; `callback` hears of the result within `timeout` seconds, from now on, over all tries.
+
+        It is called once for every message that was accepted here. It is tried again where its broker gave no answer,
+        and not after an answer (MISSION P6, P8). Raises TooManyRequestsError when too many are under way.
+        """
+        deadline = self._deadline(timeout)
+        outgoing = Outgoing(message, self._origin)
+        fixed = _fixed_choice(message, selector, selector_argument, queue)
+        send = partial(self._sender.deliver, outgoing, deadline, self._sender.async_tries, fixed)
+        self._callbacks.start(send, len(message.body), callback)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: Any = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says (P3).
+
+        It is not tried elsewhere. When too many are under way it waits for some of them to end, and raises
+        TooManyRequestsError after `send_msg_timeout_s`. Raises a RetryableError when there is no way to a broker.
+        """
+        deadline = self._deadline(None)
+        outgoing = Outgoing(message, self._origin)
+        fixed = _fixed_choice(message, selector, selector_argument, queue)
+        size = len(message.body)
+        await self._oneways.take_by(size, deadline)
+        try:
+            handed_over = await self._sender.hand_over(outgoing, deadline, fixed)
+        except BaseException:
+            self._oneways.give_back(size)
+            raise
+        handed_over.add_done_callback(partial(self._oneway_ended, outgoing.unique_id, size))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -154,18 +226,42 @@ class Producer:
     # ---------------------------------------------------------------------------------------------------- inside
 
     def _assemble(self, instance: ClientInstance) -> None:
+        config, clock = self._config, instance.clock
         self._instance = instance
-        self._round_robin = RoundRobin(instance.rng)
-        self._born_ip = pack_ip(instance.local_ip)
+        self._origin = Origin(
+            self.group, instance.unique_ids, clock, pack_ip(instance.local_ip), config.max_message_size
+        )
+        self._sender = Sender(self.group, instance, config, lambda: self._lifecycle.running)
+        for hook in self._hooks:
+            self._sender.register_hook(hook)
+        bytes_max = config.back_pressure_for_async_send_size
+        self._oneways = InFlightLimit("one-way", config.client_oneway_semaphore_value, bytes_max, clock)
+        asynchronous = InFlightLimit("asynchronous", config.client_async_semaphore_value, bytes_max, clock)
+        self._callbacks = CallbackSends(asynchronous, config.client_callback_executor_threads, clock)
+
+    async def _finish_sends(self, until: float) -> None:
+        clock = self._instance.clock
+        if self._sending:
+            self._idle.clear()
+            if not await wait_event(clock, self._idle, until - clock.monotonic()):
+                logger.warning("producer %s leaves with %d sends under way", self.group, self._sending)
+        if not await self._oneways.wait_until_idle(until):
+            logger.warning("producer %s leaves with %d one-way messages under way", self.group, self._oneways.count)
+        await self._callbacks.close(until)
+        await self._finish(until)
+        self._sender.close()
 
     async def _finish(self, deadline: float) -> None:
         """What a kind of producer does after its last send, before it leaves; until `deadline` (monotonic)."""
 
-    def _check_send(self, message: Message, timeout_s: float) -> None:
+    def _deadline(self, timeout_s: float | None) -> float:
+        """When the send that begins now has to be over. Raises IllegalStateError, IllegalArgumentError."""
         self._lifecycle.require_running()
-        check_message(message)
-        if not timeout_s > 0:
+        if timeout_s is None:
+            timeout_s = self._config.send_msg_timeout_s
+        elif not timeout_s > 0:
             raise IllegalArgumentError(f"the timeout is {timeout_s!r}; it has to be above 0 seconds")
+        return self._instance.clock.monotonic() + timeout_s
 
     def _sent(self) -> None:
         """One send less is under way."""
@@ -173,98 +269,21 @@ class Producer:
         if not self._sending:
             self._idle.set()
 
-    async def _send(
-        self,
-        message: Message,
-        timeout_s: float,
-        selector: MessageQueueSelector | None = None,
-        selector_argument: Any = None,
-        *,
-        half: bool = False,
-    ) -> SendResult:
-        instance, topic = self._instance, message.topic
-        deadline = instance.clock.monotonic() + timeout_s
-        born_timestamp_ms = instance.clock.wall_ms()
-        unique_id, properties = self._identify(message, born_timestamp_ms, half)
-        tries = 1 if selector is not None else self._tries
-        failed_broker: str | None = None
-        unknown: OutcomeUnknownError | None = None
-        for retry in range(tries):
-            queue: MessageQueue | None = None
-            try:
-                queues = instance.routes.known_publish_queues(topic) or await self._fetch_queues(topic, deadline)
-                if selector is not None:
-                    queue = _select(selector, queues, message, selector_argument)
-                else:
-                    queue = self._round_robin.choose(topic, queues, failed_broker)
-                if queue.broker_name == failed_broker:
-                    await self._pause_before_same_broker(topic, retry, deadline)
-                connection = instance.connection(queue.broker_name)
-                record = encode_record(
-                    topic=topic_bytes(topic),
-                    body=message.body,
-                    properties=properties,
-                    queue_id=queue.queue_id,
-                    born_timestamp_ms=born_timestamp_ms,
-                    born_ip=self._born_ip,
-                    flag=message.flag,
-                    sys_flag=FLAG_TRANSACTION_PREPARED if half else 0,
-                )
-                code, queue_offset, log_offset = await connection.produce.submit(
-                    queue, record, deadline, alone=half or message.delay_level > 0
-                )
-                return SendResult(STATUS_OF_CODE[code], unique_id, queue, queue_offset, log_offset, connection.address)
-            except MQClientError as error:
-                if isinstance(error, OutcomeUnknownError):
-                    unknown = error
-                if queue is None or retry + 1 == tries or not self._may_retry(error, deadline):
-                    if unknown is None or unknown is error:
-                        raise
-                    raise unknown from error  # what an earlier try left open is the truth about the whole send
-                logger.info("%s is tried again after: %s", unique_id, error)
-                failed_broker = queue.broker_name
-                if half:  # the half that this try may have left behind must not end as the next one does
-                    unique_id, properties = self._identify(message, born_timestamp_ms, half)
-        raise AssertionError("every try of the loop above returns, raises or is followed by another")
-
-    def _identify(self, message: Message, born_timestamp_ms: int, half: bool) -> tuple[str, bytes]:
-        """A new unique id, and the properties with it."""
-        unique_id = self._instance.unique_ids.next(born_timestamp_ms)
-        queue_own = {TRAN_MSG: "true", PGROUP: self.group} if half else {}
-        return unique_id, message_properties(message, unique_id, queue_own)
-
-    def _may_retry(self, error: MQClientError, deadline: float) -> bool:
-        if not self._lifecycle.running or self._instance.clock.monotonic() >= deadline:
-            return False
-        if isinstance(error, BrokerRejectedError):
-            return error.code in RETRYABLE_ELSEWHERE
-        return isinstance(error, (RetryableError, OutcomeUnknownError))
-
-    async def _pause_before_same_broker(self, topic: str, retry: int, deadline: float) -> None:
-        clock = self._instance.clock
-        pause_s = SAME_BROKER_PAUSES_S[min(retry, len(SAME_BROKER_PAUSES_S)) - 1]
-        await clock.sleep(min(pause_s, max(0.0, deadline - clock.monotonic())))
-        try:
-            async with clock_timeout(clock, deadline - clock.monotonic()):
-                await self._instance.routes.refresh(topic)
-        except (MQClientError, TimeoutError) as error:
-            logger.info("the route of %s could not be refreshed before a retry: %s", topic, error)
-        if clock.monotonic() >= deadline:
-            raise NotSentError(f"the time ran out before {topic!r} could be tried again")
-
-    async def _fetch_queues(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
-        clock = self._instance.clock
-        try:
-            async with clock_timeout(clock, deadline - clock.monotonic()):
-                return await self._instance.routes.publish_queues(topic)
-        except TimeoutError:
-            raise NotSentError(f"the time ran out before a name server told the route of {topic!r}") from None
+    def _oneway_ended(self, unique_id: str, size: int, handed_over: asyncio.Future[Stored]) -> None:
+        self._oneways.give_back(size)
+        error = handed_over.exception()
+        if error is not None:
+            logger.info("the one-way message %s may be lost: %s", unique_id, error)
 
 
-def _select(
-    selector: MessageQueueSelector, queues: tuple[MessageQueue, ...], message: Message, argument: Any
-) -> MessageQueue:
-    chosen = selector(queues, message, argument)
-    if chosen not in queues:
-        raise MessageRejectedError(f"the selector returned {chosen!r}, which is not one of the queues it was given")
-    return chosen
+def _fixed_choice(
+    message: Message, selector: MessageQueueSelector | None, selector_argument: Any, queue: MessageQueue | None
+) -> FixedChoice | None:
+    """The caller's choice, None when it is left to the producer."""
+    if queue is None:
+        return by_selector(selector, message, selector_argument) if selector is not None else None
+    if selector is not None:
+        raise IllegalArgumentError("a selector and a queue are two choices; give one of them")
+    if queue.topic != message.topic:
+        raise MessageRejectedError(f"the message is for the topic {message.topic!r} and the queue is {queue}")
+    return always(queue)

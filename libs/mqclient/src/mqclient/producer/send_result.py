@@ -43,9 +43,28 @@ class SendResult:
 
     @property
     def offset_message_id(self) -> str:
-        """The id by position (M8); empty when the broker is reached by a name instead of an IPv4 address."""
-        host, port = parse_address(self.broker_address)
-        return offset_message_id(host, port, self.log_offset)
+        """The id by position (M8).
+
+        Empty when the broker is reached by a name instead of an IPv4 address, and when that part of its log is gone.
+        """
+        return _offset_message_id(self.broker_address, self.log_offset)
+
+
+@dataclass(slots=True)
+class BatchSendResult(SendResult):
+    """Where the messages of a batch were stored; the offsets of SendResult are those of the first.
+
+    `message_id` and `offset_message_id` have the ids of all, with commas between, as in RocketMQ. `places` are the
+    queue and log offsets of the messages.
+    """
+
+    message_ids: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def offset_message_id(self) -> str:
+        """The ids by position (M8), with commas between."""
+        return ",".join(_offset_message_id(self.broker_address, log_offset) for _, log_offset in self.places)
 
 
 @dataclass(slots=True)
@@ -60,3 +79,8 @@ class TransactionSendResult(SendResult):
     @property
     def transaction_id(self) -> str:
         return self.message_id
+
+
+def _offset_message_id(address: str, log_offset: int) -> str:
+    host, port = parse_address(address)
+    return offset_message_id(host, port, log_offset) if log_offset >= 0 else ""

@@ -15,7 +15,6 @@ from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance
 from mqclient.errors import (
-    MessageRejectedError,
     MQClientError,
     OutcomeUnknownError,
     TransactionNotBegunError,
@@ -23,7 +22,9 @@ from mqclient.errors import (
 )
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
-from mqclient.producer.producer import RETRY_TIMES_WHEN_SEND_FAILED, SEND_TIMEOUT_S, Producer
+from mqclient.producer.outgoing import OutgoingHalf
+from mqclient.producer.producer import Producer
+from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.send_result import SendResult, SendStatus, TransactionSendResult
 from mqclient.producer.transaction_checks import TransactionChecks, known_state
 from mqclient.producer.transaction_listener import (
@@ -52,15 +53,10 @@ class TransactionProducer(Producer):
         *,
         transaction_listener: TransactionListener,
         client_config: ClientConfig | None = None,
-        retry_times_when_send_failed: int = RETRY_TIMES_WHEN_SEND_FAILED,
+        producer_config: ProducerConfig | None = None,
     ) -> None:
-        """Every member of `group` needs a listener that can answer for all of them.
-
-        Raises IllegalGroupError, IllegalArgumentError.
-        """
-        super().__init__(
-            group, url, client_config=client_config, retry_times_when_send_failed=retry_times_when_send_failed
-        )
+        """Every member of `group` needs a listener that can answer for all of them. Raises IllegalGroupError."""
+        super().__init__(group, url, client_config=client_config, producer_config=producer_config)
         self._listener = transaction_listener
         self._checks: TransactionChecks
         self._ends: BackgroundTasks
@@ -84,7 +80,7 @@ class TransactionProducer(Producer):
         message: Message,
         arg: Any = None,
         *,
-        timeout: float = SEND_TIMEOUT_S,  # noqa: ASYNC109 - the budget is shared by several tries
+        timeout: float | None = None,  # noqa: ASYNC109 - the budget is shared by several tries
     ) -> TransactionSendResult:
         """Store the half message within `timeout` seconds, run the local transaction with `arg`, and end both alike.
 
@@ -95,13 +91,12 @@ class TransactionProducer(Producer):
         Raises what the listener raises. Before the local transaction: MessageRejectedError, BrokerRejectedError, or a
         RetryableError; then it has not run, nothing will be delivered, and a new call is safe.
         """
-        self._check_send(message, timeout)
-        if message.delay_level:
-            raise MessageRejectedError("a transactional message cannot have a delay level; send it with level 0")
+        deadline = self._deadline(timeout)
+        outgoing = OutgoingHalf(message, self._origin)
         self._sending += 1
         try:
             try:
-                half = await self._send(message, timeout, half=True)
+                half = await self._sender.deliver(outgoing, deadline, self._sender.sync_tries)
             except OutcomeUnknownError as error:
                 raise TransactionNotBegunError(f"the half message was not acknowledged: {error}") from error
             state = LocalTransactionState.ROLLBACK_MESSAGE

@@ -8,7 +8,7 @@ The clock is a SimClock: nothing waits for real. A broker with a real store in m
 """
 
 from mqclient.testing.consuming import RecordingListener, consumer_of
-from mqclient.testing.fake_broker import FakeBroker
+from mqclient.testing.fake_broker import FakeBroker, FrameFault
 from mqclient.testing.fake_channel import FakeChannel, FakeStream
 from mqclient.testing.fake_cluster import FakeCluster, FakeTransport, open_transport
 from mqclient.testing.fake_transactions import FakeTransactions
@@ -21,6 +21,7 @@ __all__ = [
     "FakeStream",
     "FakeTransactions",
     "FakeTransport",
+    "FrameFault",
     "RecordingListener",
     "RecordingTransactionListener",
     "consumer_of",

@@ -34,17 +34,18 @@ def consumer_of(
     cluster: FakeCluster,
     listener: MessageListenerConcurrently,
     *,
+    group: str = "closers",
     tags: str = "*",
     member: str = "DEFAULT",
     **options: Any,
 ) -> PushConsumer:
-    """A member of the group `closers` that wants `orders` from the first offset, unless `options` say otherwise."""
+    """A member of the group that wants `orders` from the first offset, unless `options` say otherwise."""
     options = {
         "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         "client_config": ClientConfig(instance_name=member),
         **options,
     }
-    consumer = PushConsumer("closers", cluster.url, **options)
+    consumer = PushConsumer(group, cluster.url, **options)
     consumer.subscribe("orders", tags)
     consumer.register_message_listener(listener)
     return consumer

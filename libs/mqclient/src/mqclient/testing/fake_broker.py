@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
-from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.errors import MQClientError
+from mqclient.testing.fake_admin import FakeAdmin
 from mqclient.testing.fake_channel import FakeStream
+from mqclient.testing.fake_sequences import FakeSequences, Place, fill_in
+from mqclient.testing.fake_sessions import FakeSessions
 from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
 from mqclient.transport import methods
 from mqproto.names import retry_topic
@@ -41,12 +44,21 @@ QUERY_MESSAGES_DEFAULT = 32
 DELAYED_EXTRA_BYTES = 37  # a delayed record takes more in the log than on the wire
 
 
+class FrameFault(Enum):
+    """How the connection fails around a produce frame."""
+
+    NONE = auto()
+    BREAK_BEFORE_STORE = auto()
+    BREAK_AFTER_STORE = auto()
+
+
 class FakeBroker:
     """One master. The attributes without underscore are the test's to read and to set."""
 
     def __init__(self, name: str, address: str, clock: Clock, *, auto_create: bool) -> None:
         self.name = name
         self.address = address
+        self.addresses: dict[int, str] = {}  # when set, name servers tell these by broker id; 0 is the master
         self.auto_create = auto_create
         self.down = False
         self.silent = False  # takes everything, answers no frame, no poll and no heartbeat
@@ -60,24 +72,27 @@ class FakeBroker:
         self.polled_offsets: list[int] = []
         self.cancelled_polls: list[int] = []
         self.next_codes: list[int] = []  # of the batches to come, before everything is SUCCESS again
+        self.frame_faults: list[FrameFault] = []  # of the frames to come, before every one is answered again
         self.transactions = FakeTransactions()
         self.unary_errors: defaultdict[str, list[MQClientError]] = defaultdict(list)
         self.unary_gate: asyncio.Event | None = None  # unary calls wait for it
         self.streams: list[FakeStream] = []
+        self.sessions = FakeSessions()
         self._clock = clock
         self._log_end = 0
         self._log: dict[int, bytes] = {}
-        self._members: dict[FakeStream, broker_pb.Heartbeat] = {}
+        self._sequences = FakeSequences()
         self._polls: dict[tuple[int, int], tuple[FakeStream, broker_pb.PollRequest]] = {}
+        self.admin = FakeAdmin(self)
         self._unary: dict[str, Callable[[Any], Any]] = {
+            **self.admin.methods,
+            methods.PULL.path: self._pull_now,
             methods.CONSUMER_SEND_BACK.path: self._consumer_send_back,
             methods.GET_CONSUMER_LIST.path: self._get_consumer_list,
             methods.QUERY_CONSUMER_OFFSET.path: self._query_consumer_offset,
             methods.UPDATE_CONSUMER_OFFSET.path: self._update_consumer_offset,
             methods.GET_QUEUE_OFFSETS.path: self._get_queue_offsets,
             methods.END_TRANSACTION.path: self._end_transaction,
-            methods.UPDATE_TOPIC.path: self._update_topic,
-            methods.GET_BROKER_STATUS.path: self._get_broker_status,
             methods.QUERY_MESSAGE.path: self._query_message,
             methods.VIEW_MESSAGE.path: self._view_message,
             methods.SEARCH_OFFSET.path: self._search_offset,
@@ -100,29 +115,37 @@ class FakeBroker:
         for stream in list(self.streams):
             stream.break_off()
 
+    def restart(self, *, lost_records: int = 0) -> None:
+        """Break everything off, and lose the newest records as a power cut would before they are on disk."""
+        self.break_streams()
+        for log_offset in sorted(self._log)[len(self._log) - lost_records :]:
+            record = self._log.pop(log_offset)
+            decoded = decode_record(record)
+            self.queues[decoded.topic, decoded.queue_id].remove(record)
+            self._sequences.forget(record)
+            self._log_end = log_offset
+
+    @property
+    def produce_stream(self) -> FakeStream:
+        return next(stream for stream in self.streams if stream.path == methods.PRODUCE.path)
+
     def answer_frame(self, frame: broker_pb.ProduceRequest) -> None:
         """Answer a frame that came while the broker was silent."""
-        stream = next(stream for stream in self.streams if stream.path == methods.PRODUCE.path)
-        stream.answer(self.produce(frame))
+        self.produce_stream.answer(self.produce(frame))
+
+    def record_at(self, log_offset: int) -> bytes:
+        return self._log[log_offset]
 
     def members(self, group: str) -> list[str]:
-        return sorted(
-            heartbeat.client_id
-            for heartbeat in self._members.values()
-            if any(consumer.group == group for consumer in heartbeat.consumers)
-        )
+        return self.sessions.consumers(group)
 
     def producer_groups(self) -> list[str]:
-        return sorted(producer.group for heartbeat in self._members.values() for producer in heartbeat.producers)
+        return self.sessions.producer_groups()
 
     def check(self, transaction_id: str, *, member: int = 0) -> None:
         """Ask a member of the half's producer group what has become of it."""
         command = self.transactions.check(transaction_id)
-        sessions = [
-            stream
-            for stream, heartbeat in self._members.items()
-            if any(producer.group == command.producer_group for producer in heartbeat.producers)
-        ]
+        sessions = self.sessions.producer_streams(command.producer_group)
         sessions[member].answer(broker_pb.SessionResponse(check_transaction=command))
 
     @property
@@ -146,9 +169,9 @@ class FakeBroker:
         if stream.path == methods.PRODUCE.path:
             self.frames.append(request)
             if not self.silent:
-                stream.answer(self.produce(request))
+                self._answer_or_break(stream, request)
         elif stream.path == methods.SESSION.path:
-            self._heartbeat(stream, request.heartbeat)
+            self.sessions.heartbeat(stream, request.heartbeat, silent=self.silent)
         elif request.cancel:
             self.cancelled_polls.append(request.poll_id)
             self._polls.pop((id(stream), request.poll_id), None)
@@ -161,9 +184,7 @@ class FakeBroker:
         if stream in self.streams:
             self.streams.remove(stream)
         self._polls = {key: poll for key, poll in self._polls.items() if poll[0] is not stream}
-        left = self._members.pop(stream, None)
-        if left is not None:
-            self._notify({consumer.group for consumer in left.consumers})
+        self.sessions.ended(stream)
 
     # ------------------------------------------------------------------------------------------------------ produce
 
@@ -179,16 +200,36 @@ class FakeBroker:
                 else:
                     self.create_topic(batch.topic)
             remark = "the frame has too many batches" if too_many else refusal(batch)
+            remark = remark or self._sequences.problem(request, batch)
             if remark:
                 code = common_pb.MESSAGE_ILLEGAL
             result = response.results.add(code=common_pb.ResponseCode.ValueType(code))
-            if code not in {0, 10, 11, 12}:
+            if code in {0, 10, 11, 12}:
+                fill_in(result, self._store_batch(request, batch))
+            else:
                 result.remark = remark or f"{batch.topic} is refused"
-                continue
-            result.base_queue_offset = len(self.queues[batch.topic, batch.queue_id])
-            result.base_log_offset = self._log_end
-            at = 0
-            for record in iter_records(batch.records):
+        self._answer_polls()
+        return response
+
+    def _answer_or_break(self, stream: FakeStream, request: broker_pb.ProduceRequest) -> None:
+        fault = self.frame_faults.pop(0) if self.frame_faults else FrameFault.NONE
+        if fault is FrameFault.BREAK_BEFORE_STORE:
+            stream.break_off()
+            return
+        response = self.produce(request)
+        if fault is FrameFault.BREAK_AFTER_STORE:
+            stream.break_off()
+        else:
+            stream.answer(response)
+
+    def _store_batch(self, request: broker_pb.ProduceRequest, batch: broker_pb.RecordBatch) -> list[Place]:
+        """Where the records stand; those that are there already stay where they are."""
+        places, at = [], 0
+        for number, record in enumerate(iter_records(batch.records)):
+            place = self._sequences.place(request, batch, number)
+            if place is None:
+                place = Place(len(self.queues[batch.topic, batch.queue_id]), self._log_end, record.size)
+                self._sequences.remember(request, batch, number, place)
                 if is_half(record):
                     self.transactions.prepare(record)
                     self._log_end += record.size
@@ -196,9 +237,9 @@ class FakeBroker:
                     self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
                 if DELAY in decode_properties(record.properties):
                     self._log_end += DELAYED_EXTRA_BYTES
-                at += record.size
-        self._answer_polls()
-        return response
+            places.append(place)
+            at += record.size
+        return places
 
     def _end_transaction(self, request: broker_pb.EndTransactionRequest) -> broker_pb.EndTransactionResponse:
         response, committed = self.transactions.end(request)
@@ -249,6 +290,11 @@ class FakeBroker:
             response.next_begin_offset = request.queue_offset + len(found)
         return response
 
+    def _pull_now(self, request: broker_pb.PullRequest) -> broker_pb.PullResponse:
+        end = len(self.queues[request.topic, request.queue_id])
+        nothing = broker_pb.PullResponse(status=broker_pb.NO_NEW_MSG, next_begin_offset=end, max_offset=end)
+        return self._pull(request) or nothing
+
     def _consumer_send_back(self, request: broker_pb.ConsumerSendBackRequest) -> broker_pb.ConsumerSendBackResponse:
         self.send_backs.append(request)
         record = decode_record(self._log[request.log_offset])
@@ -281,35 +327,8 @@ class FakeBroker:
 
     # ------------------------------------------------------------------------------------------------------ members
 
-    def _heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat) -> None:
-        known = self._members.get(stream)
-        before = {consumer.group for consumer in known.consumers} if known else set()
-        self._members[stream] = heartbeat
-        if self.silent:
-            return
-        stream.answer(broker_pb.SessionResponse(heartbeat_ack=broker_pb.HeartbeatAck()))
-        self._notify(before ^ {consumer.group for consumer in heartbeat.consumers})
-
-    def _notify(self, groups: set[str]) -> None:
-        for stream, heartbeat in list(self._members.items()):
-            for consumer in heartbeat.consumers:
-                if consumer.group in groups:
-                    changed = broker_pb.ConsumerIdsChanged(group=consumer.group)
-                    stream.answer(broker_pb.SessionResponse(consumer_ids_changed=changed))
-
     def _get_consumer_list(self, request: broker_pb.GetConsumerListRequest) -> broker_pb.GetConsumerListResponse:
         return broker_pb.GetConsumerListResponse(client_ids=self.members(request.group))
-
-    # -------------------------------------------------------------------------------------------------------- admin
-
-    def _update_topic(self, request: admin_pb.UpdateTopicRequest) -> admin_pb.UpdateTopicResponse:
-        self.topics[request.config.topic] = request.config
-        return admin_pb.UpdateTopicResponse()
-
-    def _get_broker_status(self, _: admin_pb.GetBrokerStatusRequest) -> admin_pb.GetBrokerStatusResponse:
-        status = admin_pb.GetBrokerStatusResponse(broker_name=self.name, messages_stored=len(self._log))
-        status.delay_levels.add(level=16, delay_ms=1_800_000, waiting=2)
-        return status
 
     # --------------------------------------------------------------------------------------------------------- find
 

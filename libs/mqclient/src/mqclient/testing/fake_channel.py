@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError
+from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError, RequestTimeoutError
 from mqclient.transport.base import Method, RequestT, ResponseT
+from osenv import Clock
+from osenv.clock import timeout
 
 
 class FakeServer(Protocol):
@@ -22,28 +24,34 @@ class FakeServer(Protocol):
 
 
 class FakeChannel:
-    """Implements `Channel`. `find` gives the server of the address, None when nobody listens."""
+    """Implements `Channel`. `server` is who stands at the address, None when nobody listens."""
 
-    def __init__(self, address: str, server: FakeServer | None) -> None:
-        self._address = address
+    def __init__(self, address: str, server: FakeServer | None, clock: Clock) -> None:
+        self.closed = False
+        self.address = address
         self._server = server
+        self._clock = clock
         self._streams: list[FakeStream] = []
 
     async def unary(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
-        del timeout_s  # a fake answers at once or raises what it was told to
         await asyncio.sleep(0)
         server = self._server
         if server is None or server.down:
-            raise BrokerUnreachableError(f"{self._address}: nobody listens")
-        response: ResponseT = await server.unary(method.path, request)
-        return response
+            raise BrokerUnreachableError(f"{self.address}: nobody listens")
+        try:
+            async with timeout(self._clock, timeout_s):
+                response: ResponseT = await server.unary(method.path, request)
+                return response
+        except TimeoutError:
+            raise RequestTimeoutError(f"{self.address} did not answer within {timeout_s:g} s") from None
 
     def stream(self, method: Method[RequestT, ResponseT]) -> FakeStream:
-        stream = FakeStream(self._address, method.path, self._server)
+        stream = FakeStream(self.address, method.path, self._server)
         self._streams.append(stream)
         return stream
 
     async def close(self) -> None:
+        self.closed = True
         for stream in self._streams:
             stream.cancel()
 

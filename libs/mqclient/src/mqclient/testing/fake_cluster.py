@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -10,7 +11,7 @@ from hourglass.mq.v1 import name_service_pb2 as name_pb
 from mqclient.errors import IllegalArgumentError, RequestTimeoutError
 from mqclient.testing.fake_broker import FakeBroker
 from mqclient.testing.fake_channel import FakeChannel, FakeServer, FakeStream
-from mqclient.transport import methods
+from mqclient.transport import NameServerSource, methods
 from mqproto.names import DEFAULT_TOPIC
 from osenv import Clock, Rng, SeededRng, SimClock
 
@@ -23,11 +24,14 @@ class FakeNameServer:
     def __init__(self, cluster: FakeCluster) -> None:
         self.down = False
         self.knows_nothing = False  # as after a restart, before the brokers have registered again
+        self.silent = False  # takes every request and answers none
         self.asked: list[str] = []
         self._cluster = cluster
 
     async def unary(self, path: str, request: Any) -> Any:
         await asyncio.sleep(0)
+        if self.silent:
+            await asyncio.Event().wait()
         living = [] if self.knows_nothing else [broker for broker in self._cluster.brokers.values() if not broker.down]
         if path == methods.LIST_CLUSTERS.path:
             return name_pb.ListClustersResponse(brokers=[_broker_data(broker) for broker in living])
@@ -63,7 +67,9 @@ class FakeCluster:
         self.url = f"fake://{name}"
         self.brokers: dict[str, FakeBroker] = {}
         self.name_servers = {f"name-server-{number}": FakeNameServer(self) for number in range(name_servers)}
+        self.name_server_source: NameServerSource | None = None  # when set, clients ask it for the addresses
         self.channels: list[FakeChannel] = []
+        self.seeds = itertools.count(1)  # one for each client: producer ids have to differ
         _clusters[name] = self
 
     @classmethod
@@ -94,13 +100,14 @@ class FakeTransport:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.clock: Clock = cluster.clock
-        self.rng: Rng = SeededRng(1)
+        self.rng: Rng = SeededRng(next(cluster.seeds))
         self.local_ip = "10.0.0.1"
-        self.name_servers = tuple(cluster.name_servers)
+        self.name_server_source = cluster.name_server_source
+        self.name_servers = () if cluster.name_server_source else tuple(cluster.name_servers)
         self._cluster = cluster
 
     def open_channel(self, address: str) -> FakeChannel:
-        channel = FakeChannel(address, self._cluster.server(address))
+        channel = FakeChannel(address, self._cluster.server(address), self._cluster.clock)
         self._cluster.channels.append(channel)
         return channel
 
@@ -114,4 +121,6 @@ def open_transport(rest: str) -> FakeTransport:
 
 
 def _broker_data(broker: FakeBroker) -> name_pb.BrokerData:
-    return name_pb.BrokerData(cluster_name="fake", broker_name=broker.name, addresses={0: broker.address})
+    return name_pb.BrokerData(
+        cluster_name="fake", broker_name=broker.name, addresses=broker.addresses or {0: broker.address}
+    )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqproto.properties import DELAY, PGROUP, TRAN_MSG, UNIQ_KEY, decode_properties, encode_properties
+from mqproto.properties import (
+    DELAY,
+    PGROUP,
+    PRODUCER_SEQUENCE,
+    TRAN_MSG,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
 from mqproto.record import (
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
@@ -51,7 +59,8 @@ class FakeTransactions:
 def committed_record(record: Record) -> bytes:
     """The half message as it is delivered."""
     properties = decode_properties(record.properties)
-    del properties[TRAN_MSG]
+    for name in (TRAN_MSG, PRODUCER_SEQUENCE):
+        properties.pop(name, None)
     return encode_record(
         topic=record.topic.encode(),
         body=record.body,

@@ -61,13 +61,24 @@ class Channel(Protocol):
         """Break off what runs and let the connection go."""
 
 
+class NameServerSource(Protocol):
+    """Who knows the addresses of the name servers, and may name others tomorrow (MISSION L6)."""
+
+    async def look_up(self) -> tuple[str, ...]:
+        """The addresses as `host:port`, at least one. Raises NoRouteError when they cannot be had."""
+
+
 class Transport(Protocol):
-    """The door to the network, and the world that belongs to it."""
+    """The door to the network, and the world that belongs to it.
+
+    The addresses of the name servers are either fixed, in `name_servers`, or looked up in `name_server_source`.
+    """
 
     clock: Clock
     rng: Rng
     local_ip: str
     name_servers: tuple[str, ...]
+    name_server_source: NameServerSource | None
 
     def open_channel(self, address: str) -> Channel:
         """A channel of its own: two channels to one address share no connection."""

@@ -1,4 +1,5 @@
-"""`mq://host:port;host:port`: gRPC over TCP. The only module that knows gRPC, and where its errors become the client's.
+"""`mq://`, `mq+http://` and `mq+dns://`: gRPC over TCP. The only module that knows gRPC, and that makes its errors the
+client's.
 
 Invariant: BrokerUnreachableError is raised only when no byte of the request can have left; every doubt is an
 OutcomeUnknownError.
@@ -7,7 +8,7 @@ OutcomeUnknownError.
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
 from typing import Any, Generic, NoReturn
 
 import grpc
@@ -19,13 +20,20 @@ from mqclient.errors import (
     MQClientError,
     RequestTimeoutError,
 )
-from mqclient.transport.base import Method, RequestT, ResponseT
+from mqclient.transport.base import Method, NameServerSource, RequestT, ResponseT
+from mqclient.transport.name_server_sources import dns_source, http_source
 from mqproto.address import parse_address_list
 from mqproto.grpc_options import CHANNEL_OPTIONS
 from osenv import Clock, RealClock, Rng, SystemRng
+from osenv.network import own_ipv4
 
-# Without this, gRPC puts every channel to one address onto one connection, and a held poll could block unary calls.
-_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+_OPTIONS = (
+    *CHANNEL_OPTIONS,
+    # Without this, gRPC puts every channel to one address onto one connection, and a held poll could block unary calls.
+    ("grpc.use_local_subchannel_pool", 1),
+    # How long connecting takes at most; for gRPC's own 20 s, a channel that is closed meanwhile would keep its socket.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+)
 # How gRPC's core begins the details of an UNAVAILABLE that came from connecting, before anything was sent.
 _NEVER_CONNECTED = (
     "failed to connect",
@@ -42,29 +50,45 @@ _SENSELESS = {
     grpc.StatusCode.OUT_OF_RANGE,
     grpc.StatusCode.FAILED_PRECONDITION,
 }
-# Any address outside this machine: connecting a datagram socket sends nothing, it only picks the own address.
-_SOMEWHERE_ELSE = ("192.0.2.1", 9)
+NAMESRV_ADDR = "NAMESRV_ADDR"  # RocketMQ's environment variable
 
 
 class GrpcTransport:
     """Implements `Transport` on the real network and the real clock."""
 
-    def __init__(self, name_servers: tuple[str, ...]) -> None:
+    def __init__(self, name_servers: tuple[str, ...], source: NameServerSource | None = None) -> None:
         self.clock: Clock = RealClock()
         self.rng: Rng = SystemRng()
-        self.local_ip = _own_ip()
+        self.local_ip = own_ipv4()
         self.name_servers = name_servers
+        self.name_server_source = source
 
     def open_channel(self, address: str) -> GrpcChannel:
         return GrpcChannel(address)
 
 
 def open_transport(rest: str) -> GrpcTransport:
-    """The entry point: `rest` is the list of name servers. Raises IllegalArgumentError."""
+    """The entry point of `mq://`: `rest` is the list of name servers, or empty for the one in NAMESRV_ADDR.
+
+    As in RocketMQ, the variable counts only where the program names no address. Raises IllegalArgumentError.
+    """
+    addresses, origin = rest, f"mq://{rest}"
+    if not rest:
+        addresses, origin = os.environ.get(NAMESRV_ADDR, ""), f"mq:// with the environment variable {NAMESRV_ADDR}"
     try:
-        return GrpcTransport(tuple(str(address) for address in parse_address_list(rest)))
+        return GrpcTransport(tuple(str(address) for address in parse_address_list(addresses)))
     except ValueError as error:
-        raise IllegalArgumentError(f"mq://{rest}: {error}") from error
+        raise IllegalArgumentError(f"{origin}: {error}") from error
+
+
+def open_transport_by_http(rest: str) -> GrpcTransport:
+    """The entry point of `mq+http://`: `rest` is `host:port/path`. Raises IllegalArgumentError."""
+    return GrpcTransport((), http_source(rest))
+
+
+def open_transport_by_dns(rest: str) -> GrpcTransport:
+    """The entry point of `mq+dns://`: `rest` is `name:port`. Raises IllegalArgumentError."""
+    return GrpcTransport((), dns_source(rest))
 
 
 class GrpcChannel:
@@ -156,12 +180,3 @@ def client_error(address: str, status: grpc.StatusCode | None, details: str | No
     if status is grpc.StatusCode.UNAVAILABLE and (details or "").startswith(_NEVER_CONNECTED):
         return BrokerUnreachableError(text)
     return ConnectionLostError(text)
-
-
-def _own_ip() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_SOMEWHERE_ELSE)
-        except OSError:
-            return "127.0.0.1"  # no network but this machine
-        return str(probe.getsockname()[0])

@@ -19,6 +19,7 @@ SESSION = Method(f"{_BROKER}/Session", broker_pb.SessionRequest, broker_pb.Sessi
 CONSUMER_SEND_BACK = Method(
     f"{_BROKER}/ConsumerSendBack", broker_pb.ConsumerSendBackRequest, broker_pb.ConsumerSendBackResponse
 )
+PULL = Method(f"{_BROKER}/Pull", broker_pb.PullRequest, broker_pb.PullResponse)
 GET_CONSUMER_LIST = Method(
     f"{_BROKER}/GetConsumerList", broker_pb.GetConsumerListRequest, broker_pb.GetConsumerListResponse
 )
@@ -37,6 +38,34 @@ VIEW_MESSAGE = Method(f"{_BROKER}/ViewMessage", broker_pb.ViewMessageRequest, br
 END_TRANSACTION = Method(f"{_BROKER}/EndTransaction", broker_pb.EndTransactionRequest, broker_pb.EndTransactionResponse)
 
 UPDATE_TOPIC = Method(f"{_ADMIN}/UpdateTopic", admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse)
+DELETE_TOPIC = Method(f"{_ADMIN}/DeleteTopic", admin_pb.DeleteTopicRequest, admin_pb.DeleteTopicResponse)
+LIST_TOPIC_CONFIGS = Method(
+    f"{_ADMIN}/ListTopicConfigs", admin_pb.ListTopicConfigsRequest, admin_pb.ListTopicConfigsResponse
+)
+GET_TOPIC_STATS = Method(f"{_ADMIN}/GetTopicStats", admin_pb.GetTopicStatsRequest, admin_pb.GetTopicStatsResponse)
+UPDATE_SUBSCRIPTION_GROUP = Method(
+    f"{_ADMIN}/UpdateSubscriptionGroup",
+    admin_pb.UpdateSubscriptionGroupRequest,
+    admin_pb.UpdateSubscriptionGroupResponse,
+)
+DELETE_SUBSCRIPTION_GROUP = Method(
+    f"{_ADMIN}/DeleteSubscriptionGroup",
+    admin_pb.DeleteSubscriptionGroupRequest,
+    admin_pb.DeleteSubscriptionGroupResponse,
+)
+LIST_SUBSCRIPTION_GROUPS = Method(
+    f"{_ADMIN}/ListSubscriptionGroups", admin_pb.ListSubscriptionGroupsRequest, admin_pb.ListSubscriptionGroupsResponse
+)
+GET_CONSUME_STATS = Method(
+    f"{_ADMIN}/GetConsumeStats", admin_pb.GetConsumeStatsRequest, admin_pb.GetConsumeStatsResponse
+)
+RESET_CONSUMER_OFFSET = Method(
+    f"{_ADMIN}/ResetConsumerOffset", admin_pb.ResetConsumerOffsetRequest, admin_pb.ResetConsumerOffsetResponse
+)
 GET_BROKER_STATUS = Method(
     f"{_ADMIN}/GetBrokerStatus", admin_pb.GetBrokerStatusRequest, admin_pb.GetBrokerStatusResponse
 )
+GET_BROKER_CONFIG = Method(
+    f"{_ADMIN}/GetBrokerConfig", admin_pb.GetBrokerConfigRequest, admin_pb.GetBrokerConfigResponse
+)
+EXPLAIN_MESSAGE = Method(f"{_ADMIN}/ExplainMessage", admin_pb.ExplainMessageRequest, admin_pb.ExplainMessageResponse)

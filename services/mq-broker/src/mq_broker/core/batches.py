@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 
 from mqproto.java_hash import java_string_hash
@@ -24,6 +24,7 @@ from mqproto.properties import (
     TRAN_MSG,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_STATE,
+    WAIT,
     PropertiesError,
     decode_properties,
 )
@@ -55,7 +56,7 @@ _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 # Properties that need no second look: well-formed, none that the broker acts on, the empty CRC last; group 1: the tag.
 _PLAIN_PROPERTIES = re.compile(
     rb"(?:TAGS\x01([^\x01\x02]*+)\x02"
-    rb"|(?!DELAY\x01|TRAN|REAL_|__)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+" + re.escape(CRC_PLACEHOLDER)
+    rb"|(?!DELAY\x01|TRAN|REAL_|__|WAIT\x01false)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+" + re.escape(CRC_PLACEHOLDER)
 )
 _BROKER_PROPERTIES = (
     REAL_TOPIC,
@@ -87,10 +88,22 @@ class Batch:
     tags_codes: list[int]
     delay_level: int = 0
     prepared: bool = False  # a half message
+    waits: bool = True  # to be acknowledged by the flush policy; False when every record says that it need not
 
     @property
     def count(self) -> int:
         return len(self.sizes)
+
+    def part(self, begin: int, end: int) -> Batch:
+        """The records from number `begin` to `end` - 1 as a batch of their own."""
+        at = sum(self.sizes[:begin])
+        sizes = self.sizes[begin:end]
+        return replace(
+            self,
+            buffer=self.buffer[at : at + sum(sizes)],
+            sizes=sizes,
+            tags_codes=self.tags_codes[begin:end],
+        )
 
 
 def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size_max: int) -> Batch:
@@ -99,7 +112,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
     sizes: list[int] = []
     codes: list[int] = []
     levels: set[int] = set()
-    prepared = False
+    prepared, waits = False, False
     at, end, view = 0, len(records), memoryview(records)
     while at < end:
         if end - at < RECORD_BYTES_MIN:
@@ -129,20 +142,22 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
         plain = _PLAIN_PROPERTIES.fullmatch(records, properties_at, record_end)
         properties = _text(len(sizes), records[properties_at:record_end])
         if plain:
+            waits = True
             levels.add(0)
             tag = plain[1]
             codes.append(java_string_hash(tag.decode()) if tag else 0)
         else:
-            level, tag_text = _look_closer(len(sizes), properties, prepared=transaction != 0)
-            levels.add(level)
-            codes.append(java_string_hash(tag_text))
+            values = _look_closer(len(sizes), properties, prepared=transaction != 0)
+            waits |= values.get(WAIT) != "false"
+            levels.add(int(values.get(DELAY, "0")))
+            codes.append(java_string_hash(values.get(TAGS, "")))
         sizes.append(size)
         at = record_end
     if not sizes or len(sizes) != count:
         raise BatchError(f"the batch says {count} records and holds {len(sizes)}")
     if len(levels) > 1:
         raise BatchError(f"the batch mixes the delay levels {sorted(levels)}; a batch has one")
-    return Batch(topic, queue_id, bytearray(records), sizes, codes, levels.pop(), prepared)
+    return Batch(topic, queue_id, bytearray(records), sizes, codes, levels.pop(), prepared, waits)
 
 
 def patch_batch(
@@ -170,8 +185,8 @@ def _text(number: int, properties: bytes) -> str:
         raise BatchError(f"record {number}: the properties are not UTF-8 at byte {error.start}") from None
 
 
-def _look_closer(number: int, properties: str, *, prepared: bool) -> tuple[int, str]:
-    """The delay level and the tag of properties that are not plain, or the reason why they are refused."""
+def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, str]:
+    """Properties that are not plain, with a delay level that is a number; raises BatchError with what is wrong."""
     body, placeholder = properties[:-CRC_BYTES], properties[-CRC_BYTES:]
     if placeholder.encode() != CRC_PLACEHOLDER or (body and not body.endswith("\x02")):
         raise BatchError(f"record {number} does not end with an empty CRC property")
@@ -187,7 +202,7 @@ def _look_closer(number: int, properties: str, *, prepared: bool) -> tuple[int, 
     level = values.get(DELAY, "0")
     if not level.isascii() or not level.isdigit() or len(level) > 3:
         raise BatchError(f"record {number}: the delay level {level!r} is not a whole number from 0 up")
-    return int(level), values.get(TAGS, "")
+    return values
 
 
 def _shape_error(number: int, magic: int, size: int, body_size: int, left: int) -> BatchError:

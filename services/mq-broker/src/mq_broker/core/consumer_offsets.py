@@ -31,6 +31,35 @@ class ConsumerOffsets:
             queues[queue_id] = offset
             self.data_version += 1
 
+    def topics_of(self, group: str) -> list[str]:
+        """The topics for which the group has an offset, sorted."""
+        return sorted(topic for topic, one in self._offsets if one == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have an offset in the topic, sorted."""
+        return sorted(group for one, group in self._offsets if one == topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone, and with it what anybody had consumed of it."""
+        self._forget([key for key in self._offsets if key[0] == topic])
+
+    def forget_below(self, topic: str, first_offset: Callable[[int], int]) -> None:
+        """Of each queue of the topic, forget what lies below its first offset: nobody can go on there."""
+        for (one, _), queues in self._offsets.items():
+            stale = [queue_id for queue_id, offset in queues.items() if offset < first_offset(queue_id)]
+            for queue_id in stale if one == topic else ():
+                del queues[queue_id]
+                self.data_version += 1
+
+    def forget_group(self, group: str) -> None:
+        """The group begins anew everywhere."""
+        self._forget([key for key in self._offsets if key[1] == group])
+
+    def _forget(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self._offsets[key]
+        self.data_version += len(keys)
+
     def all(self) -> Iterator[tuple[str, str, int, int]]:
         """Every committed offset: (group, topic, queue id, offset)."""
         for (topic, group), queues in self._offsets.items():

@@ -15,6 +15,7 @@ from mqproto.properties import (
     DELAY,
     HALF_TIMESTAMP,
     PGROUP,
+    PRODUCER_SEQUENCE,
     REAL_QID,
     REAL_TOPIC,
     TAGS,
@@ -79,7 +80,7 @@ def committed_batch(record: Record) -> Batch:
     """What the half message has promised: the message under its own topic."""
     properties = decode_properties(record.properties)
     topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
-    for name in (TRAN_MSG, HALF_TIMESTAMP, TRANSACTION_CHECK_TIMES):
+    for name in (TRAN_MSG, HALF_TIMESTAMP, TRANSACTION_CHECK_TIMES, PRODUCER_SEQUENCE):
         properties.pop(name, None)
     data = rewrite(
         record,

@@ -22,6 +22,7 @@ class ClientGroups:
     client_id: str
     producer_groups: frozenset[str] = frozenset()
     consumer_groups: frozenset[str] = frozenset()
+    broadcast_groups: frozenset[str] = frozenset()  # of the consumer groups, those with MessageModel BROADCASTING
 
 
 @dataclass(slots=True)
@@ -47,6 +48,15 @@ class GroupMembers(Generic[S]):
         _move(self._producers, groups.client_id, before.producer_groups, groups.producer_groups)
         _move(self._consumers, groups.client_id, before.consumer_groups, groups.consumer_groups)
         return set(before.consumer_groups ^ groups.consumer_groups)
+
+    def speaks_through(self, client_id: str, session: S) -> bool:
+        """Whether this is the session of the client that counts."""
+        client = self._clients.get(client_id)
+        return client is not None and client.session is session
+
+    def is_broadcasting(self, group: str) -> bool:
+        """Whether a member of the consumer group consumes by broadcasting."""
+        return any(group in self._clients[id_].groups.broadcast_groups for id_ in self._consumers.get(group, ()))
 
     def leave(self, client_id: str, session: S) -> set[str]:
         """This session has ended; a newer session of the same client is not touched by it."""

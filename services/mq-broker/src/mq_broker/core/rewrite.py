@@ -15,6 +15,7 @@ from mqproto.properties import (
     DELAY,
     DUE_TIMESTAMP,
     ORIGIN_MESSAGE_ID,
+    PRODUCER_SEQUENCE,
     REAL_QID,
     REAL_TOPIC,
     RETRY_TOPIC,
@@ -88,28 +89,31 @@ def deliver_record(record: Record, level: int) -> Batch:
     """What a delayed record has waited for: the message under its own topic and queue again (MISSION D5)."""
     properties = decode_properties(record.properties)
     topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
-    properties.pop(DELAY, None)
-    properties.pop(DUE_TIMESTAMP, None)
+    for name in (DELAY, DUE_TIMESTAMP, PRODUCER_SEQUENCE):
+        properties.pop(name, None)
     properties |= {WAIT: "false", SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
     data = rewrite(record, topic, queue_id, properties, record.reconsume_times)
     return single_record_batch(topic, queue_id, data, tag_code(properties))
 
 
-def retry_batch(record: Record, group: str, *, delay_level: int, reconsume_times_max: int) -> Batch:
+def retry_batch(
+    record: Record, group: str, *, delay_level: int, reconsume_times_max: int, retry_queue_id: int = 0
+) -> Batch:
     """A message that a group could not consume, on its way to come again, or to the dead letters (MISSION R1, R2)."""
     properties = decode_properties(record.properties)
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, properties.get(UNIQ_KEY, ""))
-    properties.pop(SCHEDULE_POSITION, None)
+    for name in (SCHEDULE_POSITION, PRODUCER_SEQUENCE):
+        properties.pop(name, None)
     times = record.reconsume_times
     dead = delay_level < 0 or times >= reconsume_times_max
     if dead:
-        level, topic = 0, dlq_topic(group)
+        level, topic, queue_id = 0, dlq_topic(group), 0
     else:
-        level, topic = delay_level or RETRY_LEVEL_BASE + times, retry_topic(group)
+        level, topic, queue_id = delay_level or RETRY_LEVEL_BASE + times, retry_topic(group), retry_queue_id
         properties[DELAY] = str(level)
-    data = rewrite(record, topic, 0, properties, times + 1)
-    return single_record_batch(topic, 0, data, tag_code(properties), level)
+    data = rewrite(record, topic, queue_id, properties, times + 1)
+    return single_record_batch(topic, queue_id, data, tag_code(properties), level)
 
 
 def single_record_batch(topic: str, queue_id: int, data: bytes, tags_code: int, delay_level: int = 0) -> Batch:

@@ -1,12 +1,13 @@
-"""The topics of this broker, and the rules for making one.
+"""The topics of this broker, and the rules for making and deleting one.
 
 Invariants: a topic never loses queues that may hold messages; `data_version` grows with every change; system topics are
-there from the start and cannot be changed from outside.
+there from the start and cannot be changed or deleted from outside. Of a deleted topic each queue's next number is kept
+for good: what lies below it is deleted, and a topic of the same name goes on counting there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,16 +58,22 @@ class TopicTable:
 
     def __init__(self, *, auto_create: bool, default_queue_count: int, delay_level_count: int) -> None:
         self._topics: dict[str, TopicConfig] = {}
-        self._auto_create = auto_create
-        self._default_queue_count = default_queue_count
+        self._deleted_below: dict[str, dict[int, int]] = {}
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
         for topic in (CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
             self._put(TopicConfig(topic, 1, 1))
+        self.reconfigure(auto_create=auto_create, default_queue_count=default_queue_count)
+
+    def reconfigure(self, *, auto_create: bool, default_queue_count: int) -> None:
+        """Make topics by these rules from now on; those that are there stay, but for the default topic."""
+        self._auto_create, self._default_queue_count = auto_create, default_queue_count
         if auto_create:
             perm = Permission.READ_WRITE | Permission.INHERIT
             self._put(TopicConfig(DEFAULT_TOPIC, default_queue_count, default_queue_count, perm))
+        elif self._topics.pop(DEFAULT_TOPIC, None) is not None:
+            self._changed()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after every change."""
@@ -88,17 +95,24 @@ class TopicTable:
         check_topic(topic)
         return self._put(TopicConfig(topic, self._default_queue_count, self._default_queue_count))
 
-    def ensure_group_topic(self, topic: str) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made with one queue where it is missing (MISSION R1, R2)."""
-        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    def ensure_group_topic(self, topic: str, queue_count: int = 1) -> TopicConfig:
+        """The retry or dead-letter topic of a group, with at least `queue_count` queues (MISSION R1, R2)."""
+        if not is_group_topic(topic):
             raise ValueError(f"{topic!r} is no retry or dead-letter topic")
-        return self._topics.get(topic) or self._put(TopicConfig(topic, 1, 1))
+        return self._with_queues(topic, queue_count, missing=queue_count)
+
+    def ensure_for_arrival(self, topic: str, queue_id: int) -> TopicConfig:
+        """A message that was accepted earlier is about to come into this queue, from a delay or out of a transaction.
+
+        A topic that was deleted meanwhile is made anew, as one that is created by itself: nothing accepted is lost.
+        """
+        usual = 1 if is_group_topic(topic) else self._default_queue_count
+        return self._with_queues(topic, queue_id + 1, missing=usual)
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic for an operator. Raises ValueError with what is allowed; then nothing changed."""
         check_topic(config.topic)
-        if config.topic in SYSTEM_TOPICS:
-            raise ValueError(f"the topic {config.topic!r} belongs to the queue itself and cannot be changed")
+        _refuse_system_topic(config.topic, "changed")
         for name, count in (("read", config.read_queue_count), ("write", config.write_queue_count)):
             if not 1 <= count <= QUEUE_COUNT_MAX:
                 raise ValueError(f"{count} {name} queues; allowed are 1 to {QUEUE_COUNT_MAX}")
@@ -106,24 +120,75 @@ class TopicTable:
             raise ValueError(f"perm {config.perm} is not made of 2 (write), 4 (read) and 1 (inherit), such as 6")
         self._put(config)
 
-    def recovered(self, topic: str, queue_id: int) -> None:
-        """The log holds a message of this queue: the topic has it, whatever the configuration file lost."""
+    def delete(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+        """Forget the topic; `next_offsets` are the next numbers of its queues that ever had a message.
+
+        Raises ValueError for a system topic, KeyError when there is no such topic; then nothing has changed.
+        """
+        _refuse_system_topic(topic, "deleted")
+        del self._topics[topic]
+        below = self._deleted_below.setdefault(topic, {})
+        for queue_id, offset in next_offsets.items():
+            below[queue_id] = max(offset, below.get(queue_id, 0))
+        self._changed()
+
+    def deleted_below(self, topic: str, queue_id: int) -> int:
+        """The messages of the queue below this number were deleted with the topic."""
+        return self._deleted_below.get(topic, {}).get(queue_id, 0)
+
+    def deleted(self) -> list[str]:
+        """Every topic that was ever deleted; it may be there again."""
+        return list(self._deleted_below)
+
+    def deletions(self) -> Iterator[tuple[str, int, int]]:
+        """Every queue that was deleted with its topic: (topic, queue id, next number then)."""
+        for topic, queues in self._deleted_below.items():
+            for queue_id, offset in queues.items():
+                yield topic, queue_id, offset
+
+    def clamp_deletions(self, max_offset: Callable[[str, int], int]) -> None:
+        """Bring back what lies beyond its queue's end, as after a lost tail: what comes next must not be hidden."""
+        for topic, queue_id, offset in list(self.deletions()):
+            end = max_offset(topic, queue_id)
+            if offset > end:
+                self._deleted_below[topic][queue_id] = end
+                self._changed()
+
+    def recovered(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """The log holds message number `queue_offset` of this queue: the topic has it, whatever the configuration file
+        lost, unless the message was deleted with the topic.
+        """
+        if queue_offset >= self.deleted_below(topic, queue_id):
+            self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
+
+    def promised(self, topic: str, queue_id: int) -> None:
+        """The log holds a message that will come into this queue. A deleted topic stays deleted until it does."""
+        if topic in self._topics or topic not in self._deleted_below:
+            self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
+
+    def _with_queues(self, topic: str, count: int, *, missing: int) -> TopicConfig:
+        """The topic with at least `count` queues; one that is missing gets `missing` of them, if that is more."""
         config = self._topics.get(topic)
         if config is None:
-            self._put(TopicConfig(topic, queue_id + 1, queue_id + 1))
-        elif queue_id >= config.queue_count:
-            self._put(replace(config, read_queue_count=queue_id + 1, write_queue_count=queue_id + 1))
+            count = max(count, missing)
+            return self._put(TopicConfig(topic, count, count))
+        if count > config.queue_count:
+            return self._put(replace(config, read_queue_count=count, write_queue_count=count))
+        return config
 
     def _put(self, config: TopicConfig) -> TopicConfig:
         if self._topics.get(config.topic) != config:
             self._topics[config.topic] = config
-            self.data_version += 1
-            for listener in self._listeners:
-                listener()
+            self._changed()
         return config
 
+    def _changed(self) -> None:
+        self.data_version += 1
+        for listener in self._listeners:
+            listener()
+
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's topics.json."""
+        """RocketMQ's topics.json, and the deletions."""
         table = {
             config.topic: {
                 "order": False,
@@ -136,10 +201,15 @@ class TopicTable:
             }
             for config in self.all()
         }
-        return {"dataVersion": {"counter": self.data_version}, "topicConfigTable": table}
+        deleted = {
+            topic: {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
+            for topic, queues in sorted(self._deleted_below.items())
+        }
+        return {"dataVersion": {"counter": self.data_version}, "deletedBelow": deleted, "topicConfigTable": table}
 
     def load_json(self, document: dict[str, Any]) -> None:
-        """Take over what topics.json says. Raises KeyError or TypeError when it is not of that form."""
+        """Take over what topics.json says. Raises KeyError, TypeError or ValueError when it is not of that form."""
+        self._deleted_below = deletions_of(document)
         found = tables.table(document, "topicConfigTable")
         for name in found:
             entry = tables.table(found, name)
@@ -147,3 +217,27 @@ class TopicTable:
                 config = TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
                 self._put(config)
         self.data_version = max(self.data_version, document["dataVersion"]["counter"])
+
+
+def deletions_of(document: dict[str, Any]) -> dict[str, dict[int, int]]:
+    """What topics.json says about deleted topics: topic -> queue id -> next number when it was deleted.
+
+    Raises KeyError, TypeError or ValueError when it is not of that form.
+    """
+    if "deletedBelow" not in document:
+        return {}  # RocketMQ's, or from before topics could be deleted
+    found = tables.table(document, "deletedBelow")
+    return {
+        topic: {int(queue_id): int(offset) for queue_id, offset in tables.table(found, topic).items()}
+        for topic in found
+    }
+
+
+def is_group_topic(topic: str) -> bool:
+    """Whether it is the retry or dead-letter topic of a group."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _refuse_system_topic(topic: str, what: str) -> None:
+    if topic in SYSTEM_TOPICS:
+        raise ValueError(f"the topic {topic!r} belongs to the queue itself and cannot be {what}")

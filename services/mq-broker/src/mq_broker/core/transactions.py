@@ -77,7 +77,7 @@ class TransactionTable:
     """All open halves, and the outcomes of the newest closed ones."""
 
     def __init__(self, *, check_times_max: int, outcomes_remembered: int = OUTCOMES_REMEMBERED) -> None:
-        self._check_times_max = check_times_max
+        self.check_times_max = check_times_max
         self._outcomes_remembered = outcomes_remembered
         self._open: OrderedDict[str, OpenHalf] = OrderedDict()
         self._outcomes: OrderedDict[str, Phase] = OrderedDict()
@@ -105,7 +105,7 @@ class TransactionTable:
             return action
         if not from_check:
             return Action.NOTHING  # the producer does not know yet; a check will ask again
-        last = self._open[transaction_id].check_times + 1 >= self._check_times_max
+        last = self._open[transaction_id].check_times + 1 >= self.check_times_max
         return Action.ROLL_BACK if last else Action.COUNT_CHECK
 
     def due_for_check(self, now_ms: int, *, immunity_ms: int) -> list[OpenHalf]:

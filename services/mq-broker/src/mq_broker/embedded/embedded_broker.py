@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.identity import BrokerIdentity
+from mq_broker.config import BrokerConfig
+from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded.calls import BrokenStream, MemoryStream, Servicer
 from mq_broker.embedded.name_service import OneBrokerNameService
-from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
-from mq_broker.store.index_file import IndexSize
-from mq_broker.store.layout import StoreLayout
-from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mq_broker.store.message_store import FlushDiskType
 from mqclient.errors import BrokerUnreachableError, IllegalArgumentError
+from mqproto.conf import config_pairs
 from osenv import Rng, SeededRng, SimClock, SimDisk
 
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
-BROKER_ADDRESS = "127.0.0.1:10911"
+STORE_ROOT = "/store"
 COMMIT_LOG_FILE_BYTES = 8 * 1024 * 1024
-CONSUME_QUEUE_FILE_ENTRIES = 10_000
-INDEX_SIZE = IndexSize(slots=4_096, entries=16_384)
+CONSUME_QUEUE_FILE_BYTES = 200_000  # 10,000 entries
+INDEX_SLOTS, INDEX_ENTRIES = 4_096, 16_384
 REGISTER_PERIOD_S = 30
 
 _running: dict[str, EmbeddedBroker] = {}
@@ -49,6 +47,7 @@ class EmbeddedBroker:
         delay_levels: str = DEFAULT_DELAY_LEVELS,
         flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH,
         transactions: TransactionOptions | None = None,
+        commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES,
         seed: int = 0,
     ) -> None:
         self.name = name
@@ -56,13 +55,19 @@ class EmbeddedBroker:
         self.clock = clock or SimClock()
         self.disk = disk or SimDisk()
         self.rng: Rng = SeededRng(seed)
-        self._options = BrokerOptions(
-            BrokerIdentity("DefaultCluster", "broker-a", 0, BROKER_ADDRESS),
-            DelayLevels.parse(delay_levels),
-            transactions=transactions or TransactionOptions(),
+        checks = transactions or TransactionOptions()
+        self._config = BrokerConfig(
+            store_path_root_dir=STORE_ROOT,
+            flush_disk_type=flush_disk_type,
+            mapped_file_size_commit_log=commit_log_file_bytes,
+            mapped_file_size_consume_queue=CONSUME_QUEUE_FILE_BYTES,
+            max_hash_slot_num=INDEX_SLOTS,
+            max_index_num=INDEX_ENTRIES,
+            message_delay_level=delay_levels,
+            transaction_check_interval=checks.check_interval_ms,
+            transaction_time_out=checks.immunity_ms,
+            transaction_check_max=checks.check_times_max,
         )
-        layout = StoreLayout(Path("/store"), COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, INDEX_SIZE)
-        self._store_options = StoreOptions(layout, flush_disk_type, 200, "127.0.0.1", 10_911)
         self._broker: Broker | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -74,17 +79,19 @@ class EmbeddedBroker:
         if _running.setdefault(self.name, self) is not self or self._broker is not None:
             raise ValueError(f"an embedded broker named {self.name!r} runs already")
         try:
-            broker = Broker(self.disk, self.clock, self._options, self._store_options, self.rng)
+            port = self._config.listen_port
+            options, store_options = self._config.broker_options(port), self._config.store_options(port)
+            broker = Broker(self.disk, self.clock, options, store_options, self.rng)
             await broker.open()
         except BaseException:
             del _running[self.name]
             raise
         self._stopping = asyncio.Event()
-        registration = Registration(self._options.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
+        registration = Registration(options.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
         self._services = {
-            "NameService": OneBrokerNameService(self._options.identity, broker.topics),
+            "NameService": OneBrokerNameService(options.identity, broker.topics),
             "BrokerService": BrokerService(broker, self._stopping),
-            "AdminService": AdminService(broker, registration),
+            "AdminService": AdminService(broker, registration, lambda: config_pairs(self._config)),
         }
         self._broker = broker
         self._running = asyncio.create_task(broker.run(), name=f"embedded broker {self.name}")
@@ -98,6 +105,11 @@ class EmbeddedBroker:
         await asyncio.gather(*self._calls, return_exceptions=True)
         await self._end()
         await broker.close()
+
+    def break_connections(self) -> None:
+        """Break every call that runs, as a fault of the network would; the broker itself goes on."""
+        for task in list(self._calls):
+            task.cancel()
 
     async def kill(self) -> None:
         """Die as by SIGKILL: calls break, and what was written stays on the disk."""

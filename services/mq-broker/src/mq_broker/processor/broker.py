@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mq_broker.core.broker_time import BrokerTime
@@ -16,11 +16,17 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.producer_sequences import ProducerSequences
+from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
+from mq_broker.processor.consume_progress import ConsumeProgress
+from mq_broker.processor.explaining import Explaining
+from mq_broker.processor.group_administration import GroupAdministration
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.offsets import Offsets
 from mq_broker.processor.producing import Producing
@@ -28,6 +34,15 @@ from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Sessions
+from mq_broker.processor.state_names import (
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    PRODUCER_SEQUENCES,
+    SUBSCRIPTION_GROUPS,
+    TOPICS,
+    TRANSACTION_OFFSETS,
+)
+from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
@@ -39,7 +54,6 @@ from osenv import Clock, Disk, Rng, SystemRng
 log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_S = 10
-CONSUMER_OFFSETS, TOPICS, DELAY_OFFSETS = "consumerOffset.json", "topics.json", "delayOffset.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,9 @@ class Broker:
         )
         self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
         self.consumer_offsets = ConsumerOffsets()
+        self.offset_fences = OffsetFences()
         self.delay_progress = DelayProgress()
+        self.producer_sequences = ProducerSequences()
         self._topics_changed = asyncio.Event()
         self.topics.on_change(self._topics_changed.set)
         self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
@@ -84,12 +100,14 @@ class Broker:
             store_options,
             {
                 TOPICS: self.topics,
-                "subscriptionGroup.json": self.groups,
+                SUBSCRIPTION_GROUPS: self.groups,
                 CONSUMER_OFFSETS: self.consumer_offsets,
                 DELAY_OFFSETS: self.delay_progress,
-                "transactionOffset.json": self.transaction_scan,
+                TRANSACTION_OFFSETS: self.transaction_scan,
+                PRODUCER_SEQUENCES: self.producer_sequences,
             },
             told_by_log=frozenset({TOPICS, DELAY_OFFSETS}),
+            dispensable=frozenset({PRODUCER_SEQUENCES}),
         )
         self.transaction_scan.ends = lambda: (
             self.store.queue_bounds(HALF_TOPIC, 0)[1],
@@ -103,15 +121,19 @@ class Broker:
             lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1]
         ):
             log.warning("offset of %s in queue %d of %s: %d is lost, back to %d", group, queue_id, topic, before, now)
+        self.producer_sequences.clamp(lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1])
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
             wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms
         )
-        self.sessions = Sessions(self.topics, self.groups, self.time, self._clock)
+        self.sessions = Sessions(
+            self.topics, self.groups, self.time, self._clock, self.consumer_offsets, self.offset_fences
+        )
         self.transactions = Transactions(
             self.store,
             self.transaction_table,
             self.sessions,
+            self.topics,
             self.time,
             self._clock,
             self._rng,
@@ -126,14 +148,21 @@ class Broker:
             self.transactions,
             self.time,
             self.options.body_size_max,
+            self.producer_sequences,
         )
-        self.pulling = Pulling(self.store, self.topics, self.groups)
+        self.pulling = Pulling(
+            self.store, self.topics, self.groups, self.offset_fences, self.sessions.members.is_broadcasting
+        )
         self.long_polling = LongPolling(self.pulling, self._clock)
         self.send_back = SendBack(self.producing, self.topics, self.groups)
         self.querying = Querying(self.store)
-        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets)
+        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.offset_fences)
+        self._open_administration()
         self.delay = DelayService(
             self.store, self.options.delay_levels, self.delay_progress, self.time, self._clock, self.producing.forward
+        )
+        self.explaining = Explaining(
+            self.store, self.topics, self.consumer_offsets, self.transaction_table, self.querying, self.delay
         )
         self.retention = Retention(
             self.store,
@@ -144,6 +173,43 @@ class Broker:
             unconsumed=self._unconsumed_below,
         )
         await self.store.checkpoint()
+
+    def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
+        """Follow other options from now on; identity and delay levels stay as they are until a restart."""
+        now = self.options
+        self.options = replace(options, identity=now.identity, delay_levels=now.delay_levels)
+        self.topics.reconfigure(
+            auto_create=options.auto_create_topics, default_queue_count=options.default_topic_queue_count
+        )
+        self.groups.reconfigure(auto_create=options.auto_create_groups)
+        self.producing.body_size_max = options.body_size_max
+        self.transactions.options = options.transactions
+        self.transaction_table.check_times_max = options.transactions.check_times_max
+        self.store.gate.options = retention
+
+    def _open_administration(self) -> None:
+        self.topic_administration = TopicAdministration(
+            self.store, self.topics, self.consumer_offsets, self.offset_fences, self.long_polling, self.querying
+        )
+        self.topic_administration.recover()
+        self.group_administration = GroupAdministration(
+            self.store,
+            self.groups,
+            self.consumer_offsets,
+            self.offset_fences,
+            self.sessions,
+            self.long_polling,
+            self.topic_administration,
+        )
+        self.consume_progress = ConsumeProgress(
+            self.store,
+            self.topics,
+            self.groups,
+            self.consumer_offsets,
+            self.offset_fences,
+            self.sessions,
+            self.querying,
+        )
 
     async def run(self) -> None:
         """Everything that goes on by itself. Returns when the disk has failed; cancelled to stop."""
@@ -173,11 +239,6 @@ class Broker:
         self.retention.close()
         await self.store.close()
 
-    async def update_topic(self, config: TopicConfig) -> None:
-        """Create or change a topic, durably. Raises ValueError, OSError."""
-        self.topics.update(config)
-        await self.store.persist(TOPICS)
-
     def _unconsumed_below(self, log_offset: int) -> list[str]:
         """Who has not consumed everything below this place in the log: `group (queue of topic)`."""
         return [
@@ -189,12 +250,13 @@ class Broker:
         ]
 
     def _recovered(self, record: Record) -> None:
-        self.topics.recovered(record.topic, record.queue_id)
+        self.topics.recovered(record.topic, record.queue_id, record.queue_offset)
         if (promised := promised_queue(record)) is not None:
-            self.topics.recovered(*promised)
+            self.topics.promised(*promised)
         position = schedule_position(record)
         if position is not None:
             self.delay_progress.delivered(*position)
+        self.producer_sequences.recovered(record)
 
     async def _persist_topics_forever(self) -> None:
         """A topic that was made on the way is on disk a moment later; a crash before that finds it in the log."""
@@ -206,6 +268,7 @@ class Broker:
     async def _checkpoint_forever(self) -> None:
         while True:
             await self._clock.sleep(CHECKPOINT_INTERVAL_S)
+            self.producer_sequences.expire(self.time.now_ms())
             await self.store.checkpoint()
 
     async def _persist_offsets_forever(self) -> None:

@@ -70,6 +70,11 @@ class LongPolling:
             poll.suspend_ms = 0
             self._serve(poll)
 
+    def answer_all(self, chosen: Callable[[PullQuery], bool]) -> None:
+        """Answer the held polls that are `chosen` with what there is now: something about them has changed."""
+        for poll in [poll for polls in self._held.values() for poll in polls if chosen(poll.query)]:
+            self.expire(poll)
+
     def _serve(self, poll: Poll) -> None:
         result = self.pulling.pull_hot(poll.query)
         if result is None:

@@ -1,4 +1,7 @@
-"""Consumer offsets: asked for, and committed (MISSION C20, C22)."""
+"""Consumer offsets: asked for, and committed (MISSION C20, C22).
+
+Invariant: after a reset nobody who has not heard of it moves the offset (core/offset_fences.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.offset_fences import OffsetFences
 from mq_broker.core.topics import TopicTable
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
@@ -19,13 +23,18 @@ class Offsets:
     store: MessageStore
     topics: TopicTable
     offsets: ConsumerOffsets
+    fences: OffsetFences
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the group goes on in this queue; None when it has never said."""
         return self.offsets.query(group, topic, queue_id)
 
     def commit(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> tuple[ResponseCode, str]:
-        """Remember (topic, queue id, offset) for the group: all of them, or none when one makes no sense."""
+        """Remember (topic, queue id, offset) for the group: all of them, or none when one makes no sense.
+
+        What was consumed before a reset is left out, and the remark says so. It is SUCCESS all the same, as in
+        RocketMQ: the committer is about to hear of the reset.
+        """
         try:
             check_group(group)
         except IllegalNameError as error:
@@ -37,6 +46,11 @@ class Offsets:
             if not 0 <= offset <= high:
                 remark = f"offset {offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}"
                 return ResponseCode.SYSTEM_ERROR, remark
+        late = []
         for topic, queue_id, offset in offsets:
-            self.offsets.commit(group, topic, queue_id, offset)
-        return ResponseCode.SUCCESS, ""
+            if self.fences.passes(group, topic, queue_id, offset):
+                self.offsets.commit(group, topic, queue_id, offset)
+            else:
+                late.append(f"{offset} in queue {queue_id} of {topic}")
+        remark = f"left out, because the offsets have been reset since: {', '.join(late)}" if late else ""
+        return ResponseCode.SUCCESS, remark

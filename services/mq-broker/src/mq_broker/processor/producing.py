@@ -2,6 +2,7 @@
 
 Invariants: each batch of a request gets exactly one outcome; SUCCESS means stored whole, any other code means that
 nothing of the batch was stored, but for SERVICE_NOT_AVAILABLE, after which only the next start of the broker can tell.
+What an earlier try of a numbered batch has stored is answered with the place that it has, and not stored again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mq_broker.core.batches import Batch, BatchError, check_batch
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
+from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.transactions import Transactions
@@ -32,16 +34,40 @@ class IncomingBatch:
     queue_id: int
     count: int
     records: bytes
+    numbering: Numbering | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStretch:
+    """Records that follow each other in a queue and in the log; -1 for a place in the log that is gone."""
+
+    count: int
+    base_queue_offset: int
+    base_log_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of one batch. Offsets are those of its first record; of delayed ones, in the schedule topic."""
+    """What became of one batch. Offsets are those of its first record; of delayed ones, in the schedule topic.
+
+    `stretches` is empty unless the batch stands in several pieces. `waits` is False when all of its records have said
+    that they need not wait for the disk (WAIT=false).
+    """
 
     code: ResponseCode
     remark: str = ""
     base_queue_offset: int = 0
     base_log_offset: int = 0
+    stretches: tuple[StoredStretch, ...] = ()
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A batch of which an earlier try has stored something: what is there, and what has to be stored still."""
+
+    known: list[Stretch]
+    missing: list[tuple[Numbering, Batch]]
 
 
 @dataclass
@@ -54,6 +80,7 @@ class Producing:
     transactions: Transactions
     time: BrokerTime
     body_size_max: int
+    sequences: ProducerSequences
 
     def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
         """Store what can be stored; acknowledge only after `acknowledge`."""
@@ -64,10 +91,22 @@ class Producing:
             stored = iter(self._store(batches, store_ms))
         else:
             stored = iter([outcome for batch in batches for outcome in self._store([batch], store_ms)])
-        return [next(stored) if isinstance(batch, Batch) else batch for batch in checked]
+        outcomes = []
+        for one, batch in zip(incoming, checked, strict=True):
+            if isinstance(batch, _Repeat):
+                outcomes.append(self._complete(one, batch, store_ms))
+            elif isinstance(batch, Batch):
+                outcomes.append(outcome := next(stored))
+                if one.numbering is not None and outcome.code is ResponseCode.SUCCESS:
+                    self._remember(one, one.numbering, batch, outcome.base_queue_offset, store_ms)
+            else:
+                outcomes.append(batch)
+        return outcomes
 
     async def acknowledge(self, outcomes: list[BatchOutcome], log_end: int) -> list[BatchOutcome]:
         """The outcomes once everything below `log_end` may be acknowledged."""
+        if not any(outcome.waits for outcome in outcomes):
+            return outcomes
         try:
             await self.store.wait_stored(log_end)
         except StoreFencedError as error:
@@ -82,11 +121,11 @@ class Producing:
     def forward(self, batches: list[Batch], store_ms: int) -> None:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
         for batch in batches:
-            self.topics.recovered(batch.topic, batch.queue_id)
+            self.topics.ensure_for_arrival(batch.topic, batch.queue_id)
         delayed = [schedule_batch(b, self.levels, store_ms) if b.delay_level else b for b in batches]
         self.store.put_in_runs(delayed, store_ms)
 
-    def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | BatchOutcome:
+    def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | _Repeat | BatchOutcome:
         """The batch as it goes into the log, or why it does not."""
         topic, queue_id = incoming.topic, incoming.queue_id
         try:
@@ -105,16 +144,67 @@ class Producing:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         try:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
-            if batch.prepared:
-                batch = half_batch(batch, store_ms)
-            elif batch.delay_level:
-                batch = schedule_batch(batch, self.levels, store_ms)
-        except (BatchError, HalfError, PropertiesError, RecordError) as error:
+            numbering = incoming.numbering
+            if numbering and (known := self.sequences.stored_before(numbering, topic, queue_id, batch.count)):
+                missing = _missing(batch, numbering, known)
+                return _Repeat(known, [(numbers, self._detour(part, store_ms)) for numbers, part in missing])
+            batch = self._detour(batch, store_ms)
+        except (BatchError, HalfError, PropertiesError, RecordError, SequenceError) as error:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if len(batch.buffer) > self.store.run_bytes_max:
             remark = f"the batch takes {len(batch.buffer)} bytes; a commit-log file takes {self.store.run_bytes_max}"
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         return batch
+
+    def _detour(self, batch: Batch, store_ms: int) -> Batch:
+        """The batch under the topic where it waits, if it has to. Raises HalfError and what rewriting raises."""
+        if batch.prepared:
+            return half_batch(batch, store_ms)
+        return schedule_batch(batch, self.levels, store_ms) if batch.delay_level else batch
+
+    def _complete(self, incoming: IncomingBatch, repeat: _Repeat, store_ms: int) -> BatchOutcome:
+        """Store what is missing of a repeated batch; the outcome says where all of it stands.
+
+        Only a crash in the middle of a write leaves something missing. Should the store refuse it then, the whole batch
+        is answered as refused, and what is there already may come a second time.
+        """
+        places = list(repeat.known)
+        for numbering, batch in repeat.missing:
+            (outcome,) = self._store([batch], store_ms)
+            if outcome.code is not ResponseCode.SUCCESS:
+                return outcome
+            places.append(self._remember(incoming, numbering, batch, outcome.base_queue_offset, store_ms))
+        stretches = [piece for place in sorted(places) for piece in self._pieces(place)]
+        first = stretches[0]
+        return BatchOutcome(
+            ResponseCode.SUCCESS,
+            "",
+            first.base_queue_offset,
+            first.base_log_offset,
+            tuple(stretches) if len(stretches) > 1 else (),
+        )
+
+    def _remember(
+        self, incoming: IncomingBatch, numbering: Numbering, batch: Batch, queue_offset: int, store_ms: int
+    ) -> Stretch:
+        stretch = Stretch(numbering.base_sequence, batch.count, batch.topic, batch.queue_id, queue_offset)
+        self.sequences.stored(numbering, (incoming.topic, incoming.queue_id), stretch, store_ms)
+        return stretch
+
+    def _pieces(self, stretch: Stretch) -> list[StoredStretch]:
+        """Where the records of the stretch stand, cut where the log has something else between two of them."""
+        queue, pieces, log_end = self.store.queue(stretch.topic, stretch.queue_id), list[StoredStretch](), -1
+        for offset in range(stretch.base_queue_offset, stretch.base_queue_offset + stretch.count):
+            if queue is None or not queue.min_offset <= offset < queue.max_offset:
+                log_offset, size = -1, 0
+            else:
+                log_offset, size, _ = queue.entry(offset)
+            if pieces and log_offset == log_end:
+                pieces[-1] = replace(pieces[-1], count=pieces[-1].count + 1)
+            else:
+                pieces.append(StoredStretch(1, offset, log_offset))
+            log_end = log_offset + size
+        return pieces
 
     def _store(self, batches: list[Batch], store_ms: int) -> list[BatchOutcome]:
         if not batches:
@@ -128,4 +218,22 @@ class Producing:
         for batch in batches:
             if batch.prepared:
                 self.transactions.prepared(batch)
-        return [BatchOutcome(ResponseCode.SUCCESS, "", r.base_queue_offset, r.base_log_offset) for r in results]
+        return [
+            BatchOutcome(ResponseCode.SUCCESS, "", result.base_queue_offset, result.base_log_offset, waits=batch.waits)
+            for batch, result in zip(batches, results, strict=True)
+        ]
+
+
+def _missing(batch: Batch, numbering: Numbering, known: list[Stretch]) -> list[tuple[Numbering, Batch]]:
+    """The parts of a batch that are in none of the known stretches, each with its numbering."""
+    begin, end = numbering.base_sequence, numbering.base_sequence + batch.count
+    gaps, at = [], begin
+    for stretch in known:
+        gaps.append((at, stretch.base_sequence))
+        at = stretch.end
+    gaps.append((at, end))
+    return [
+        (numbering._replace(base_sequence=first), batch.part(first - begin, last - begin))
+        for first, last in gaps
+        if first < last
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mq_broker.core.offset_fences import OffsetFences
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
@@ -31,6 +33,8 @@ class Pulling:
     store: MessageStore
     topics: TopicTable
     groups: SubscriptionGroups
+    fences: OffsetFences
+    is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
     messages_got: int = 0
 
     def pull_hot(self, query: PullQuery) -> PullResult | None:
@@ -71,6 +75,7 @@ class Pulling:
         low, high = self.store.queue_bounds(query.topic, query.queue_id)
         if not low <= query.queue_offset <= high:
             nearest = low if query.queue_offset < low else high
+            self._note(query, nearest)
             return PullResult(
                 status=PullStatus.OFFSET_ILLEGAL, next_begin_offset=nearest, min_offset=low, max_offset=high
             )
@@ -91,6 +96,12 @@ class Pulling:
         if group is None:
             remark = f"group {query.group!r} does not exist and autoCreateSubscriptionGroup is false"
             return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            remark = f"group {query.group!r} may not consume (consumeEnable=false)"
+            return PullResult(ResponseCode.NO_PERMISSION, remark)
+        if not group.consume_broadcast_enable and self.is_broadcasting(query.group):
+            remark = f"group {query.group!r} may not consume by broadcasting (consumeBroadcastEnable=false)"
+            return PullResult(ResponseCode.NO_PERMISSION, remark)
         config = self.topics.get(query.topic)
         if config is None:
             return PullResult(ResponseCode.TOPIC_NOT_EXIST, f"topic {query.topic!r} does not exist")
@@ -106,6 +117,7 @@ class Pulling:
         if not chosen.scanned:  # the next record is not readable yet
             return self._nothing_new(query, low, high)
         self.messages_got += chosen.count
+        self._note(query, query.queue_offset + chosen.scanned)
         return PullResult(
             status=PullStatus.FOUND if chosen.count else PullStatus.NO_MATCHED_MSG,
             next_begin_offset=query.queue_offset + chosen.scanned,
@@ -116,6 +128,12 @@ class Pulling:
         )
 
     def _nothing_new(self, query: PullQuery, low: int, high: int) -> PullResult:
+        self._note(query, query.queue_offset)
         return PullResult(
             status=PullStatus.NO_NEW_MSG, next_begin_offset=query.queue_offset, min_offset=low, max_offset=high
         )
+
+    def _note(self, query: PullQuery, following: int) -> None:
+        """The group knows everything from where it asked up to `following`."""
+        if self.fences:
+            self.fences.handed_out(query.group, query.topic, query.queue_id, query.queue_offset, following)

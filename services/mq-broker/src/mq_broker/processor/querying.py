@@ -40,17 +40,13 @@ class Querying:
         """
         if not topic or not key:
             raise QueryError("a query names a topic and a key")
-        if not 0 <= max_messages <= QUERY_MESSAGES_MAX:
-            raise QueryError(f"{max_messages} messages; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default")
-        if not self.store.options.index_enabled:
-            raise QueryError("this broker keeps no index (messageIndexEnable=false)")
-        wanted = max_messages or QUERY_MESSAGES_DEFAULT
-        found = self._matches(topic, key, begin_ms, end_ms or TIMESTAMP_MS_MAX)
+        wanted = self.wanted(max_messages)
+        found = self.matches(topic, key, begin_ms, end_ms or TIMESTAMP_MS_MAX)
 
         def take() -> Found:
             records: list[bytes] = []
             taken = 0
-            for data in found:
+            for _, data in found:
                 if len(records) == wanted or (records and taken + len(data) > PULL_BYTES_MAX):
                     return Found(records, truncated=True)
                 records.append(data)
@@ -59,8 +55,18 @@ class Querying:
 
         return await self.store.cold_reads.read(take)
 
-    def _matches(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-        """Bytes of each matching record: the index only says where one may be."""
+    def wanted(self, max_messages: int) -> int:
+        """How many messages a query may find when it asks for this many. Raises QueryError."""
+        if not 0 <= max_messages <= QUERY_MESSAGES_MAX:
+            raise QueryError(f"{max_messages} messages; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default")
+        if not self.store.options.index_enabled:
+            raise QueryError("this broker keeps no index (messageIndexEnable=false)")
+        return max_messages or QUERY_MESSAGES_DEFAULT
+
+    def matches(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIMESTAMP_MS_MAX
+    ) -> Iterator[tuple[Record, bytes]]:
+        """Each matching record with its bytes, newest first: the index only says where one may be. May block."""
         seen: set[int] = set()
         for log_offset in self.store.index.find(topic, key, begin_ms, end_ms):
             if log_offset in seen:
@@ -68,7 +74,7 @@ class Querying:
             seen.add(log_offset)
             proven = self.store.reader.read_proven(log_offset)
             if proven is not None and self._is_wanted(proven[0], topic, key, begin_ms, end_ms):
-                yield proven[1]
+                yield proven
 
     def _is_wanted(self, record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
         return (
@@ -76,6 +82,7 @@ class Querying:
             and begin_ms <= record.store_timestamp_ms <= end_ms
             and key in message_keys(record)
             and record.log_offset + record.size <= self.store.readable_end
+            and not self.store.is_deleted(record)
         )
 
     async def by_log_offset(self, log_offset: int) -> bytes:
@@ -86,6 +93,18 @@ class Querying:
         if record.log_offset + record.size > self.store.readable_end:
             raise ValueError(f"the message at offset {log_offset} is not on disk yet")
         return data
+
+    async def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at this offset of the queue was stored; 0 when it is not there. Raises OSError."""
+        queue = self.store.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return 0
+
+        def look() -> int:
+            record = self.store.reader.message(queue, offset)
+            return record.store_timestamp_ms if record else 0
+
+        return await self.store.cold_reads.read(look)
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first offset of the queue whose message was stored at or after `timestamp_ms`; its end if all are older.

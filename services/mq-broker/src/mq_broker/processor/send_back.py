@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from mq_broker.core.rewrite import retry_batch
@@ -10,7 +11,9 @@ from mq_broker.core.topics import TopicTable
 from mq_broker.processor.producing import Producing
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
-from mqproto.names import SCHEDULE_TOPIC, IllegalNameError
+from mqproto.names import SCHEDULE_TOPIC, IllegalNameError, retry_topic
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -24,7 +27,10 @@ class SendBack:
     async def send_back(
         self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int
     ) -> tuple[ResponseCode, str]:
-        """Store the message again for its group; durable as any message when it returns SUCCESS."""
+        """Store the message again for its group; durable as any message when it returns SUCCESS.
+
+        A group without retry queues gets nothing back, and no dead letter either, as in RocketMQ.
+        """
         try:
             known = self.groups.get_or_create(group)
         except IllegalNameError as error:
@@ -40,10 +46,17 @@ class SendBack:
             return ResponseCode.QUERY_NOT_FOUND, f"no message begins at offset {log_offset}"
         if record.topic == SCHEDULE_TOPIC:
             return ResponseCode.MESSAGE_ILLEGAL, f"the record at {log_offset} still waits for its delivery"
+        if not known.retry_queue_count:
+            log.info("group %s has no retry queues: the message at %d is given up", group, log_offset)
+            return ResponseCode.SUCCESS, "the group has no retry queues (retryQueueNums=0): the message is given up"
         times_max = max_reconsume_times or known.retry_max_times
+        queue_id = record.queue_offset % known.retry_queue_count
         try:
-            batch = retry_batch(record, group, delay_level=delay_level, reconsume_times_max=times_max)
-            self.topics.ensure_group_topic(batch.topic)
+            batch = retry_batch(
+                record, group, delay_level=delay_level, reconsume_times_max=times_max, retry_queue_id=queue_id
+            )
+            is_retry = batch.topic == retry_topic(group)
+            self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)
             self.producing.forward([batch], self.producing.time.stamp_ms())
             await store.wait_stored(store.log_end)
         except StoreError as error:

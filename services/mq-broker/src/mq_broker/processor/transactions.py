@@ -23,6 +23,7 @@ from mq_broker.core.halves import (
     recheck_batch,
     transaction_id,
 )
+from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import (
     OUTCOMES,
@@ -64,6 +65,7 @@ class Transactions:
     store: MessageStore
     table: TransactionTable
     sessions: Sessions
+    topics: TopicTable
     time: BrokerTime
     clock: Clock
     rng: Rng
@@ -166,7 +168,9 @@ class Transactions:
         phase = Phase.COMMITTED if action is Action.COMMIT else Phase.ROLLED_BACK
         batches = [op_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP)]
         if phase is Phase.COMMITTED:
-            batches.insert(0, committed_batch(record))
+            committed = committed_batch(record)
+            self.topics.ensure_for_arrival(committed.topic, committed.queue_id)
+            batches.insert(0, committed)
         elif parked:
             log.error("transaction %s: nobody knew in %d checks; parked", half.transaction_id, half.check_times + 1)
             batches.insert(0, parked_batch(record))

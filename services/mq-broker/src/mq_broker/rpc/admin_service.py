@@ -2,32 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, common_pb2
 from mq_broker.processor.broker import Broker
-from mq_broker.rpc.conversions import topic_config
+from mq_broker.processor.querying import QueryError
+from mq_broker.rpc.answers import answering
+from mq_broker.rpc.conversions import (
+    life_event,
+    offset_change,
+    queue_consume_stats,
+    queue_stats,
+    subscription_group,
+    subscription_group_message,
+    topic_config,
+    topic_config_message,
+)
 from mq_broker.rpc.registration import Registration
 from mq_broker.schedule.delay_service import LevelStatistics
 
 
 class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
-    """The RPCs of `hourglass.mq.v1.AdminService`."""
+    """The RPCs of `hourglass.mq.v1.AdminService`. `config` gives the configuration in force, by its keys."""
 
-    def __init__(self, broker: Broker, registration: Registration) -> None:
+    def __init__(self, broker: Broker, registration: Registration, config: Callable[[], Mapping[str, str]]) -> None:
         self._broker = broker
         self._registration = registration
+        self._config = config
 
+    # ------------------------------------------------------------------------------------------------ topics
+
+    @answering(pb.UpdateTopicResponse)
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.UpdateTopicResponse:  # noqa: N802
-        try:
-            await self._broker.update_topic(topic_config(request.config))
-        except ValueError as error:
-            return pb.UpdateTopicResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))
-        except OSError as error:
-            return pb.UpdateTopicResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
+        await self._broker.topic_administration.update(topic_config(request.config))
         await self._registration.announce()
         return pb.UpdateTopicResponse()
+
+    @answering(pb.DeleteTopicResponse)
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteTopicResponse:  # noqa: N802
+        await self._broker.topic_administration.delete(request.topic)
+        await self._registration.announce()
+        return pb.DeleteTopicResponse()
+
+    async def ListTopicConfigs(  # noqa: N802
+        self, request: pb.ListTopicConfigsRequest, context: Any
+    ) -> pb.ListTopicConfigsResponse:
+        return pb.ListTopicConfigsResponse(topics=map(topic_config_message, self._broker.topics.all()))
+
+    @answering(pb.GetTopicStatsResponse)
+    async def GetTopicStats(  # noqa: N802
+        self, request: pb.GetTopicStatsRequest, context: Any
+    ) -> pb.GetTopicStatsResponse:
+        stats = await self._broker.topic_administration.stats(request.topic)
+        return pb.GetTopicStatsResponse(queues=map(queue_stats, stats))
+
+    # ------------------------------------------------------------------------------------------------ groups
+
+    @answering(pb.UpdateSubscriptionGroupResponse)
+    async def UpdateSubscriptionGroup(  # noqa: N802
+        self, request: pb.UpdateSubscriptionGroupRequest, context: Any
+    ) -> pb.UpdateSubscriptionGroupResponse:
+        await self._broker.group_administration.update(subscription_group(request.config))
+        await self._registration.announce()
+        return pb.UpdateSubscriptionGroupResponse()
+
+    @answering(pb.DeleteSubscriptionGroupResponse)
+    async def DeleteSubscriptionGroup(  # noqa: N802
+        self, request: pb.DeleteSubscriptionGroupRequest, context: Any
+    ) -> pb.DeleteSubscriptionGroupResponse:
+        await self._broker.group_administration.delete(request.group, clean_offsets=request.clean_offsets)
+        await self._registration.announce()
+        return pb.DeleteSubscriptionGroupResponse()
+
+    async def ListSubscriptionGroups(  # noqa: N802
+        self, request: pb.ListSubscriptionGroupsRequest, context: Any
+    ) -> pb.ListSubscriptionGroupsResponse:
+        return pb.ListSubscriptionGroupsResponse(groups=map(subscription_group_message, self._broker.groups.all()))
+
+    @answering(pb.GetConsumeStatsResponse)
+    async def GetConsumeStats(  # noqa: N802
+        self, request: pb.GetConsumeStatsRequest, context: Any
+    ) -> pb.GetConsumeStatsResponse:
+        progress = await self._broker.consume_progress.stats(request.group, request.topic)
+        members = self._broker.sessions.members.consumer_ids(request.group)
+        return pb.GetConsumeStatsResponse(queues=map(queue_consume_stats, progress), client_ids=members)
+
+    @answering(pb.ResetConsumerOffsetResponse)
+    async def ResetConsumerOffset(  # noqa: N802
+        self, request: pb.ResetConsumerOffsetRequest, context: Any
+    ) -> pb.ResetConsumerOffsetResponse:
+        changes, told = await self._broker.consume_progress.reset(
+            request.group, request.topic, request.timestamp_ms, force=request.force
+        )
+        return pb.ResetConsumerOffsetResponse(queues=map(offset_change, changes), client_ids=told)
+
+    # ------------------------------------------------------------------------------------- the broker itself
+
+    async def GetBrokerConfig(  # noqa: N802
+        self, request: pb.GetBrokerConfigRequest, context: Any
+    ) -> pb.GetBrokerConfigResponse:
+        return pb.GetBrokerConfigResponse(config=self._config())
 
     async def GetBrokerStatus(  # noqa: N802
         self, request: pb.GetBrokerStatusRequest, context: Any
@@ -57,6 +133,17 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             ],
             store=self._store_status(),
         )
+
+    @answering(pb.ExplainMessageResponse)
+    async def ExplainMessage(  # noqa: N802
+        self, request: pb.ExplainMessageRequest, context: Any
+    ) -> pb.ExplainMessageResponse:
+        explaining = self._broker.explaining
+        try:
+            events = await explaining.explain(request.topic, request.key, max_messages=request.max_messages)
+        except QueryError as error:
+            return pb.ExplainMessageResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))
+        return pb.ExplainMessageResponse(events=map(life_event, events))
 
     def _store_status(self) -> pb.StoreStatus:
         store, retention = self._broker.store, self._broker.retention

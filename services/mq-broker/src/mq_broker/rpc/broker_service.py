@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -15,7 +15,14 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
 from mq_broker.processor.producing import BatchOutcome
 from mq_broker.processor.querying import QueryError
-from mq_broker.rpc.conversions import batch_result, client_groups, incoming_batch, pull_query, pull_response
+from mq_broker.rpc.conversions import (
+    batch_result,
+    client_groups,
+    incoming_batch,
+    pull_query,
+    pull_response,
+    reset_command,
+)
 from mq_broker.rpc.streams import Replies, pump
 from mqproto.codes import ResponseCode
 from mqproto.names import IllegalNameError
@@ -39,13 +46,13 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         replies = Replies()
         await pump(context, replies, lambda request: replies.put(self._produce(request)), self._stopping)
 
-    def _produce(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
+    def _produce(self, request: pb.ProduceRequest) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
         if len(request.batches) > FRAME_BATCHES_MAX:
             remark = f"the frame has {len(request.batches)} batches; at most {FRAME_BATCHES_MAX} are allowed"
             outcomes = [BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)] * len(request.batches)
         else:
-            outcomes = producing.put([incoming_batch(batch) for batch in request.batches])
+            outcomes = producing.put([incoming_batch(batch, request) for batch in request.batches])
         log_end = self._broker.store.log_end
 
         async def response() -> pb.ProduceResponse:
@@ -56,7 +63,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
         producing = self._broker.producing
-        outcomes = producing.put([incoming_batch(request.batch)])
+        outcomes = producing.put([incoming_batch(request.batch, request)])
         acknowledged = await producing.acknowledge(outcomes, self._broker.store.log_end)
         return pb.SendResponse(result=batch_result(acknowledged[0]))
 
@@ -252,6 +259,9 @@ class _Session:
 
     def consumer_ids_changed(self, group: str) -> None:
         self._replies.put(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
+
+    def reset_consumer_offset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        self._replies.put(pb.SessionResponse(reset_consumer_offset=reset_command(group, offsets)))
 
 
 async def _refuse(context: Any, sentence: str) -> NoReturn:

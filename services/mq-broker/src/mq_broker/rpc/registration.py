@@ -1,7 +1,7 @@
 """Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2).
 
 Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period; one
-that cannot be reached troubles nobody.
+that cannot be reached troubles nobody; one that is not ours any more is told so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
 ANNOUNCE_TIMEOUT_S = 3.0
-UNREGISTER_TIMEOUT_S = 1.0
+UNREGISTER_TIMEOUT_S = 2.0
 
 
 @dataclass
@@ -41,23 +41,39 @@ class Registration:
     name_servers: Sequence[Address]
     clock: Clock
     period_s: float
-    _links: list[_Link] = field(default_factory=list)
+    _links: dict[Address, _Link] = field(default_factory=dict)
+    _reconfigured: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Stay registered until cancelled; then say good-bye."""
-        self._links = [_Link(self, address) for address in self.name_servers]
+        """Stay registered until cancelled; then unregister everywhere, before the streams end."""
         self.topics.on_change(self._changed)
         try:
-            await asyncio.gather(*(link.run() for link in self._links))
+            while True:
+                self._reconfigured.clear()
+                await self._follow_configuration()
+                reconfigured = asyncio.create_task(self._reconfigured.wait(), name="name servers")
+                try:
+                    tasks = {link.task for link in self._links.values()}
+                    done, _ = await asyncio.wait({reconfigured, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done & tasks:
+                        task.result()  # a link ends only by an error that nobody foresaw
+                finally:
+                    reconfigured.cancel()
         finally:
-            await asyncio.gather(*(link.unregister() for link in self._links), return_exceptions=True)
+            await asyncio.gather(*(link.leave() for link in self._links.values()))
+
+    def reconfigure(self, name_servers: Sequence[Address], period_s: float) -> None:
+        """Be registered with these from now on, and no more with others."""
+        self.name_servers, self.period_s = name_servers, period_s
+        self._reconfigured.set()
+        self._changed()  # the next period is the new one
 
     async def announce(self) -> None:
         """Return when every name server that is connected knows the topics as they are now, or after 3 s."""
         version = self.topics.data_version
         try:
             async with timeout(self.clock, ANNOUNCE_TIMEOUT_S):
-                await asyncio.gather(*(link.known(version) for link in self._links if link.connected))
+                await asyncio.gather(*(link.known(version) for link in self._links.values() if link.connected))
         except TimeoutError:
             log.warning("a name server has not confirmed the topics within %s s", ANNOUNCE_TIMEOUT_S)
 
@@ -69,33 +85,55 @@ class Registration:
             data_version=self.topics.data_version,
         )
 
+    async def _follow_configuration(self) -> None:
+        left = [self._links.pop(address) for address in [*self._links] if address not in self.name_servers]
+        await asyncio.gather(*(link.leave() for link in left))
+        for address in self.name_servers:
+            if address not in self._links:
+                self._links[address] = _Link(self, address)
+
     def _changed(self) -> None:
-        for link in self._links:
+        for link in self._links.values():
             link.beat.set()
 
 
 class _Link:
-    """One name server."""
+    """One name server: its task keeps the registration there until `leave`."""
 
     def __init__(self, registration: Registration, address: Address) -> None:
         self._registration = registration
         self._address = address
         self._known = asyncio.Condition()
         self._known_version = -1
+        self._stub: Any = None
+        self._may_be_known = False  # a registration went out on the stream that is open, confirmed or not
         self.beat = asyncio.Event()
         self.connected = False
+        self.task = asyncio.create_task(self._run(), name=f"registration with {address}")
 
     async def known(self, version: int) -> None:
         """Return when this name server has confirmed `version` of the topics, or the link is gone."""
         async with self._known:
             await self._known.wait_for(lambda: self._known_version >= version or not self.connected)
 
-    async def run(self) -> None:
+    async def leave(self) -> None:
+        """Unregister, if we may be registered, and end the stream."""
+        if self._may_be_known:
+            goodbye = pb.UnregisterBrokerRequest(broker=identity_message(self._registration.identity))
+            try:
+                await self._stub.UnregisterBroker(goodbye, timeout=UNREGISTER_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                log.warning("name server %s was not told that we leave: %s", self._address, error.details())
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
         failures = 0
         while True:
             try:
                 async with grpc.aio.insecure_channel(str(self._address), options=CHANNEL_OPTIONS) as channel:
-                    await self._register(name_service_pb2_grpc.NameServiceStub(channel))
+                    self._stub = name_service_pb2_grpc.NameServiceStub(channel)
+                    await self._register()
             except grpc.aio.AioRpcError as error:
                 failures = 0 if self.connected else failures + 1
                 if failures <= 1:
@@ -104,23 +142,14 @@ class _Link:
                 await self._tell(connected=False)
             await self._registration.clock.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
 
-    async def unregister(self) -> None:
-        """The polite way out."""
-        if not self.connected and self._known_version < 0:
-            return
-        async with grpc.aio.insecure_channel(str(self._address), options=CHANNEL_OPTIONS) as channel:
-            await name_service_pb2_grpc.NameServiceStub(channel).UnregisterBroker(
-                pb.UnregisterBrokerRequest(broker=identity_message(self._registration.identity)),
-                timeout=UNREGISTER_TIMEOUT_S,
-            )
-
-    async def _register(self, stub: Any) -> None:
-        clock, call = self._registration.clock, stub.RegisterBroker()
+    async def _register(self) -> None:
+        clock, call = self._registration.clock, self._stub.RegisterBroker()
         call.add_done_callback(lambda _call: self.beat.set())
         try:
             while True:
                 request = self._registration.request()
                 self.beat.clear()
+                self._may_be_known = True
                 with contextlib.suppress(asyncio.InvalidStateError):  # the stream has ended; the read says how
                     await call.write(request)
                 response = await call.read()
@@ -132,6 +161,7 @@ class _Link:
                 await self._tell(connected=True, version=request.data_version)
                 await self._wait_for_beat(clock)
         finally:
+            self._may_be_known = False
             call.cancel()
 
     async def _wait_for_beat(self, clock: Clock) -> None:

@@ -1,8 +1,9 @@
 """A consume queue: for each message of one queue, where it stands in the log (MISSION S3).
 
-Invariants: entry k describes the message with queue offset k; entries from `min_offset` to `max_offset` - 1 are there,
-without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its offset). The
-queue holds nothing that the log could not tell again.
+Invariants: entry k describes the message with queue offset k; entries from `first_offset` to `max_offset` - 1 are
+there, without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its offset).
+Readers begin at `min_offset`, which is behind everything that was deleted with its topic. The queue holds nothing that
+the log could not tell again.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ class ConsumeQueue:
         self.topic_field = len(topic).to_bytes(1, "big") + topic.encode()  # as it stands in a record
         self.keeps_due_times = topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}  # where others keep the hash of the tag
         self._files = files
-        self.min_offset = files.begin // CQ_ENTRY.size
-        self.max_offset = self.min_offset
+        self.first_offset = files.begin // CQ_ENTRY.size  # of the entries that the queue keeps, read or not
+        self.max_offset = self.first_offset
+        self.deleted_below = 0  # the numbers below it were deleted with their topic
         self._unwritten: dict[int, bytes] = {}  # mended entries that the disk has refused
         self._tail = bytearray()
         self._tail_from = self.max_offset
         self.dirty = False
+
+    @property
+    def min_offset(self) -> int:
+        """The first number that readers may have."""
+        return max(self.first_offset, self.deleted_below)
 
     def append(self, entries: bytes) -> None:
         """Add entries at `max_offset`. Raises OSError; then none of them counts."""
@@ -64,8 +71,8 @@ class ConsumeQueue:
 
     def entry(self, offset: int) -> tuple[int, int, int]:
         """(log offset, size, tag hash) of the entry at `offset`. Raises ValueError when it is not there."""
-        if not self.min_offset <= offset < self.max_offset:
-            raise ValueError(f"{self}: no entry {offset}, there are {self.min_offset} to {self.max_offset - 1}")
+        if not self.first_offset <= offset < self.max_offset:
+            raise ValueError(f"{self}: no entry {offset}, there are {self.first_offset} to {self.max_offset - 1}")
         entry = self._unwritten.get(offset) or self.read_hot(offset, 1) or self.read(offset, 1)
         log_offset, size, code = CQ_ENTRY.unpack(entry)
         return log_offset, size, code
@@ -80,13 +87,20 @@ class ConsumeQueue:
     def first_at(self, log_offset: int, *, begin: int | None = None) -> int:
         """The first entry from `begin` (or the queue's first one) on that stands at or behind `log_offset`."""
         first = self._first_where(
-            lambda offset, size: size <= 0 or (size < ENTRY_SIZE_MAX and offset >= log_offset), begin or self.min_offset
+            lambda offset, size: size <= 0 or (size < ENTRY_SIZE_MAX and offset >= log_offset),
+            begin or self.first_offset,
         )
         return min(first, self.max_offset)
 
     def trim(self, first: int) -> None:
         """The messages before `first` have been deleted."""
-        self.min_offset = max(self.min_offset, min(first, self.max_offset))
+        self.first_offset = max(self.first_offset, min(first, self.max_offset))
+
+    def delete_below(self, offset: int) -> None:
+        """The topic was deleted when `offset` was the next number: nobody reads what was before; the log keeps it for
+        as long as it keeps its neighbours.
+        """
+        self.deleted_below = max(self.deleted_below, offset)
 
     def numbers_given(self, log_end: int) -> tuple[int, int]:
         """How many numbers the files say were given to messages below `log_end`, and where the last of them stood.
@@ -101,7 +115,7 @@ class ConsumeQueue:
 
     def wipe(self) -> None:
         """Forget every entry; the log tells them again from the first one."""
-        self.min_offset = 0
+        self.first_offset = 0
         self._cut(0)
 
     def begin_at(self, offset: int) -> None:
@@ -109,11 +123,11 @@ class ConsumeQueue:
 
         Raises OSError.
         """
-        if self.max_offset != self.min_offset:
+        if self.max_offset != self.first_offset:
             raise ValueError(f"{self} already has entries")
         file_begin = self._files.file_begin(offset * CQ_ENTRY.size)
         self._files.write(PRE_BLANK * (offset - file_begin // CQ_ENTRY.size), file_begin)
-        self.min_offset = self.max_offset = self._tail_from = offset
+        self.first_offset = self.max_offset = self._tail_from = offset
         self.dirty = True
 
     def mend(self, offset: int, entries: bytes) -> None:
@@ -121,7 +135,7 @@ class ConsumeQueue:
 
         They count from now on, also when the disk refuses them: then they wait in memory. Raises OSError.
         """
-        if not self.min_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
+        if not self.first_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
             raise ValueError(f"{self}: no entries from {offset} on to be mended")
         mended = {offset + k: bytes(entry) for k, entry in enumerate(_cut_up(entries))}
         self._unwritten.update(mended)
@@ -139,7 +153,7 @@ class ConsumeQueue:
         queue's numbers.
         """
         end = self._files.first_file_end
-        return end is not None and end <= self.min_offset * CQ_ENTRY.size
+        return end is not None and end <= self.first_offset * CQ_ENTRY.size
 
     def unlink_first(self) -> None:
         """See `SegmentFiles.unlink_first`."""

@@ -41,6 +41,10 @@ class ConsumeQueues:
         """The queue; a new one has no file before its first entry. Raises OSError, StoreDamagedError."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues of this topic in which anything was ever stored."""
+        return [queue for queue in self if queue.topic == topic]
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
 

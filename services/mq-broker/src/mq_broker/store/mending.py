@@ -46,7 +46,7 @@ class Mender:
         Raises OSError.
         """
         first = await self.cold.read(lambda: self._first_left(queue))
-        while first > queue.min_offset and await self.cold.read(partial(self._is_doubtful, queue, first - 1, floor)):
+        while first > queue.first_offset and await self.cold.read(partial(self._is_doubtful, queue, first - 1, floor)):
             try:
                 await self.mend(queue, first - 1)
             except NotInLogError:
@@ -59,7 +59,7 @@ class Mender:
     def trim_at_start(self, queue: ConsumeQueue) -> None:
         """The same before anything else runs; may block for long. Raises OSError."""
         first = self._first_left(queue)
-        while first > queue.min_offset and self._is_doubtful(queue, first - 1, 0):
+        while first > queue.first_offset and self._is_doubtful(queue, first - 1, 0):
             try:
                 begin, entries, damages = self._tell_again(queue, first - 1)
             except NotInLogError:
@@ -76,21 +76,21 @@ class Mender:
         A damaged entry may mislead the search in either direction: the message that it finds has to prove itself, and
         none of those before it may.
         """
-        first = queue.min_offset
+        first = queue.first_offset
         while True:
             first = queue.first_at(self.log.begin, begin=first)
             if first == queue.max_offset or self._is_there(queue, first):
                 break
             first += 1
-        low = max(queue.min_offset, first - NEIGHBOURS_MAX)
+        low = max(queue.first_offset, first - NEIGHBOURS_MAX)
         while (earlier := next((at for at in range(low, first) if self._is_there(queue, at)), None)) is not None:
-            first, low = earlier, max(queue.min_offset, earlier - NEIGHBOURS_MAX)
+            first, low = earlier, max(queue.first_offset, earlier - NEIGHBOURS_MAX)
         return first
 
     def _is_doubtful(self, queue: ConsumeQueue, offset: int, floor: int) -> bool:
         """Whether the entry is not what that of a deleted message looks like: behind the one before, below the log."""
         log_offset, size, _ = queue.entry(offset)
-        before = queue.entry(offset - 1)[0] if offset > queue.min_offset else floor
+        before = queue.entry(offset - 1)[0] if offset > queue.first_offset else floor
         return size <= 0 or not before <= log_offset < self.log.begin
 
     def _is_there(self, queue: ConsumeQueue, offset: int) -> bool:
@@ -124,7 +124,7 @@ class Mender:
 
     def _tell_again(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
         first, begin = broken, self.log.begin
-        while first > queue.min_offset and broken - first < NEIGHBOURS_MAX:
+        while first > queue.first_offset and broken - first < NEIGHBOURS_MAX:
             log_offset, size, _ = queue.entry(first - 1)
             if self._is_right(queue, first - 1):
                 begin = log_offset + size

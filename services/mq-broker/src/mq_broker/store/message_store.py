@@ -79,9 +79,13 @@ class MessageStore:
         clock: Clock,
         options: StoreOptions,
         states: Mapping[str, State],
+        *,
         told_by_log: frozenset[str] = frozenset(),
+        dispensable: frozenset[str] = frozenset(),
     ) -> None:
-        """`told_by_log` names the states that reading the log again brings up to date."""
+        """`told_by_log` names the states that reading the log again brings up to date, `dispensable` those whose loss
+        is not worth reading all of it.
+        """
         self.disk, self.options = disk, options
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
@@ -100,7 +104,9 @@ class MessageStore:
         self.quarantine = Quarantine(disk, layout.quarantine)
         self.numbers = QueueNumbers(disk, layout)
         self.gate = WriteGate(options.retention)
-        self.states = StateFiles(disk, layout.config, states, told_by_log, lambda: self.log.end)
+        self.states = StateFiles(
+            disk, layout.config, states, lambda: self.log.end, told_by_log=told_by_log, dispensable=dispensable
+        )
         self._checkpointer = Checkpointer(self)
         self.flusher = Flusher(
             disk,
@@ -352,6 +358,11 @@ class MessageStore:
         """(first offset, offset behind the last one); zeros for a queue that holds nothing yet."""
         queue = self.queues.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+
+    def is_deleted(self, record: Record) -> bool:
+        """Whether the record was deleted with its topic."""
+        queue = self.queues.get(record.topic, record.queue_id)
+        return queue is not None and record.queue_offset < queue.deleted_below
 
     def is_message(self, record: Record) -> bool:
         """Whether its queue knows this record: bytes in the middle of another one may look like one."""

@@ -132,7 +132,7 @@ class Retention:
     async def _reason(self, end: int, used: float) -> Reason | None:
         newest_ms = await self.disk.offload(self._newest_store_ms, end)
         return reason_to_delete(
-            self.store.options.retention,
+            self.store.gate.options,
             newest_store_ms=newest_ms,
             now_ms=self.time.now_ms(),
             local_hour=local_hour(self.time.now_ms()),
@@ -158,7 +158,7 @@ class Retention:
 
     def _may_go(self, end: int, reason: Reason) -> bool:
         """Whether nobody objects: the guard for what groups have not consumed yet, beyond RocketMQ."""
-        mode = self.store.options.retention.guard
+        mode = self.store.gate.options.guard
         waiting = self.unconsumed(end) if mode is not GuardMode.OFF else ()
         if not waiting:
             return True

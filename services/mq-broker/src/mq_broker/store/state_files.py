@@ -46,11 +46,13 @@ class StateFiles:
         disk: Disk,
         folder: Path,
         states: Mapping[str, State],
-        told_by_log: frozenset[str],
         log_end: Callable[[], int],
+        *,
+        told_by_log: frozenset[str],
+        dispensable: frozenset[str],
     ) -> None:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
-        self._told_by_log = told_by_log
+        self._told_by_log, self._dispensable = told_by_log, dispensable
         self._written: dict[str, int] = {}
         self._writing = {name: asyncio.Lock() for name in self._states}
 
@@ -58,9 +60,10 @@ class StateFiles:
         """Read every state; returns the names of those that the log has to complete.
 
         These are the ones without a readable file, and of those that the log can tell the ones whose file is damaged
-        or lost, so that its previous version had to do. Raises OSError.
+        or lost, so that its previous version had to do. A dispensable one is not worth the reading. Raises OSError.
         """
-        return [name for name, state in self._states.items() if not self._load(name, state)]
+        incomplete = [name for name, state in self._states.items() if not self._load(name, state)]
+        return [name for name in incomplete if name not in self._dispensable]
 
     def _load(self, name: str, state: State) -> bool:
         """Whether the state is complete."""

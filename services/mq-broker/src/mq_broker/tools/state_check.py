@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mq_broker.core.consumer_offsets import GROUP_SEPARATOR
+from mq_broker.core.producer_sequences import ProducerSequences
+from mq_broker.core.topics import deletions_of
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, CONFIG, WATERMARK, DamageMap, Findings
 from mq_broker.tools.queue_check import QueueChecks
@@ -152,8 +154,24 @@ def _transaction_positions(content: dict[str, Any]) -> list[Position]:
     return [("the scan", topic, 0, int(table[key])) for key, topic in (("half", HALF_TOPIC), ("op", OP_HALF_TOPIC))]
 
 
+def _producer_positions(content: dict[str, Any]) -> list[Position]:
+    sequences = ProducerSequences()
+    sequences.load_json(content)
+    return [(f"producer {producer:016x}", topic, queue, offset) for producer, topic, queue, offset in sequences.ends()]
+
+
+def _deletion_positions(content: dict[str, Any]) -> list[Position]:
+    return [
+        ("its deletion", topic, queue_id, offset)
+        for topic, queues in deletions_of(content).items()
+        for queue_id, offset in queues.items()
+    ]
+
+
 _OFFSET_CHECKS: dict[str, Callable[[dict[str, Any]], list[Position]]] = {
     "consumerOffset.json": _consumer_positions,
     "delayOffset.json": _delay_positions,
+    "producerSequence.json": _producer_positions,
+    "topics.json": _deletion_positions,
     "transactionOffset.json": _transaction_positions,
 }

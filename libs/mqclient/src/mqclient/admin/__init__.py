@@ -1,0 +1,28 @@
+"""What an operator asks of the cluster: topics, groups, brokers, messages (MISSION N11, L13, Q1).
+
+One module a subject; `Admin` puts them together.
+"""
+
+from mqclient.admin.admin import Admin
+from mqclient.admin.brokers import BrokerStatus, ClusterBroker, DelayLevelStatus, StoreStatus
+from mqclient.admin.groups import ConsumeStats, OffsetChange, QueueConsumeStats, SubscriptionGroupConfig
+from mqclient.admin.life import LifeEvent, LifeEventKind
+from mqclient.admin.messages import PullResult
+from mqclient.admin.topics import QueueStats, TopicConfig
+
+__all__ = [
+    "Admin",
+    "BrokerStatus",
+    "ClusterBroker",
+    "ConsumeStats",
+    "DelayLevelStatus",
+    "LifeEvent",
+    "LifeEventKind",
+    "OffsetChange",
+    "PullResult",
+    "QueueConsumeStats",
+    "QueueStats",
+    "StoreStatus",
+    "SubscriptionGroupConfig",
+    "TopicConfig",
+]

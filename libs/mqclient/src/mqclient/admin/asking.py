@@ -1,0 +1,164 @@
+"""Whom an operator's call asks, and what becomes of several answers.
+
+Invariants: brokers are asked one after the other, by name, so that what was done before an error can be told; an answer
+other than SUCCESS raises, and says which broker gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from mqclient.broker_connection import BrokerConnection
+from mqclient.client_config import ClientConfig
+from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.errors import (
+    BrokerRefusedError,
+    BrokerRejectedError,
+    IllegalArgumentError,
+    MQClientError,
+    NoRouteError,
+    broker_answer_error,
+    require_success,
+)
+from mqclient.lifecycle import Lifecycle, LifecycleEvent
+from mqclient.route import MASTER_ID
+from mqclient.transport import Method
+from mqclient.transport.base import RequestT, ResponseT
+
+T = TypeVar("T")
+_ANSWERED = (BrokerRefusedError, BrokerRejectedError)
+
+
+class CodedAnswer(Protocol):
+    """An answer that says by its code whether it is one."""
+
+    @property
+    def code(self) -> int: ...
+
+    @property
+    def remark(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One broker that is asked. `name` is its address when it was given by address."""
+
+    name: str
+    connection: BrokerConnection
+
+    @property
+    def address(self) -> str:
+        return self.connection.address
+
+    async def ask(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """The answer, whatever it says. Raises MQClientError when there is none."""
+        return await self.connection.unary(method, request)
+
+
+class AdminCalls:
+    """The life of an Admin, and its way to the brokers."""
+
+    def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
+        self._url = url
+        self._config = client_config or ClientConfig()
+        self._lifecycle = Lifecycle("admin")
+        self._instance: ClientInstance
+
+    async def start(self) -> None:
+        """Join the client instance. Raises UnknownTransportError, IllegalArgumentError, IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.START)
+        self._instance = acquire_instance(self._url, self._config)
+        self._instance.register_admin(self)
+        self._lifecycle.move(LifecycleEvent.STARTED)
+
+    async def shutdown(self, *, timeout_s: float = 10.0) -> None:
+        """Leave the client instance, within `timeout_s`. Raises IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.SHUTDOWN)
+        self._instance.unregister_admin(self)
+        await self._instance.release(self._instance.clock.monotonic() + timeout_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lifecycle.running:
+            await self.shutdown()
+
+    # ------------------------------------------------------------------------------------------------ for the subjects
+
+    async def _targets(self, cluster_name: str | None = None, broker_address: str | None = None) -> Sequence[Target]:
+        """Every master, those of one cluster, or the one at an address. Raises NoRouteError, IllegalArgumentError."""
+        if broker_address is not None:
+            if cluster_name is not None:
+                raise IllegalArgumentError("a call names a cluster or the address of a broker, not both")
+            return [self._target_at(broker_address)]
+        self._lifecycle.require_running()
+        masters = [
+            Target(broker.broker_name, self._instance.connection_to(broker.addresses[MASTER_ID]))
+            for broker in await self._instance.name_servers.list_brokers()
+            if MASTER_ID in broker.addresses and cluster_name in (None, broker.cluster_name)
+        ]
+        if not masters:
+            raise NoRouteError(f"no master lives in {'any cluster' if cluster_name is None else cluster_name}")
+        return masters
+
+    def _target_at(self, broker_address: str) -> Target:
+        self._lifecycle.require_running()
+        return Target(broker_address, self._instance.connection_to(broker_address))
+
+    async def _target_named(self, broker_name: str) -> Target:
+        """The living master of this name. Raises NoRouteError."""
+        for target in await self._targets():
+            if target.name == broker_name:
+                return target
+        raise NoRouteError(f"no master lives that is called {broker_name!r}")
+
+
+async def answer_of(target: Target, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+    """The broker's answer. Raises its refusal, and MQClientError when there is none."""
+    response = await target.ask(method, request)
+    coded: CodedAnswer = response  # type: ignore[assignment]  # protobuf's messages know their fields only by name
+    require_success(coded.code, coded.remark, target.name)
+    return response
+
+
+async def on_each(
+    targets: Sequence[Target],
+    step: Callable[[Target], Awaitable[T]],
+    *,
+    passing_over: Container[int] = (),
+) -> list[tuple[Target, T]]:
+    """What `step` gives for each broker; the first error ends it, and names the brokers that were done before.
+
+    A broker that refuses with one of the codes `passing_over` is left out; when all of them do, the last refusal is
+    raised.
+    """
+    done: list[tuple[Target, T]] = []
+    refusal: MQClientError | None = None
+    for target in targets:
+        try:
+            done.append((target, await step(target)))
+        except MQClientError as error:
+            if isinstance(error, _ANSWERED) and error.code in passing_over:
+                refusal = error
+            elif done:
+                raise _after(error, [before.name for before, _ in done], target) from error
+            else:
+                raise
+    if refusal is not None and not done:
+        raise refusal
+    return done
+
+
+def _after(error: MQClientError, done: list[str], target: Target) -> MQClientError:
+    """The same error, which also says who had done before what was asked."""
+    suffix = f"; done before: {', '.join(done)}"
+    if isinstance(error, _ANSWERED):
+        return broker_answer_error(error.code, error.remark + suffix, target.name)
+    return type(error)(f"{error}{suffix}")

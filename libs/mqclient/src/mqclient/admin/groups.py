@@ -1,0 +1,200 @@
+"""Consumer groups: their settings, how far they are, where they begin anew (MISSION N11, L13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from mqclient.admin.asking import AdminCalls, answer_of, on_each
+from mqclient.errors import IllegalArgumentError
+from mqclient.message_queue import MessageQueue
+from mqclient.transport.methods import (
+    DELETE_SUBSCRIPTION_GROUP,
+    GET_CONSUME_STATS,
+    LIST_SUBSCRIPTION_GROUPS,
+    RESET_CONSUMER_OFFSET,
+    UPDATE_SUBSCRIPTION_GROUP,
+)
+from mqproto.codes import ResponseCode
+from mqproto.names import IllegalNameError, check_group
+
+QUEUE_END = -1  # as a time: behind the last message of each queue
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """A consumer group as one broker has it, with RocketMQ's settings and defaults.
+
+    `consume_enable`: its members may pull at all. `consume_broadcast_enable`: they may join with MessageModel
+    BROADCASTING. `retry_max_times`: tries before a message is a dead letter. `retry_queue_count`: queues of its retry
+    topic; 0: what is given back is not tried again.
+    """
+
+    group: str
+    consume_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumeStats:
+    """How far a group is in one queue.
+
+    `broker_offset` is that of the next message to come, `consumer_offset` that of the next one to be consumed, -1 when
+    the group has never committed one; `last_timestamp_ms` is when the last consumed message was stored, 0 when that is
+    not known any more.
+    """
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait; without a committed offset all that the queue ever had, as RocketMQ counts."""
+        return self.broker_offset - max(0, self.consumer_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats:
+    """How far a group is, over all masters: its queues, sorted, and its living members."""
+
+    group: str
+    queues: tuple[QueueConsumeStats, ...]
+    client_ids: tuple[str, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait, over all queues."""
+        return sum(queue.lag for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """A group's offset in one queue before (-1: there was none) and after a reset."""
+
+    before: int
+    now: int
+
+
+class GroupAdmin(AdminCalls):
+    """Calls about consumer groups."""
+
+    async def update_subscription_group(
+        self, config: SubscriptionGroupConfig, *, cluster_name: str | None = None, broker_address: str | None = None
+    ) -> None:
+        """Create or change the group, durably.
+
+        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first refusal of a broker.
+        """
+        _check_group(config.group)
+        request = admin_pb.UpdateSubscriptionGroupRequest(
+            config=admin_pb.SubscriptionGroupConfig(
+                group=config.group,
+                consume_enable=config.consume_enable,
+                consume_broadcast_enable=config.consume_broadcast_enable,
+                retry_max_times=config.retry_max_times,
+                retry_queue_count=config.retry_queue_count,
+            )
+        )
+        await on_each(
+            await self._targets(cluster_name, broker_address),
+            lambda target: answer_of(target, UPDATE_SUBSCRIPTION_GROUP, request),
+        )
+
+    async def delete_subscription_group(
+        self,
+        group: str,
+        *,
+        clean_offsets: bool = False,
+        cluster_name: str | None = None,
+        broker_address: str | None = None,
+    ) -> None:
+        """Delete the group's settings, durably; with `clean_offsets` its offsets and its retry topic too.
+
+        Its dead letters stay: `delete_topic("%DLQ%" + group)` deletes them. A broker without the group is passed over;
+        when none has it, SUBSCRIPTION_GROUP_NOT_EXIST is raised; NO_PERMISSION while it has living members. Raises
+        IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal of a broker.
+        """
+        _check_group(group)
+        request = admin_pb.DeleteSubscriptionGroupRequest(group=group, clean_offsets=clean_offsets)
+        await on_each(
+            await self._targets(cluster_name, broker_address),
+            lambda target: answer_of(target, DELETE_SUBSCRIPTION_GROUP, request),
+            passing_over={ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST},
+        )
+
+    async def subscription_groups(self, broker_address: str) -> list[SubscriptionGroupConfig]:
+        """Every consumer group of one broker, by name. Raises MQClientError when it does not answer."""
+        target = self._target_at(broker_address)
+        answer = await target.ask(LIST_SUBSCRIPTION_GROUPS, admin_pb.ListSubscriptionGroupsRequest())
+        return [
+            SubscriptionGroupConfig(
+                one.group,
+                one.consume_enable,
+                one.consume_broadcast_enable,
+                one.retry_max_times,
+                one.retry_queue_count,
+            )
+            for one in answer.groups
+        ]
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """How far the group is in `topic`, or in every topic for which it has an offset.
+
+        Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a refusal when no broker knows the
+        group, and the first other refusal.
+        """
+        request = admin_pb.GetConsumeStatsRequest(group=group, topic=topic or "")
+        answers = await on_each(
+            await self._targets(),
+            lambda target: answer_of(target, GET_CONSUME_STATS, request),
+            passing_over={ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST},
+        )
+        queues = [
+            QueueConsumeStats(
+                MessageQueue(one.topic, target.name, one.queue_id),
+                one.broker_offset,
+                one.consumer_offset,
+                one.last_timestamp_ms,
+            )
+            for target, answer in answers
+            for one in answer.queues
+        ]
+        members = {client_id for _, answer in answers for client_id in answer.client_ids}
+        return ConsumeStats(group, tuple(sorted(queues, key=lambda stats: stats.queue)), tuple(sorted(members)))
+
+    async def reset_offset_by_time(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, OffsetChange]:
+        """Let the group go on at the first message stored at or after `timestamp_ms` (-1: at the end of each queue).
+
+        Without `force` an offset only moves back. The offsets are durable and the living members have been told on
+        return; what they commit late changes nothing. A broker that lacks the topic or the group is passed over, and
+        its queues are not in the result; when all lack it, TOPIC_NOT_EXIST or SUBSCRIPTION_GROUP_NOT_EXIST is raised.
+        Raises IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal.
+        """
+        _check_group(group)
+        if timestamp_ms < QUEUE_END:
+            raise IllegalArgumentError(f"{timestamp_ms} is no time: milliseconds since 1970, or -1 for the end")
+        request = admin_pb.ResetConsumerOffsetRequest(group=group, topic=topic, timestamp_ms=timestamp_ms, force=force)
+        lacking = {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+        answers = await on_each(
+            await self._targets(),
+            lambda target: answer_of(target, RESET_CONSUMER_OFFSET, request),
+            passing_over=lacking,
+        )
+        return {
+            MessageQueue(topic, target.name, one.queue_id): OffsetChange(one.offset_before, one.offset)
+            for target, answer in answers
+            for one in answer.queues
+        }
+
+
+def _check_group(group: str) -> None:
+    try:
+        check_group(group)
+    except IllegalNameError as error:
+        raise IllegalArgumentError(str(error)) from error

@@ -1,0 +1,186 @@
+"""Messages on their way: what stays the same over all tries to send them.
+
+A message that is sent never has a unique id yet: `Message` has no place for one, and the property's name is reserved.
+So each send makes a new one (MISSION M9), and a message that the application sends again is a new message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqclient.errors import MessageRejectedError
+from mqclient.message import Message
+from mqclient.message_id import UniqueIdMaker
+from mqclient.message_queue import MessageQueue
+from mqclient.producer.frames import PendingBatch, PendingSend, SendTerms, Stored
+from mqclient.producer.message_encoder import check_message, message_properties, record_bytes_max
+from mqclient.producer.numbering import Numbering
+from mqclient.producer.send_result import STATUS_OF_CODE, BatchSendResult, SendResult
+from mqproto.names import RETRY_PREFIX
+from mqproto.properties import PGROUP, TRAN_MSG
+from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record
+from osenv import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the messages of one producer come from, and how large their bodies may be."""
+
+    group: str
+    unique_ids: UniqueIdMaker
+    clock: Clock
+    ip: int
+    body_bytes_max: int
+
+
+class Outgoing:
+    """One message. Raises MessageRejectedError when it breaks a rule; later changes of it are not seen any more."""
+
+    __slots__ = (
+        "_born_timestamp_ms", "_flag", "_origin", "_properties", "_topic_bytes", "alone", "body", "compressible_bytes",
+        "message", "sys_flag", "topic", "unique_id",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, origin: Origin) -> None:
+        self._topic_bytes = check_message(message, origin.body_bytes_max)
+        self._origin = origin
+        self._born_timestamp_ms = origin.clock.wall_ms()
+        self._flag = message.flag
+        self.message = message
+        self.topic = message.topic
+        self.body = message.body
+        self.compressible_bytes = len(message.body)
+        self.alone = message.delay_level > 0
+        self.sys_flag = 0
+        self.unique_id = origin.unique_ids.next(self._born_timestamp_ms)
+        self._properties = message_properties(message, self.unique_id)
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return (self.message,)
+
+    @property
+    def record_bytes_max(self) -> int:
+        return record_bytes_max(self.message, self._properties)
+
+    def begin_again(self) -> None:
+        """Another try follows."""
+
+    def pending(self, queue: MessageQueue, numbering: Numbering, deadline: float, terms: SendTerms) -> PendingSend:
+        """What a try hands to the stream."""
+        sequence = numbering.next(queue)
+        return PendingSend(queue, sequence, self.record(queue, numbering, sequence), deadline, terms)
+
+    def record(self, queue: MessageQueue, numbering: Numbering, sequence: int) -> bytes:
+        return encode_record(
+            topic=self._topic_bytes,
+            body=self.body,
+            properties=f"{self._properties}{numbering.property_start}{sequence}\x02".encode(),
+            queue_id=queue.queue_id,
+            born_timestamp_ms=self._born_timestamp_ms,
+            born_ip=self._origin.ip,
+            flag=self._flag,
+            sys_flag=self.sys_flag,
+        )
+
+    def result(self, pending: PendingSend, stored: Stored, address: str) -> SendResult:
+        code, queue_offset, log_offset = stored
+        return SendResult(STATUS_OF_CODE[code], self.unique_id, pending.queue, queue_offset, log_offset, address)
+
+
+class OutgoingHalf(Outgoing):
+    """The half message of a transaction. Each try has a unique id of its own, which is the transaction's."""
+
+    __slots__ = ()
+
+    def __init__(self, message: Message, origin: Origin) -> None:
+        super().__init__(message, origin)
+        if message.delay_level:
+            raise MessageRejectedError("a transactional message cannot have a delay level; send it with level 0")
+        self.alone = True
+        self.sys_flag = FLAG_TRANSACTION_PREPARED
+        self._identify()
+
+    def begin_again(self) -> None:
+        """The half that an earlier try may have left behind must not end as the next one does."""
+        self.unique_id = self._origin.unique_ids.next(self._born_timestamp_ms)
+        self._identify()
+
+    def _identify(self) -> None:
+        own = {TRAN_MSG: "true", PGROUP: self._origin.group}
+        self._properties = message_properties(self.message, self.unique_id, own)
+
+
+class OutgoingBatch:
+    """Messages that are stored together: whole, and one behind the other (MISSION P15).
+
+    Raises MessageRejectedError for messages that cannot share a batch.
+    """
+
+    __slots__ = ("_parts", "topic")
+
+    alone = False
+    compressible_bytes = 0  # as in RocketMQ
+
+    def __init__(self, messages: Sequence[Message], origin: Origin) -> None:
+        if not messages:
+            raise MessageRejectedError("the batch is empty; it takes at least one message")
+        self._parts = [Outgoing(message, origin) for message in messages]
+        first = messages[0]
+        self.topic = first.topic
+        if self.topic.startswith(RETRY_PREFIX):
+            raise MessageRejectedError(f"messages to the retry topic {self.topic!r} cannot be sent in a batch")
+        for number, message in enumerate(messages):
+            if message.topic != self.topic:
+                raise MessageRejectedError(
+                    f"message {number} of the batch is for the topic {message.topic!r}, the first one for "
+                    f"{self.topic!r}; all of a batch have to have the same"
+                )
+            if message.delay_level:
+                raise MessageRejectedError(
+                    f"message {number} of the batch has the delay level {message.delay_level}; send it alone"
+                )
+            if message.wait_store_msg_ok != first.wait_store_msg_ok:
+                raise MessageRejectedError(
+                    f"message {number} of the batch has wait_store_msg_ok {message.wait_store_msg_ok}, the first one "
+                    f"{first.wait_store_msg_ok}; all of a batch have to have the same"
+                )
+        size = sum(part.record_bytes_max for part in self._parts)
+        if size > origin.body_bytes_max:
+            raise MessageRejectedError(
+                f"the batch takes {size:,} bytes; at most {origin.body_bytes_max:,} are allowed, and "
+                f"MessageBatchSplitter makes smaller ones"
+            )
+
+    @property
+    def unique_id(self) -> str:
+        """As RocketMQ has it: all of them, with commas between."""
+        return ",".join(part.unique_id for part in self._parts)
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return tuple(part.message for part in self._parts)
+
+    def begin_again(self) -> None:
+        """Another try follows."""
+
+    def pending(self, queue: MessageQueue, numbering: Numbering, deadline: float, terms: SendTerms) -> PendingBatch:
+        """What a try hands to the stream."""
+        numbers = [numbering.next(queue) for _ in self._parts]
+        records = [part.record(queue, numbering, number) for part, number in zip(self._parts, numbers, strict=True)]
+        return PendingBatch(queue, numbers[0], records, deadline, terms)
+
+    def result(self, pending: PendingSend, stored: Stored, address: str) -> BatchSendResult:
+        places = pending.places(stored)
+        code, queue_offset, log_offset = stored
+        return BatchSendResult(
+            STATUS_OF_CODE[code],
+            self.unique_id,
+            pending.queue,
+            queue_offset,
+            log_offset,
+            address,
+            tuple(part.unique_id for part in self._parts),
+            tuple(places),
+        )

@@ -1,0 +1,93 @@
+"""Who uses a client instance (MISSION L14).
+
+Invariants: a group is registered at most once as a producer and once as a consumer; every heartbeat names exactly the
+groups that are registered; an instance lives as long as anybody is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.errors import IllegalStateError
+from mqclient.message_queue import MessageQueue
+
+
+class InnerProducer(Protocol):
+    """What the instance asks of a registered producer."""
+
+    def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None: ...
+
+
+class InnerConsumer(Protocol):
+    """What the instance asks of a registered consumer."""
+
+    def consumer_data(self) -> broker_pb.ConsumerData: ...
+
+    def rebalance_now(self) -> None: ...
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+    async def persist_offsets(self) -> None: ...
+
+
+class Registrations:
+    """The producers and consumers of one client by group, and its admins, who have none."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self.producers: dict[str, InnerProducer] = {}
+        self.consumers: dict[str, InnerConsumer] = {}
+        self._admins: set[object] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is left."""
+        return not (self.producers or self.consumers or self._admins)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether brokers have to know this client: as a member of a group."""
+        return bool(self.producers or self.consumers)
+
+    def add_producer(self, group: str, producer: InnerProducer) -> None:
+        """Raises IllegalStateError when the group is there already."""
+        if group in self.producers:
+            raise IllegalStateError(self._twice("producer", group))
+        self.producers[group] = producer
+
+    def add_consumer(self, group: str, consumer: InnerConsumer) -> None:
+        """Raises IllegalStateError when the group is there already."""
+        if group in self.consumers:
+            raise IllegalStateError(self._twice("consumer", group))
+        self.consumers[group] = consumer
+
+    def add_admin(self, admin: object) -> None:
+        """Raises IllegalStateError when this very admin is there already."""
+        if admin in self._admins:
+            raise IllegalStateError(f"the client {self._client_id} has this admin already")
+        self._admins.add(admin)
+
+    def remove_producer(self, group: str) -> None:
+        self.producers.pop(group, None)
+
+    def remove_consumer(self, group: str) -> None:
+        self.consumers.pop(group, None)
+
+    def remove_admin(self, admin: object) -> None:
+        self._admins.discard(admin)
+
+    def heartbeat(self) -> broker_pb.Heartbeat:
+        """The whole truth about this client."""
+        return broker_pb.Heartbeat(
+            client_id=self._client_id,
+            producers=[broker_pb.ProducerData(group=group) for group in sorted(self.producers)],
+            consumers=[consumer.consumer_data() for _, consumer in sorted(self.consumers.items())],
+        )
+
+    def _twice(self, kind: str, group: str) -> str:
+        return (
+            f"the client {self._client_id} has a {kind} of the group {group!r} already; "
+            f"share that one, or give the second one a ClientConfig with another instance_name"
+        )

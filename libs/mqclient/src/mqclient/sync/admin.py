@@ -1,0 +1,38 @@
+"""An admin without `await` (MISSION N11)."""
+
+from __future__ import annotations
+
+from mqclient.admin import Admin
+from mqclient.sync.faces import Face, blocking, made_like
+
+
+class SyncAdmin(Face[Admin]):
+    """Every call of Admin."""
+
+    @made_like(Admin)
+    def __init__(self, inner: Admin) -> None:
+        super().__init__(inner)
+
+    broker_config = blocking(Admin.broker_config)
+    broker_status = blocking(Admin.broker_status)
+    broker_statuses = blocking(Admin.broker_statuses)
+    cluster_list = blocking(Admin.cluster_list)
+    consume_stats = blocking(Admin.consume_stats)
+    delete_subscription_group = blocking(Admin.delete_subscription_group)
+    delete_topic = blocking(Admin.delete_topic)
+    explain = blocking(Admin.explain)
+    pull = blocking(Admin.pull)
+    query_message = blocking(Admin.query_message)
+    query_message_by_unique_key = blocking(Admin.query_message_by_unique_key)
+    queue_offsets = blocking(Admin.queue_offsets)
+    reset_offset_by_time = blocking(Admin.reset_offset_by_time)
+    search_offset = blocking(Admin.search_offset)
+    subscription_groups = blocking(Admin.subscription_groups)
+    topic_configs = blocking(Admin.topic_configs)
+    topic_list = blocking(Admin.topic_list)
+    topic_route = blocking(Admin.topic_route)
+    topic_stats = blocking(Admin.topic_stats)
+    update_subscription_group = blocking(Admin.update_subscription_group)
+    update_topic = blocking(Admin.update_topic)
+    update_topic_perm = blocking(Admin.update_topic_perm)
+    view_message = blocking(Admin.view_message)

@@ -1,0 +1,281 @@
+"""What producers have numbered and this broker has stored, so that a repeated send is recognised (ADR 15).
+
+A producer numbers the records that it sends to a queue. After an unknown outcome it sends the same records with the
+same numbers again, before any higher number; those that are stored already are answered with the places they have.
+
+Invariants: for each producer and queue the stretches are sorted and share no number; every number from the first
+unanswered one on that was stored is in one of them; a number below it is never stored again; what an older epoch of a
+producer sends late is refused. Reading the log again adds what is missing and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from mq_broker.core import documents as tables
+from mqproto.properties import (
+    PRODUCER_SEQUENCE,
+    REAL_QID,
+    REAL_TOPIC,
+    decode_properties,
+    property_start,
+    property_value,
+)
+from mqproto.record import Record
+
+EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, MISSION P4)
+QUEUES_MAX = 65_536  # pairs of producer and queue that are remembered; then the producer that was silent longest goes
+STRETCHES_MAX = 8_192  # of one queue; a producer has 4 frames of at most 1,024 batches unanswered
+
+QueueKey = tuple[str, int]  # topic and queue id
+
+_SEQUENCE = property_start(PRODUCER_SEQUENCE)
+_VALUE = re.compile(rb"([0-9a-f]{16}):(\d{1,9}):(\d{1,18})")
+_QUEUE_TEXT = re.compile(r"([^:; ]+):(\d+) (\d+)((?: \d+\+\d+@[^:; ]+:\d+:\d+)*)")
+_STRETCH_TEXT = re.compile(r" (\d+)\+(\d+)@([^:; ]+):(\d+):(\d+)")
+
+
+class SequenceError(ValueError):
+    """Numbers that make no sense, or that come too late; the message says why. Nothing has happened."""
+
+
+class Numbering(NamedTuple):
+    """How a batch is numbered: the first record has `base_sequence`, the others follow."""
+
+    producer_id: int
+    epoch: int
+    base_sequence: int
+    first_unanswered: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stretch:
+    """Records with the numbers from `base_sequence` on, which stand one behind the other in a consume queue."""
+
+    base_sequence: int
+    count: int
+    topic: str
+    queue_id: int
+    base_queue_offset: int
+
+    @property
+    def end(self) -> int:
+        """The number behind the last one."""
+        return self.base_sequence + self.count
+
+    def part(self, begin: int, end: int) -> Stretch:
+        """What it has of the numbers from `begin` to `end` - 1."""
+        first, last = max(begin, self.base_sequence), min(end, self.end)
+        return replace(
+            self,
+            base_sequence=first,
+            count=last - first,
+            base_queue_offset=self.base_queue_offset + first - self.base_sequence,
+        )
+
+    def continued_by(self, other: Stretch) -> bool:
+        """Whether the two are one."""
+        return (self.end, self.topic, self.queue_id, self.base_queue_offset + self.count) == (
+            other.base_sequence,
+            other.topic,
+            other.queue_id,
+            other.base_queue_offset,
+        )
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """One producer's numbers for one queue."""
+
+    first_unanswered: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+
+    def between(self, begin: int, end: int) -> list[Stretch]:
+        """What is stored of these numbers."""
+        at = bisect_left(self.stretches, begin, key=lambda stretch: stretch.end - 1)
+        found = []
+        for stretch in self.stretches[at:]:
+            if stretch.base_sequence >= end:
+                break
+            found.append(stretch.part(begin, end))
+        return found
+
+    def add(self, new: Stretch) -> None:
+        """Remember numbers that are in no stretch yet."""
+        stretches = self.stretches
+        at = len(stretches)
+        if stretches and stretches[-1].base_sequence > new.base_sequence:
+            at = bisect_left(stretches, new.base_sequence, key=lambda stretch: stretch.base_sequence)
+        if at and stretches[at - 1].continued_by(new):
+            before = stretches[at - 1]
+            stretches[at - 1] = replace(before, count=before.count + new.count)
+        else:
+            stretches.insert(at, new)
+            del stretches[:-STRETCHES_MAX]
+
+    def answered_below(self, sequence: int) -> None:
+        """Nothing below this number is asked for again."""
+        if sequence > self.first_unanswered:
+            self.first_unanswered = sequence
+            while self.stretches and self.stretches[0].end <= sequence:
+                del self.stretches[0]
+
+
+@dataclass(slots=True)
+class _Producer:
+    """One producer: the epoch of its newest stream, when it last stored something, and its queues."""
+
+    epoch: int = 0
+    seen_ms: int = 0
+    queues: dict[QueueKey, _Numbers] = field(default_factory=dict)
+
+
+class ProducerSequences:
+    """All producers by id, the one that was silent longest first."""
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._queue_count = 0
+        self.data_version = 0
+
+    def stored_before(self, numbering: Numbering, topic: str, queue_id: int, count: int) -> list[Stretch]:
+        """What of a batch of `count` records is stored already, in its order. Raises SequenceError."""
+        producer_id, epoch, begin, first_unanswered = numbering
+        if producer_id == 0 or epoch < 0 or begin < 1 or not 0 <= first_unanswered <= begin:
+            raise SequenceError(
+                f"producer {producer_id:016x} with epoch {epoch}, sequence {begin} and first unanswered sequence "
+                f"{first_unanswered}: a producer id is not 0, an epoch not below 0, sequences count from 1, and the "
+                f"first unanswered one is at most the batch's"
+            )
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return []
+        if epoch < producer.epoch:
+            raise SequenceError(
+                f"producer {producer_id:016x} has opened a newer stream, with epoch {producer.epoch}; this batch of "
+                f"epoch {epoch} comes too late and is not stored"
+            )
+        producer.epoch = epoch
+        numbers = producer.queues.get((topic, queue_id))
+        if numbers is None:
+            return []
+        if begin < numbers.first_unanswered:
+            raise SequenceError(
+                f"sequence {begin} of producer {producer_id:016x} comes too late: it has said that it needs no answer "
+                f"below {numbers.first_unanswered} any more"
+            )
+        if not numbers.stretches or numbers.stretches[-1].end <= begin:
+            return []
+        return numbers.between(begin, begin + count)
+
+    def stored(self, numbering: Numbering, queue: QueueKey, stretch: Stretch, now_ms: int) -> None:
+        """Remember what was stored just now; `queue` is the one that it was sent to."""
+        numbers = self._numbers(numbering.producer_id, numbering.epoch, queue, now_ms)
+        numbers.answered_below(numbering.first_unanswered)
+        numbers.add(stretch)
+        self.data_version += 1
+
+    def recovered(self, record: Record) -> None:
+        """The log holds this record."""
+        value = property_value(record.properties, _SEQUENCE, 0, len(record.properties))
+        if not value or (match := _VALUE.fullmatch(value)) is None:
+            return
+        properties = decode_properties(record.properties)
+        queue = properties.get(REAL_TOPIC, record.topic), int(properties.get(REAL_QID, record.queue_id))
+        sequence = int(match[3])
+        numbers = self._numbers(int(match[1], 16), int(match[2]), queue, record.store_timestamp_ms)
+        if sequence >= numbers.first_unanswered and not numbers.between(sequence, sequence + 1):
+            numbers.add(Stretch(sequence, 1, record.topic, record.queue_id, record.queue_offset))
+            self.data_version += 1
+
+    def ends(self) -> Iterator[tuple[int, str, int, int]]:
+        """Where each stretch ends in its consume queue: (producer id, topic, queue id, offset)."""
+        for producer_id, producer in self._producers.items():
+            for numbers in producer.queues.values():
+                for one in numbers.stretches:
+                    yield producer_id, one.topic, one.queue_id, one.base_queue_offset + one.count
+
+    def clamp(self, max_offset: Callable[[str, int], int]) -> None:
+        """Forget what stands behind the end of its queue, as after a lost tail."""
+        for producer in self._producers.values():
+            for numbers in producer.queues.values():
+                numbers.stretches = [
+                    replace(stretch, count=min(stretch.count, left))
+                    for stretch in numbers.stretches
+                    if (left := max_offset(stretch.topic, stretch.queue_id) - stretch.base_queue_offset) > 0
+                ]
+        self.data_version += 1
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that have been silent for an hour."""
+        while self._producers and next(iter(self._producers.values())).seen_ms < now_ms - EXPIRY_MS:
+            self._forget_oldest()
+
+    def _numbers(self, producer_id: int, epoch: int, queue: QueueKey, now_ms: int) -> _Numbers:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer()
+        self._producers.move_to_end(producer_id)
+        producer.epoch, producer.seen_ms = max(producer.epoch, epoch), max(producer.seen_ms, now_ms)
+        numbers = producer.queues.get(queue)
+        if numbers is None:
+            numbers = producer.queues[queue] = _Numbers()
+            self._queue_count += 1
+            while self._queue_count > QUEUES_MAX and len(self._producers) > 1:
+                self._forget_oldest()
+        return numbers
+
+    def _forget_oldest(self) -> None:
+        _, producer = self._producers.popitem(last=False)
+        self._queue_count -= len(producer.queues)
+        self.data_version += 1
+
+    # ------------------------------------------------------------------------------------------------ the file
+
+    def to_json(self) -> dict[str, Any]:
+        """Ours alone: RocketMQ has no such file. The queues of a producer are one text, because there may be many."""
+        table = {
+            f"{producer_id:016x}": {
+                "epoch": producer.epoch,
+                "lastTimestamp": producer.seen_ms,
+                "queues": "; ".join(_queue_text(key, numbers) for key, numbers in producer.queues.items()),
+            }
+            for producer_id, producer in self._producers.items()
+        }
+        return {"dataVersion": {"counter": self.data_version}, "producerTable": table}
+
+    def load_json(self, document: dict[str, Any]) -> None:
+        """Take over what the file says. Raises KeyError, TypeError or ValueError when it is not of that form."""
+        found = tables.table(document, "producerTable")
+        producers = {int(name, 16): _producer(tables.table(found, name)) for name in found}
+        self.data_version = int(tables.table(document, "dataVersion")["counter"])
+        self._producers = OrderedDict(sorted(producers.items(), key=lambda item: item[1].seen_ms))
+        self._queue_count = sum(len(producer.queues) for producer in producers.values())
+
+
+def _queue_text(queue: QueueKey, numbers: _Numbers) -> str:
+    """`topic:queue first_unanswered sequence+count@topic:queue:offset ...`."""
+    stretches = "".join(
+        f" {one.base_sequence}+{one.count}@{one.topic}:{one.queue_id}:{one.base_queue_offset}"
+        for one in numbers.stretches
+    )
+    return f"{queue[0]}:{queue[1]} {numbers.first_unanswered}{stretches}"
+
+
+def _producer(entry: dict[str, Any]) -> _Producer:
+    producer = _Producer(int(entry["epoch"]), int(entry["lastTimestamp"]))
+    for text in filter(None, str(entry["queues"]).split("; ")):
+        match = _QUEUE_TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not the numbers of a queue")
+        stretches = [
+            Stretch(int(one[1]), int(one[2]), one[3], int(one[4]), int(one[5]))
+            for one in _STRETCH_TEXT.finditer(match[4])
+        ]
+        producer.queues[match[1], int(match[2])] = _Numbers(int(match[3]), stretches)
+    return producer

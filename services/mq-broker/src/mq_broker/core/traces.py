@@ -1,0 +1,98 @@
+"""What a record says of the life of its message.
+
+Each step of a message leaves a record: its half, its op message, its wait in a delay level, its delivery, its copy in a
+group's retry or dead-letter topic. All of them carry the message's unique id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mq_broker.core.delay_progress import CARRIED
+from mq_broker.core.rewrite import schedule_position
+from mqproto.names import (
+    CARRIED_TOPIC,
+    CHECK_MAX_TIMES_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
+from mqproto.properties import DUE_TIMESTAMP, PGROUP, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, decode_properties
+from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record
+
+WAITING_TOPICS = (SCHEDULE_TOPIC, CARRIED_TOPIC)
+DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *WAITING_TOPICS)  # nobody consumes what is there
+GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One record: where it stands, and why."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    store_ms: int
+    reconsume_times: int
+    is_committed: bool  # a transaction has delivered the message
+    source: tuple[int, int] | None  # `position` of the waiting record that this one follows
+    due_ms: int  # of a waiting record, by the delay table of now; else 0
+    properties: Mapping[str, str]
+
+    @property
+    def message_id(self) -> str:
+        """The unique id; empty for a message that has none."""
+        return self.properties.get(UNIQ_KEY, "")
+
+    @property
+    def origin_topic(self) -> str:
+        """The topic that the message was sent to."""
+        return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
+
+    @property
+    def producer_group(self) -> str:
+        """Of a transaction; else empty."""
+        return self.properties.get(PGROUP, "")
+
+    @property
+    def consumer_group(self) -> str:
+        """The group that the message comes back to, or is dead for; empty for a message of everybody's."""
+        topic = self.topic if self.position is None else self.properties.get(REAL_TOPIC, "")
+        return next((topic.removeprefix(prefix) for prefix in GROUP_PREFIXES if topic.startswith(prefix)), "")
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """(level, queue offset) of a waiting record, as the record that follows it names it; None for another one."""
+        if self.topic not in WAITING_TOPICS:
+            return None
+        return (self.queue_id + 1 if self.topic == SCHEDULE_TOPIC else CARRIED), self.queue_offset
+
+    @property
+    def promised_ms(self) -> int:
+        """When a waiting record was due by the delay table of the time when it was stored."""
+        return int(self.properties.get(DUE_TIMESTAMP, self.due_ms))
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it stands where groups read it."""
+        return self.topic not in DETOUR_TOPICS and not self.topic.startswith(DLQ_PREFIX)
+
+
+def trace_of(record: Record, due_ms: int = 0) -> Trace:
+    """What the record says; `due_ms` is when a waiting one is due. Raises PropertiesError."""
+    return Trace(
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.log_offset,
+        record.store_timestamp_ms,
+        record.reconsume_times,
+        record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT,
+        schedule_position(record),
+        due_ms,
+        decode_properties(record.properties),
+    )

@@ -1,0 +1,368 @@
+"""Groups and their settings at work: who may consume, where retries go, how far a group is, where it begins anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mq_broker.core.members import ClientGroups
+from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.subscription_groups import SubscriptionGroup
+from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange, QueueProgress
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.testing import RecordingSession, broker_options, incoming, produce, read_all, running_broker
+from mqproto.codes import PullStatus, ResponseCode
+from mqproto.names import TOOLS_CONSUMER_GROUP, dlq_topic, retry_topic
+from osenv import SimClock, SimDisk
+
+START_MS = 1_700_000_000_000
+G = frozenset({"g"})
+
+
+async def pull(broker: Broker, offset: int = 0, *, group: str = "g", topic: str = "t", count: int = 32) -> PullResult:
+    query = PullQuery(group, topic, 0, offset, count, 1 << 20, "*")
+    return broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
+
+
+def join(broker: Broker, client_id: str = "c", *, broadcasting: bool = False) -> RecordingSession:
+    session = RecordingSession()
+    broker.sessions.heartbeat(session, ClientGroups(client_id, frozenset(), G, G if broadcasting else frozenset()))
+    return session
+
+
+async def each_second(broker: Broker, clock: SimClock, count: int) -> None:
+    for number in range(count):
+        await produce(broker, incoming("t", [b"%d" % number]))
+        await clock.advance(1)
+
+
+class TestPermissions:
+    async def test_members_of_a_closed_group_get_nothing_and_held_polls_end(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            answers: dict[str, PullResult] = {}
+            for group in ("g", "h"):
+                query = PullQuery(group, "t", 0, 1, 32, 1 << 20, "*")
+                broker.long_polling.poll(query, 15_000, partial(answers.__setitem__, group))
+            await broker.group_administration.update(SubscriptionGroup("g", consume_enable=False))
+            assert {group: answer.code for group, answer in answers.items()} == {"g": ResponseCode.NO_PERMISSION}
+            refused = await pull(broker)
+            assert refused.code is ResponseCode.NO_PERMISSION
+            assert "consumeEnable=false" in refused.remark
+            assert (await pull(broker, group="h")).status is PullStatus.FOUND
+            await broker.group_administration.update(SubscriptionGroup("g"))
+            assert (await pull(broker)).status is PullStatus.FOUND
+
+    async def test_broadcasting_is_refused_while_members_broadcast(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            await broker.group_administration.update(SubscriptionGroup("g", consume_broadcast_enable=False))
+            assert (await pull(broker)).status is PullStatus.FOUND
+            session = join(broker, broadcasting=True)
+            refused = await pull(broker)
+            assert refused.code is ResponseCode.NO_PERMISSION
+            assert "consumeBroadcastEnable=false" in refused.remark
+            broker.sessions.ended(session, "c")
+            assert (await pull(broker)).status is PullStatus.FOUND
+
+    async def test_tools_pull_without_leaving_a_group_behind(self) -> None:
+        options = broker_options()
+        closed = BrokerOptions(options.identity, options.delay_levels, auto_create_groups=False)
+        async with running_broker(SimDisk(), SimClock(), options=closed) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            assert (await pull(broker, group=TOOLS_CONSUMER_GROUP)).status is PullStatus.FOUND
+            assert (await pull(broker)).code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert broker.groups.all() == []
+            assert broker.topics.get(retry_topic(TOOLS_CONSUMER_GROUP)) is None
+
+    @pytest.mark.parametrize("group", ["no such name", TOOLS_CONSUMER_GROUP])
+    async def test_a_group_that_cannot_be_changed_is_refused(self, group: str) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            with pytest.raises(RefusedError) as refused:
+                await broker.group_administration.update(SubscriptionGroup(group, 1))
+            assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+
+
+class TestRetries:
+    async def given_back(self, broker: Broker, clock: SimClock, count: int) -> None:
+        for number in range(count):
+            (outcome,) = await produce(broker, incoming("t", [b"%d" % number]))
+            code, _ = await broker.send_back.send_back(
+                "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0
+            )
+            assert code is ResponseCode.SUCCESS
+        await clock.advance(11)
+
+    async def test_they_are_spread_over_the_group_s_retry_queues(self) -> None:
+        clock = SimClock()
+        async with running_broker(SimDisk(), clock) as broker:
+            join(broker)
+            await broker.group_administration.update(SubscriptionGroup("g", retry_queue_count=2))
+            config = broker.topics.get(retry_topic("g"))
+            assert config is not None
+            assert (config.read_queue_count, config.write_queue_count) == (2, 2)
+            await self.given_back(broker, clock, 4)
+            for queue_id in range(2):
+                assert len(await read_all(broker, retry_topic("g"), queue_id)) == 2
+
+    async def test_a_group_without_retry_queues_gets_nothing_back_and_no_dead_letters(self) -> None:
+        clock = SimClock()
+        async with running_broker(SimDisk(), clock) as broker:
+            await broker.group_administration.update(SubscriptionGroup("g", retry_queue_count=0))
+            join(broker)
+            await self.given_back(broker, clock, 2)
+            assert broker.store.queue_bounds(retry_topic("g"), 0) == (0, 0)
+            assert broker.topics.get(dlq_topic("g")) is None
+
+    @pytest.mark.parametrize("times", [0, 1])
+    async def test_the_group_s_number_of_tries_is_kept(self, times: int) -> None:
+        clock = SimClock()
+        async with running_broker(SimDisk(), clock) as broker:
+            await broker.group_administration.update(SubscriptionGroup("g", times))
+            await self.given_back(broker, clock, 1)
+            assert len(await read_all(broker, retry_topic("g"))) == times
+            assert len(await read_all(broker, dlq_topic("g"))) == 1 - times
+
+
+class TestDeletion:
+    async def test_with_living_members_it_is_refused(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            session = join(broker)
+            with pytest.raises(RefusedError, match="living members: c") as refused:
+                await broker.group_administration.delete("g", clean_offsets=True)
+            assert refused.value.code is ResponseCode.NO_PERMISSION
+            assert broker.groups.get("g") is not None
+            broker.sessions.ended(session, "c")
+            await broker.group_administration.delete("g", clean_offsets=True)
+            assert broker.groups.get("g") is None
+
+    @pytest.mark.parametrize("clean", [False, True])
+    async def test_offsets_and_retries_stay_or_go_together_and_dead_letters_stay(self, *, clean: bool) -> None:
+        clock = SimClock()
+        async with running_broker(SimDisk(), clock) as broker:
+            for level in (0, -1):
+                (outcome,) = await produce(broker, incoming("t", [b"%d" % level]))
+                await broker.send_back.send_back("g", outcome.base_log_offset, delay_level=level, max_reconsume_times=0)
+            await clock.advance(11)
+            broker.offsets.commit("g", [("t", 0, 2)])
+            await broker.group_administration.delete("g", clean_offsets=clean)
+            assert broker.groups.get("g") is None
+            assert broker.offsets.query("g", "t", 0) == (None if clean else 2)
+            assert len(await read_all(broker, retry_topic("g"))) == (0 if clean else 1)
+            assert [record.body for record in await read_all(broker, dlq_topic("g"))] == [b"-1"]
+
+    @pytest.mark.parametrize(
+        ("group", "code"),
+        [
+            ("nobody", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+            (TOOLS_CONSUMER_GROUP, ResponseCode.MESSAGE_ILLEGAL),
+        ],
+    )
+    async def test_what_is_not_there_or_not_the_operator_s_is_refused(self, group: str, code: ResponseCode) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            with pytest.raises(RefusedError) as refused:
+                await broker.group_administration.delete(group, clean_offsets=False)
+            assert refused.value.code is code
+
+    async def test_a_group_of_which_a_crash_has_left_the_offsets_only_can_be_deleted(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            broker.offsets.commit("g", [("t", 0, 1)])
+            assert broker.groups.get("g") is None
+            await broker.group_administration.delete("g", clean_offsets=True)
+            assert broker.offsets.query("g", "t", 0) is None
+
+
+class TestProgress:
+    async def test_each_queue_says_how_far_the_group_is_and_when_the_last_one_was_stored(self) -> None:
+        clock = SimClock(START_MS)
+        async with running_broker(SimDisk(), clock) as broker:
+            await each_second(broker, clock, 3)
+            await produce(broker, incoming("u", [b"x"]))
+            broker.offsets.commit("g", [("t", 0, 2), ("u", 0, 0)])
+            assert (await broker.consume_progress.stats("g", "t"))[:2] == [
+                QueueProgress("t", 0, 3, 2, START_MS + 1_000),
+                QueueProgress("t", 1, 0, None, 0),
+            ]
+            of_all = await broker.consume_progress.stats("g")
+            assert [(one.topic, one.queue_id) for one in of_all] == [(t, q) for t in "tu" for q in range(4)]
+            assert of_all[4] == QueueProgress("u", 0, 1, 0, 0)
+
+    async def test_a_topic_that_is_not_there_has_no_queues_and_an_unknown_group_is_refused(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            join(broker)
+            assert await broker.consume_progress.stats("g", "missing") == []
+            with pytest.raises(RefusedError, match="group 'nobody' does not exist") as refused:
+                await broker.consume_progress.stats("nobody")
+            assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    async def test_a_last_message_that_was_deleted_has_no_time(self) -> None:
+        clock = SimClock(START_MS)
+        async with running_broker(SimDisk(), clock) as broker:
+            await each_second(broker, clock, 3)
+            await broker.topic_administration.delete("t")
+            await produce(broker, incoming("t", [b"new"]))
+            broker.offsets.commit("g", [("t", 0, 3)])
+            assert (await broker.consume_progress.stats("g"))[0] == QueueProgress("t", 0, 4, 3, 0)
+
+
+class TestReset:
+    @pytest.mark.parametrize(
+        ("at_s", "force", "before", "now"),
+        [
+            (0, True, 4, 0),
+            (2.5, True, 4, 3),
+            (99, True, 4, 5),
+            (None, True, 1, 5),
+            (2, False, 4, 2),
+            (4, False, 2, 2),
+            (3, False, None, 3),
+        ],
+    )
+    async def test_the_first_message_at_or_after_the_time_comes_next(
+        self, at_s: float | None, force: bool, before: int | None, now: int
+    ) -> None:
+        clock = SimClock(START_MS)
+        async with running_broker(SimDisk(), clock) as broker:
+            await each_second(broker, clock, 5)
+            join(broker)
+            if before is not None:
+                broker.offsets.commit("g", [("t", 0, before)])
+            time_ms = QUEUE_END if at_s is None else START_MS + round(1_000 * at_s)
+            changes, told = await broker.consume_progress.reset("g", "t", time_ms, force=force)
+            assert changes == [OffsetChange(0, before, now), *(OffsetChange(queue, None, 0) for queue in (1, 2, 3))]
+            assert (broker.offsets.query("g", "t", 0), told) == (now, ["c"])
+
+    async def test_living_members_are_told_and_others_are_not(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"0", b"1"]))
+            one, two, other = join(broker, "one"), join(broker, "two"), RecordingSession()
+            broker.sessions.heartbeat(other, ClientGroups("other", consumer_groups=frozenset({"h"})))
+            broker.offsets.commit("g", [("t", queue_id, 0) for queue_id in range(1, 4)])
+            broker.offsets.commit("g", [("t", 0, 2)])
+            _, told = await broker.consume_progress.reset("g", "t", 0, force=False)
+            assert told == ["one", "two"]
+            assert one.resets == two.resets == [("g", [("t", 0, 0)])], "queues that stay are not told"
+            assert other.resets == []
+            assert (await broker.consume_progress.reset("g", "t", 0, force=False))[1] == [], "nothing moves any more"
+
+    @pytest.mark.parametrize(
+        ("group", "topic", "code"),
+        [
+            ("nobody", "t", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+            ("g", "missing", ResponseCode.TOPIC_NOT_EXIST),
+        ],
+    )
+    async def test_an_unknown_group_or_topic_is_refused(self, group: str, topic: str, code: ResponseCode) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            join(broker)
+            with pytest.raises(RefusedError) as refused:
+                await broker.consume_progress.reset(group, topic, 0, force=True)
+            assert refused.value.code is code
+            assert list(broker.consumer_offsets.all()) == []
+
+
+class TestLateCommits:
+    async def prepared(self, broker: Broker) -> RecordingSession:
+        """A member has consumed four of five messages."""
+        await produce(broker, incoming("t", [b"%d" % number for number in range(5)]))
+        session = join(broker)
+        await pull(broker)
+        broker.offsets.commit("g", [("t", 0, 4)])
+        return session
+
+    async def test_a_member_that_has_not_heard_yet_does_not_undo_a_reset(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await self.prepared(broker)
+            await broker.consume_progress.reset("g", "t", 0, force=True)
+            code, remark = broker.offsets.commit("g", [("t", 0, 5), ("t", 1, 0)])
+            assert code is ResponseCode.SUCCESS
+            assert remark == "left out, because the offsets have been reset since: 5 in queue 0 of t"
+            assert broker.offsets.query("g", "t", 0) == 0
+
+    async def test_who_goes_on_from_there_commits_as_ever(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await self.prepared(broker)
+            await broker.consume_progress.reset("g", "t", 0, force=True)
+            await pull(broker, 0, count=3)
+            broker.offsets.commit("g", [("t", 0, 2)])
+            assert broker.offsets.query("g", "t", 0) == 2
+            broker.offsets.commit("g", [("t", 0, 4)])
+            assert broker.offsets.query("g", "t", 0) == 2, "it was not handed out again yet"
+            await pull(broker, 3)
+            broker.offsets.commit("g", [("t", 0, 5)])
+            assert broker.offsets.query("g", "t", 0) == 5
+            assert ("t", 0) not in broker.offset_fences.fenced("g")
+
+    async def test_what_was_skipped_by_a_reset_to_the_end_is_not_committed(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await self.prepared(broker)
+            await broker.consume_progress.reset("g", "t", QUEUE_END, force=True)
+            broker.offsets.commit("g", [("t", 0, 4)])
+            assert broker.offsets.query("g", "t", 0) == 5
+            assert (await pull(broker, 5)).status is PullStatus.NO_NEW_MSG
+            broker.offsets.commit("g", [("t", 0, 5)])
+            assert ("t", 0) not in broker.offset_fences.fenced("g")
+
+    async def test_a_member_that_was_away_hears_of_the_reset_when_it_comes_back(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            broker.sessions.ended(await self.prepared(broker), "c")
+            _, told = await broker.consume_progress.reset("g", "t", 0, force=True)
+            assert told == []
+            session = join(broker)
+            assert session.resets == [("g", [("t", queue_id, 0) for queue_id in range(4)])]
+            broker.sessions.heartbeat(session, ClientGroups("c", consumer_groups=G))
+            assert len(session.resets) == 1, "a session is told once"
+
+    async def test_a_pull_that_is_sent_over_a_gap_takes_the_fence_along(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await self.prepared(broker)
+            await broker.consume_progress.reset("g", "t", 0, force=True)
+            queue = broker.store.queue("t", 0)
+            assert queue is not None
+            queue.trim(3)  # as retention does
+            assert (await pull(broker, 0)).next_begin_offset == 3
+            assert (await pull(broker, 3)).count == 2
+            broker.offsets.commit("g", [("t", 0, 5)])
+            assert broker.offsets.query("g", "t", 0) == 5
+
+
+class TestOperatorsThatLeave:
+    """The operator's call is given up while the disk works: what was begun is done all the same."""
+
+    async def given_up(self, call: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    async def test_members_hear_of_the_reset(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            session = join(broker)
+            broker.offsets.commit("g", [("t", 0, 1)])
+            await self.given_up(broker.consume_progress.reset("g", "t", QUEUE_END, force=True))
+            assert len(session.resets) == 1
+
+    async def test_the_offsets_go_with_the_topic(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            broker.offsets.commit("g", [("t", 0, 1)])
+            await self.given_up(broker.topic_administration.delete("t"))
+            assert broker.topics.get("t") is None
+            assert broker.offsets.query("g", "t", 0) is None
+
+    async def test_the_settings_go_with_the_offsets(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"]))
+            await pull(broker)
+            broker.offsets.commit("g", [("t", 0, 1)])
+            await self.given_up(broker.group_administration.delete("g", clean_offsets=True))
+            assert (broker.groups.get("g"), broker.offsets.query("g", "t", 0)) == (None, None)

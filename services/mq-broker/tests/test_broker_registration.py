@@ -1,0 +1,165 @@
+"""Registration with name servers that a test plays: all of them, at once on a change, every period, and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+
+from hourglass.mq.v1 import name_service_pb2 as pb
+from hourglass.mq.v1 import name_service_pb2_grpc
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.rpc.registration import Registration
+from mqproto.address import Address
+from mqproto.grpc_options import SERVER_OPTIONS
+from osenv import SimClock
+
+IDENTITY = BrokerIdentity("c", "broker-a", 0, "127.0.0.1:10911")
+PERIOD_S = 30
+TIMEOUT_S = 10
+
+
+class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
+    """Tells what it hears, in order: the topics of each registration, "unregistered", "stream ended"."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+        self.address = Address("", 0)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        try:
+            while (request := await context.read()) is not grpc.aio.EOF:
+                self.heard.put_nowait({topic.topic for topic in request.topics if topic.topic in {"orders", "more"}})
+                await self.may_answer.wait()
+                await context.write(pb.RegisterBrokerResponse())
+        finally:
+            self.heard.put_nowait("stream ended")
+
+    async def UnregisterBroker(  # noqa: N802
+        self, request: pb.UnregisterBrokerRequest, context: Any
+    ) -> pb.UnregisterBrokerResponse:
+        assert request.broker.address == IDENTITY.address
+        self.heard.put_nowait("unregistered")
+        return pb.UnregisterBrokerResponse()
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self.heard.get()
+
+
+@asynccontextmanager
+async def name_server(port: int = 0) -> AsyncIterator[PlayedNameServer]:
+    played = PlayedNameServer()  # type: ignore[abstract]  # a broker asks no more of it
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    name_service_pb2_grpc.add_NameServiceServicer_to_server(played, server)
+    played.address = Address("127.0.0.1", server.add_insecure_port(f"127.0.0.1:{port}"))
+    await server.start()
+    yield played
+    await server.stop(None)
+
+
+@asynccontextmanager
+async def registered(clock: SimClock, *servers: PlayedNameServer) -> AsyncIterator[Registration]:
+    topics = TopicTable(auto_create=True, default_queue_count=4, delay_level_count=18)
+    topics.update(TopicConfig("orders", 4, 4))
+    registration = Registration(IDENTITY, topics, [one.address for one in servers], clock, PERIOD_S)
+    running = asyncio.create_task(registration.run())
+    yield registration
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def rested(clock: SimClock, links: int) -> None:
+    """Return when so many links have had their answer and wait for the end of the period."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while clock.timers != links:  # noqa: ASYNC110 - the clock has no event for it
+            await asyncio.sleep(0)
+
+
+async def test_every_name_server_hears_of_the_broker_every_30_s_and_of_a_new_topic_at_once() -> None:
+    clock = SimClock()
+    async with name_server() as one, name_server() as two, registered(clock, one, two) as registration:
+        for server in (one, two):
+            assert await server.next() == {"orders"}
+        for _ in range(3):
+            await rested(clock, 2)
+            await clock.advance(PERIOD_S - 1)
+            assert clock.timers == 2  # nobody has stirred
+            await clock.advance(1)
+            for server in (one, two):
+                assert await server.next() == {"orders"}
+        registration.topics.update(TopicConfig("more", 4, 4))
+        for server in (one, two):
+            assert await server.next() == {"orders", "more"}
+
+
+async def test_it_unregisters_before_its_stream_ends() -> None:
+    # A name server that is slow to see the end of a stream would send clients here for that long.
+    clock = SimClock()
+    async with name_server() as server:
+        async with registered(clock, server):
+            assert await server.next() == {"orders"}
+            await rested(clock, 1)
+        assert await server.next() == "unregistered"
+        assert await server.next() == "stream ended"
+
+
+async def test_it_unregisters_also_where_it_has_not_heard_that_it_is_registered() -> None:
+    async with name_server() as server:
+        server.may_answer.clear()
+        async with registered(SimClock(), server):
+            assert await server.next() == {"orders"}
+        assert await server.next() == "unregistered"
+        assert await server.next() == "stream ended"
+
+
+async def test_a_name_server_that_cannot_be_reached_troubles_nobody_and_is_found_when_it_comes() -> None:
+    clock = SimClock()
+    async with name_server() as gone:
+        pass
+    async with name_server() as there, registered(clock, gone, there):
+        assert await there.next() == {"orders"}
+        async with name_server(gone.address.port) as come:
+            waiting = asyncio.create_task(come.next())
+            async with asyncio.timeout(TIMEOUT_S):
+                while not waiting.done():
+                    await clock.advance(1)
+                    await asyncio.wait({waiting}, timeout=0.05)
+            assert await waiting == {"orders"}
+
+
+async def test_name_servers_and_period_change_while_it_runs() -> None:
+    clock = SimClock()
+    async with AsyncExitStack() as stack:
+        one, two, three = [await stack.enter_async_context(name_server()) for _ in range(3)]
+        registration = await stack.enter_async_context(registered(clock, one, two))
+        assert [await one.next(), await two.next()] == [{"orders"}, {"orders"}]
+        await rested(clock, 2)
+
+        registration.reconfigure([two.address, three.address], period_s=5)
+        assert [await two.next(), await three.next()] == [{"orders"}, {"orders"}]
+        heard = [await one.next()]
+        while heard[-1] != "stream ended":
+            heard.append(await one.next())
+        assert "unregistered" in heard
+        await rested(clock, 2)
+        await clock.advance(5)
+        assert [await two.next(), await three.next()] == [{"orders"}, {"orders"}]
+
+
+async def test_announce_waits_for_the_connected_ones_only() -> None:
+    clock = SimClock()
+    async with name_server() as gone:
+        pass
+    async with name_server() as server, registered(clock, server, gone) as registration:
+        assert await server.next() == {"orders"}
+        registration.topics.update(TopicConfig("more", 4, 4))
+        async with asyncio.timeout(TIMEOUT_S):
+            await registration.announce()  # the clock stands still: it gives nobody up
+        assert await server.next() == {"orders", "more"}

@@ -1,0 +1,45 @@
+"""Answers that are lost: a thousand runs of the production client and broker, and a broker that forgets is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from repeats import RepeatSweep, explore
+
+from mq_broker.core.producer_sequences import ProducerSequences
+
+RUNS = 1_000
+PARTS = 4  # so that several processes share them
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_message_is_lost_or_doubled_when_its_answer_is_lost(part: int) -> None:
+    outcome = explore(1 + part * RUNS // PARTS, RUNS // PARTS, math.inf)
+    assert outcome.violations == (), "again: .venv/bin/python tests/robustness/runner.py --replay repeats SEED"
+    assert outcome.executed == RUNS // PARTS
+    accidents = {name: count for name, count in outcome.counts.items() if name != "messages"}
+    assert len(accidents) == 5, accidents  # each kind has happened
+    assert sum(accidents.values()) > outcome.executed // 2
+
+
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [
+        ("stored_before", lambda self, numbering, topic, queue_id, count: []),
+        ("recovered", lambda self, record: None),
+    ],
+    ids=["a broker that recognises nothing", "a broker that reads nothing from its log"],
+)
+def test_a_broker_that_forgets_is_seen(
+    monkeypatch: pytest.MonkeyPatch, method: str, broken: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(ProducerSequences, method, broken)
+    outcome = explore(1, 100, math.inf)
+    assert any("stands there 2 times" in violation for violation in outcome.violations)
+
+
+def test_a_seed_of_the_sweep_is_a_hundred_runs() -> None:
+    outcome = RepeatSweep().run(12, 0.0)
+    assert outcome.executed == 0  # the deadline was over before the first

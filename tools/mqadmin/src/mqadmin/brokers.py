@@ -1,0 +1,205 @@
+"""clusterList, brokerStatus, brokerConfig: the brokers as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers
+from mqadmin.output import Cell, Table, show
+from mqadmin.targets import Answers, ask_each, broker_fields, brokers_of, require_one_target
+from mqadmin.times import duration_text, time_fields, time_text
+from mqadmin.world import World
+from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+
+commands = typer.Typer()
+PANEL = "Brokers"
+
+MoreStats = Annotated[
+    bool, typer.Option("-m", "--moreStats", metavar=NO_VALUE, help="What each broker stores and has to deliver.")
+]
+Interval = Annotated[
+    int | None,
+    typer.Option("-i", "--interval", metavar="SECONDS", min=1, help="Again after so many seconds, for ever."),
+]
+
+
+@commands.command("clusterList", rich_help_panel=PANEL)
+def cluster_list(
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    more_stats: MoreStats = False,
+    interval: Interval = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """The brokers that live, and how they are."""
+    if interval is not None and as_json:
+        raise typer.BadParameter("-i repeats a table and --json is one document; choose one")
+    world = World.of(context)
+
+    async def question(admin: Admin) -> Answers[BrokerStatus]:
+        while True:
+            brokers = await brokers_of(admin, cluster=cluster, slaves=True)
+            answers = await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
+            if interval is None:
+                return answers
+            show({}, _cluster_table(answers, world.clock.wall_ms(), more_stats=more_stats), as_json=False)
+            typer.echo()
+            await world.clock.sleep(interval)
+
+    answers = world.ask(name_servers, question)
+    document = {
+        "brokers": [{**broker_fields(broker), **_status_fields(status)} for broker, status in answers.given],
+        "failed": answers.failures(),
+    }
+    show(document, _cluster_table(answers, world.clock.wall_ms(), more_stats=more_stats), as_json=as_json)
+    answers.end()
+
+
+def _cluster_table(answers: Answers[BrokerStatus], now_ms: int, *, more_stats: bool) -> Table:
+    load = ("stored", "waiting", "log bytes", "unsynced") if more_stats else ("up for", "in", "out")
+    rows: list[Sequence[Cell]] = []
+    for broker, status in answers.given:
+        store = status.store
+        if more_stats:
+            waiting = sum(level.waiting for level in status.delay_levels)
+            unsynced = status.log_max_offset - store.durable_offset
+            size = status.log_max_offset - status.log_min_offset
+            figures: Sequence[Cell] = (status.messages_stored, waiting, size, unsynced)
+        else:
+            up_for = duration_text(max(0, now_ms - status.boot_timestamp_ms))
+            figures = (up_for, status.messages_put, status.messages_got)
+        writes = "refused" if store.write_refusal else "accepted"
+        rows.append((*_who(broker), *figures, f"{store.disk_used_share:.0%}", writes))
+    rows += [(*_who(broker), *[None] * len(load), None, "no answer") for broker, _ in answers.failed]
+    return Table(("cluster", "broker", "id", "address", *load, "disk", "writes"), rows)
+
+
+def _who(broker: ClusterBroker) -> tuple[str, str, int, str]:
+    return broker.cluster_name, broker.broker_name, broker.broker_id, broker.address
+
+
+@commands.command("brokerStatus", rich_help_panel=PANEL)
+def broker_status(
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    broker_address: BrokerAddress = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """Everything that a broker says of itself."""
+    require_one_target(broker_address, cluster)
+
+    async def question(admin: Admin) -> Answers[BrokerStatus]:
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
+        return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
+
+    answers = World.of(context).ask(name_servers, question)
+    document = {
+        "brokers": [{**broker_fields(broker), **_status_fields(status)} for broker, status in answers.given],
+        "failed": answers.failures(),
+    }
+    tables = [table for _, status in answers.given for table in _status_tables(status)]
+    show(document, *tables, as_json=as_json)
+    answers.end()
+
+
+def _status_tables(status: BrokerStatus) -> list[Table]:
+    values = {
+        "started": time_text(status.boot_timestamp_ms),
+        "messages put": status.messages_put,
+        "messages got": status.messages_got,
+        "messages stored": status.messages_stored,
+        "polls held": status.polls_held,
+        "log begins at": status.log_min_offset,
+        "log ends at": status.log_max_offset,
+        "readable up to": status.store.confirm_offset,
+        "durable up to": status.store.durable_offset,
+        "indexed up to": status.store.indexed_offset,
+        "disk used": f"{status.store.disk_used_share:.1%}",
+        "writes": status.store.write_refusal or "accepted",
+        "damaged": ", ".join(f"{size} bytes at {at}" for at, size in status.store.damaged) or "nothing",
+        "files deleted": status.store.files_deleted,
+        "messages carried": status.store.messages_carried,
+    }
+    rows = [(name, str(value)) for name, value in values.items()]
+    levels = Table(
+        ("level", "delay", "waiting", "delivered", "latest by"),
+        [
+            (
+                level.level,
+                duration_text(level.delay_ms),
+                level.waiting,
+                level.delivered,
+                duration_text(level.lateness_max_ms) if level.delivered else None,
+            )
+            for level in status.delay_levels
+        ],
+    )
+    return [Table((status.broker_name, status.address), rows), levels]
+
+
+def _status_fields(status: BrokerStatus) -> dict[str, Any]:
+    store = status.store
+    return {
+        **time_fields("started_at", status.boot_timestamp_ms),
+        "messages_put": status.messages_put,
+        "messages_got": status.messages_got,
+        "messages_stored": status.messages_stored,
+        "polls_held": status.polls_held,
+        "log_min_offset": status.log_min_offset,
+        "log_max_offset": status.log_max_offset,
+        "confirm_offset": store.confirm_offset,
+        "durable_offset": store.durable_offset,
+        "indexed_offset": store.indexed_offset,
+        "disk_used_share": store.disk_used_share,
+        "write_refusal": store.write_refusal or None,
+        "damaged": [{"log_offset": at, "size": size} for at, size in store.damaged],
+        "files_deleted": store.files_deleted,
+        "messages_carried": store.messages_carried,
+        "delay_levels": [_level_fields(level) for level in status.delay_levels],
+    }
+
+
+def _level_fields(level: DelayLevelStatus) -> dict[str, int]:
+    return {
+        "level": level.level,
+        "delay_ms": level.delay_ms,
+        "waiting": level.waiting,
+        "delivered": level.delivered,
+        "lateness_max_ms": level.lateness_max_ms,
+    }
+
+
+@commands.command("brokerConfig", rich_help_panel=PANEL)
+@commands.command("getBrokerConfig", hidden=True)  # RocketMQ's name
+def broker_config(
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    broker_address: BrokerAddress = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """The configuration as it is in force, by the keys of broker.conf (RocketMQ: getBrokerConfig)."""
+    require_one_target(broker_address, cluster)
+
+    async def question(admin: Admin) -> Answers[dict[str, str]]:
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
+        return await ask_each(brokers, lambda broker: admin.broker_config(broker.address))
+
+    answers = World.of(context).ask(name_servers, question)
+    document = {
+        "brokers": [{**broker_fields(broker), "config": config} for broker, config in answers.given],
+        "failed": answers.failures(),
+    }
+    tables = [
+        Table((broker.broker_name or broker.address, "value"), list(config.items())) for broker, config in answers.given
+    ]
+    show(document, *tables, as_json=as_json)
+    answers.end()

@@ -1,0 +1,110 @@
+"""What goes to stdout: tables for people, one JSON document for programs.
+
+Invariants: on a terminal a table fits its width and may have colours (not with NO_COLOR); anywhere else every row is
+one line, without colours. Field names and shapes of the documents stand in README.md.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from mqadmin.bodies import printable
+
+Cell = str | int | bool | None
+Document = Mapping[str, Any]
+UNBOUNDED = 1_000_000  # columns
+
+
+@dataclass
+class Table:
+    """Numbers stand to the right; None is `-`."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    footer: Sequence[str] = ()
+
+
+def show(document: Document, *tables: Table, as_json: bool) -> None:
+    """The document, or the tables that tell the same."""
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for number, table in enumerate(tables):
+        if number:
+            typer.echo()
+        show_table(table)
+
+
+def show_table(table: Table) -> None:
+    """One table on stdout."""
+    console = Console()
+    if table.title:
+        typer.echo(printable(table.title))
+    if console.is_terminal:
+        console.print(_rich(table, box.SIMPLE_HEAD))
+    else:
+        plain = Console(file=io.StringIO(), width=UNBOUNDED, color_system=None, force_terminal=False)
+        with plain.capture() as capture:
+            plain.print(_rich(table, None))
+        typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    for line in table.footer:
+        typer.echo(printable(line))
+
+
+def _rich(table: Table, edges: box.Box | None) -> RichTable:
+    made = RichTable(box=edges, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0) if edges is None else (0, 1))
+    for index, name in enumerate(table.columns):
+        numbers = bool(table.rows) and all(_is_number(row[index]) for row in table.rows)
+        made.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=edges is None)
+    for row in table.rows:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    return made
+
+
+def _is_number(value: Cell) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value == "" else printable(str(value))
+
+
+class JsonStream:
+    """One JSON document with a list that is written as it grows: `{"name": [...]}`. A context manager."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+
+    def add(self, item: Document) -> None:
+        """The next element of the list."""
+        typer.echo(f"{',' if self._count else ''}\n{json.dumps(item, ensure_ascii=False)}", nl=False)
+        self._count += 1
+
+    def __enter__(self) -> Self:
+        typer.echo(f"{{{json.dumps(self._name)}: [", nl=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        typer.echo("\n]}")  # also after an error: the exit code tells of it
+
+
+def lines(text: str, indent: str) -> Iterable[str]:
+    """A text of several lines, each indented and fit for a terminal."""
+    return (indent + printable(line, keep="\t") for line in text.removesuffix("\n").split("\n"))

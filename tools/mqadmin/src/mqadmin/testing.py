@@ -1,0 +1,109 @@
+"""For tests: mqadmin at work on an embedded broker.
+
+    with operated(EmbeddedBroker("shop")) as operator:
+        assert operator("topicList").exit_code == 0
+
+The broker lives on an event loop in a thread; commands run in the test's own thread, as they do in a process, and ask
+through that loop. Nobody waits for real time: the broker's clock is the command's clock too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from typer.testing import CliRunner
+
+from mqadmin.app import app
+from mqadmin.options import NAME_SERVER_VARIABLE
+from mqadmin.world import World
+from osenv import SimClock, SimDisk
+
+T = TypeVar("T")
+ANSWER_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of mqadmin came to."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """stdout as the one document that it has to be."""
+        return json.loads(self.stdout)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """stdout as the cells of a table, the head first; cells are two spaces or more apart."""
+        return [re.split(r"\s{2,}", line.strip()) for line in self.stdout.splitlines()]
+
+
+class Broker(Protocol):
+    """What has to be known of a broker that runs in this process."""
+
+    url: str
+    clock: SimClock
+
+
+@dataclass
+class Operator:
+    """Runs commands: `operator("topicRoute", "-t", "orders")`."""
+
+    url: str
+    clock: SimClock
+    loop: asyncio.AbstractEventLoop
+    disk: SimDisk = field(default_factory=SimDisk)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns on the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(ANSWER_TIMEOUT_S)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the broker and for whoever asks it."""
+        self.run(self.clock.advance(seconds))
+
+    def __call__(self, *arguments: str) -> Outcome:
+        """Run mqadmin with the broker as its name server. Raises what a process would have died of."""
+        world = World(clock=self.clock, open_disk=lambda: self.disk, run=self.run)
+        result = CliRunner().invoke(
+            app, arguments, prog_name="mqadmin", obj=world, env={NAME_SERVER_VARIABLE: self.url}, catch_exceptions=False
+        )
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+@contextmanager
+def operated(broker: AbstractAsyncContextManager[Any]) -> Iterator[Operator]:
+    """An operator of this broker, which is entered and left on a loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="broker of an operator")
+    thread.start()
+    known = cast("Broker", broker)
+    operator = Operator(known.url, known.clock, loop)
+    try:
+        operator.run(_entered(broker))
+        try:
+            yield operator
+        finally:
+            operator.run(_left(broker))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _entered(broker: AbstractAsyncContextManager[Any]) -> None:
+    await broker.__aenter__()
+
+
+async def _left(broker: AbstractAsyncContextManager[Any]) -> None:
+    await broker.__aexit__(None, None, None)

@@ -1,0 +1,100 @@
+"""The JSON documents are those of README.md: every field that is written there, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mq_broker.embedded import EmbeddedBroker
+from mqadmin.testing import Operator, operated
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
+CLUSTER = ("-c", "DefaultCluster")
+SHARED = ("broker's fields", "message's fields")
+OPAQUE = {"config", "properties", "addresses", "damaged", "delay_levels"}  # maps and lists with shapes of their own
+
+# The command as README.md names it, and a call of it.
+CALLS: list[tuple[str, tuple[str, ...]]] = [
+    ("updateTopic", ("updateTopic", "-t", "orders", *CLUSTER)),
+    ("updateTopicPerm", ("updateTopicPerm", "-t", "orders", *CLUSTER, "-p", "6")),
+    ("topicList", ("topicList", "-c")),
+    ("topicRoute", ("topicRoute", "-t", "orders")),
+    ("topicStatus", ("topicStatus", "-t", "orders")),
+    ("clusterList", ("clusterList",)),
+    ("brokerStatus", ("brokerStatus", *CLUSTER)),
+    ("brokerConfig", ("brokerConfig", *CLUSTER)),
+    ("updateSubGroup", ("updateSubGroup", "-g", "readers", *CLUSTER)),
+    ("consumerProgress", ("consumerProgress",)),
+    ("consumerProgress -g", ("consumerProgress", "-g", "readers")),
+    ("resetOffsetByTime", ("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "0")),
+    ("queryMsgByKey", ("queryMsgByKey", "-t", "orders", "-k", "k")),
+    ("printMsg", ("printMsg", "-t", "orders")),
+    ("consumeMessage", ("consumeMessage", "-t", "orders")),
+    ("sendMessage", ("sendMessage", "-t", "orders", "-p", "x")),
+    ("explain", ("explain", "k")),
+    ("deleteSubGroup", ("deleteSubGroup", "-g", "readers", *CLUSTER)),
+    ("deleteTopic", ("deleteTopic", "-t", "orders", *CLUSTER)),
+]
+
+
+@pytest.fixture
+def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
+    with operated(EmbeddedBroker(request.node.name)) as one:
+        one("updateTopic", "-t", "orders", *CLUSTER)
+        one("sendMessage", "-t", "orders", "-p", "x", "-k", "k")
+        one("updateSubGroup", "-g", "readers", *CLUSTER)
+        one("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        yield one
+
+
+def named(text: str) -> set[str]:
+    """The fields that a text of README.md names."""
+    return set(re.findall(r"`([a-z_]+)`", text))
+
+
+def shared_fields(whose: str) -> set[str]:
+    """What one of SHARED stands for."""
+    (line,) = re.findall(rf"^- {whose}: (.+(?:\n  .+)*)", README, re.MULTILINE)
+    return named(line)
+
+
+def documented(command: str) -> set[str]:
+    (row,) = [
+        cells for cells in re.findall(r"^\| (.+?) \| (.+) \|$", README, re.MULTILINE) if command in cells[0].split(", ")
+    ]
+    text = row[1]
+    fields = named(text)
+    for whose in SHARED:
+        fields |= shared_fields(whose) if whose in text else set()
+    return fields | {f"{field}_ms" for field in fields if field.endswith("_at") or field == "at"}
+
+
+def fields_of(document: Any) -> set[str]:
+    """Every field of the document and of what is in it."""
+    if isinstance(document, list):
+        return set().union(*map(fields_of, document))
+    if not isinstance(document, dict):
+        return set()
+    inner = [fields_of(value) for name, value in document.items() if name not in OPAQUE]
+    return set(document).union(*inner)
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS, ids=[command for command, _ in CALLS])
+def test_a_document_has_the_fields_that_are_written_down(
+    operator: Operator, command: str, call: tuple[str, ...]
+) -> None:
+    outcome = operator(*call, "--json")
+    assert outcome.exit_code == 0
+    assert fields_of(outcome.json) == documented(command)
+
+
+def test_every_document_that_is_written_down_was_looked_at() -> None:
+    commands = {
+        name for names, _ in re.findall(r"^\| (.+?) \| (.+) \|$", README, re.MULTILINE) for name in names.split(", ")
+    }
+    by_id = {"queryMsgById", "queryMsgByUniqueKey"}  # in one row with queryMsgByKey
+    assert commands - {"command", "---"} - by_id == {command for command, _ in CALLS}
