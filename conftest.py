@@ -1,14 +1,21 @@
-"""What holds for every test: the process's logging is afterwards what it was before."""
+"""What holds for every test: logging is afterwards what it was before, and what is started hears of Ctrl-C."""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 pytest_plugins = ["capabilities_plugin"]  # in tests/capabilities
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background with SIGINT ignored, and all that is started there inherits it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -43,5 +43,7 @@ async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def visit(world: World) -> AsyncIterator[Visit]:
-    async with AsyncExitStack() as stack:
-        yield Visit(world, stack)
+    stack = AsyncExitStack()
+    visit = Visit(world, stack)
+    yield visit
+    await visit.finish(stack.aclose())  # with time passing: after a test that failed, clients may wait for something
