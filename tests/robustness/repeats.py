@@ -207,7 +207,7 @@ def explore(first_seed: int, runs: int, deadline: float) -> Outcome:
         executed += 1
         counts["messages"] += len(run.sent)
         counts.update({accident.name.lower(): count for accident, count in run.happened.items()})
-    return Outcome(executed, tuple(violations), counts)
+    return Outcome(executed, tuple(violations), dict(counts))
 
 
 class RepeatSweep:

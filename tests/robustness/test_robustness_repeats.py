@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from collections.abc import Callable
 
@@ -40,6 +42,8 @@ def test_a_broker_that_forgets_is_seen(
     assert any("stands there 2 times" in violation for violation in outcome.violations)
 
 
-def test_a_seed_of_the_sweep_is_a_hundred_runs() -> None:
-    outcome = RepeatSweep().run(12, 0.0)
-    assert outcome.executed == 0  # the deadline was over before the first
+def test_a_seed_of_the_sweep_is_a_hundred_runs_and_its_counts_travel_as_json() -> None:
+    outcome = RepeatSweep().run(12, math.inf)
+    assert (outcome.executed, outcome.violations) == (100, ())
+    assert json.loads(json.dumps(dataclasses.asdict(outcome)))["counts"] == outcome.counts
+    assert RepeatSweep().run(12, 0.0).executed == 0  # the deadline was over before the first
