@@ -30,6 +30,7 @@ from mqproto.record import BODY_BYTES_MAX
 DOCUMENT = Path(__file__).parents[3] / "docs/producer-errors.md"
 THIS = "libs/mqclient/tests/test_mqclient_producer_errors.py"
 MIB = 1024 * 1024
+NO_SEQUENCE: Any = (Message("orders", b"x") for _ in range(2))
 OTHER_TOPIC = MessageQueue("bills", "broker-a", 0)
 
 # The fields of a message that is good but for them, and a part of the sentence.
@@ -86,6 +87,7 @@ BAD_BATCHES: dict[str, tuple[list[Any], str]] = {
     "batch to a retry topic": ([Message("%RETRY%shop", b"x")], "cannot be sent in a batch"),
     "batch with an illegal message": ([Message("orders", b"x"), Message("orders", b"")], "the body is empty"),
     "batch with something else": (["x"], "send takes a Message, not str"),
+    "batch that is no sequence": (NO_SEQUENCE, "a batch is a sequence of messages, not generator"),
     "over-long batch": ([Message("orders", bytes(MIB))] * 4, "at most 4,194,304 are allowed, and MessageBatchSplitter"),
 }
 

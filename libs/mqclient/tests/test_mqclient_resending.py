@@ -325,3 +325,18 @@ async def test_two_clients_have_two_producer_ids() -> None:
     assert len(set(ids)) == 2
     assert all(0 < one < 1 << 63 for one in ids)
     assert broker.bodies == [b"x", b"x"]
+
+
+async def test_an_answer_to_a_frame_that_was_not_sent_is_logged_and_counts_for_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    broker.silent = True
+    async with Producer("shop", cluster.url) as producer:
+        sends = start(producer, b"a")
+        await settle()
+        broker.produce_stream.answer(broker_pb.ProduceResponse(request_id=99))
+        await settle()
+        assert "answered frame 99, which waits for no answer" in caplog.text
+        broker.answer_frame(broker.frames[0])
+        await asyncio.gather(*sends)

@@ -283,3 +283,16 @@ async def test_the_only_broker_is_not_asked_twice_to_store_it_more_safely() -> N
         result = await producer.send(Message("orders", b"x"))
     assert result.send_status is SendStatus.FLUSH_DISK_TIMEOUT
     assert broker.bodies == [b"x"]
+
+
+async def test_a_broker_that_was_not_available_is_not_asked_again_while_there_is_another() -> None:
+    """It may have written the message and failed to sync it."""
+    cluster, (first, second), producer = await two_brokers()
+    frames = len(first.frames)
+    first.next_codes = [common_pb.SERVICE_NOT_AVAILABLE]
+    second.next_codes = [common_pb.SYSTEM_BUSY]
+    send = asyncio.create_task(producer.send(Message("orders", b"x")))
+    await cluster.clock.advance(2.0)
+    assert (await send).message_queue.broker_name == "broker-b"
+    assert len(first.frames) == frames + 1
+    await producer.shutdown()

@@ -46,8 +46,7 @@ class LatencyFaultTolerance:
             self._items[broker] = _FaultItem(latency_ms, available_from)
             return
         item.latency_ms = latency_ms
-        if duration_ms:
-            item.available_from = max(item.available_from, available_from)
+        item.available_from = max(item.available_from, available_from)
 
     def is_available(self, broker: str) -> bool:
         item = self._items.get(broker)

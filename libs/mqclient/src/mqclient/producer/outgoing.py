@@ -124,6 +124,8 @@ class OutgoingBatch:
     compressible_bytes = 0  # as in RocketMQ
 
     def __init__(self, messages: Sequence[Message], origin: Origin) -> None:
+        if not isinstance(messages, Sequence):
+            raise MessageRejectedError(f"a batch is a sequence of messages, not {type(messages).__name__}")
         if not messages:
             raise MessageRejectedError("the batch is empty; it takes at least one message")
         self._parts = [Outgoing(message, origin) for message in messages]

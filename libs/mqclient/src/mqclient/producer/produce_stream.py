@@ -203,10 +203,11 @@ class ProduceStream:
     # ------------------------------------------------------------------------------------------------- the answers
 
     def _answered(self, response: broker_pb.ProduceResponse) -> None:
-        frame = self._unanswered.pop(response.request_id, None)
-        if frame is None:
+        frame = self._unanswered.get(response.request_id)
+        if frame is None or not frame.written:
             logger.warning("%s answered frame %d, which waits for no answer", self._address, response.request_id)
             return
+        del self._unanswered[frame.request_id]
         self._reopening.answered()
         self._wake.set()
         whole = len(response.results) == len(frame.batches)

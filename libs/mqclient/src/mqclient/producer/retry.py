@@ -74,8 +74,10 @@ class PastTries:
         self.last_broker = queue.broker_name if queue is not None else None
         if isinstance(error, OutcomeUnknownError):
             self._unknown = error
-            if queue is not None:
-                self._may_have_it.add(queue.broker_name)
+        # A broker that answers SERVICE_NOT_AVAILABLE may have written the message and failed to sync it.
+        not_available = isinstance(error, BrokerRefusedError) and error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        if queue is not None and (not_available or isinstance(error, OutcomeUnknownError)):
+            self._may_have_it.add(queue.broker_name)
 
     def stored_less_safely(self, result: SendResult) -> None:
         """The broker has stored it, but not as it should, and another broker is asked to do better."""
@@ -84,7 +86,10 @@ class PastTries:
         self._stored = result
 
     def still_open(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """The queues that another try may choose from. Raises OutcomeUnknownError when there is none."""
+        """The queues that another try may choose from. Raises OutcomeUnknownError when there is none.
+
+        The only broker is asked again after SERVICE_NOT_AVAILABLE: nearly always nothing was written.
+        """
         if not self._may_have_it:
             return queues
         left = [queue for queue in queues if queue.broker_name not in self._may_have_it]
