@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +17,17 @@ from mq_broker.store.checkpoint import read_checkpoint
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.uninterrupted import uninterrupted
-from mq_broker.testing import STORE_ROOT, broker_options, half, incoming, produce, read_all, store_options
+from mq_broker.testing import (
+    STORE_ROOT,
+    broker_options,
+    flush_and_index,
+    half,
+    incoming,
+    produce,
+    read_all,
+    running_broker,
+    store_options,
+)
 from mqproto.codes import ResponseCode
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.sim_clock import settle
@@ -66,17 +76,10 @@ class Nothing(SeededRng):
         return start
 
 
-@asynccontextmanager
-async def flushing_broker(disk: SimDisk, clock: SimClock | None = None) -> AsyncIterator[Broker]:
+def flushing_broker(disk: SimDisk, clock: SimClock | None = None) -> AbstractAsyncContextManager[Broker]:
     """A broker that flushes and does nothing else by itself; it is dropped in the end as it is."""
-    broker = Broker(disk, clock or SimClock(), broker_options(), store_options(log_file_bytes=FILE_BYTES))
-    await broker.open()
-    running = asyncio.create_task(broker.store.run())
-    try:
-        yield broker
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    store = store_options(log_file_bytes=FILE_BYTES)
+    return running_broker(disk, clock or SimClock(), store=store, clean_stop=False, work=flush_and_index)
 
 
 async def fill(broker: Broker, count: int = 10, first: int = 0) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
-from mq_broker.core.life import LifeEvent, LifeEventKind
+from mq_broker.core.life import LifeEvent
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor import explaining
 from mq_broker.processor.broker import Broker
@@ -26,6 +26,7 @@ from mq_broker.testing import (
     running_broker,
     store_options,
 )
+from mqproto.codes import LifeEventKind
 from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, dlq_topic
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,16 +25,14 @@ from mq_broker.core.retention import (
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.store.message_store import StoreOptions
-from mq_broker.testing import broker_options, incoming, produce, read_all, running_broker, store_options
+from mq_broker.testing import flush_and_index, incoming, produce, read_all, running_broker, store_options
+from mq_broker.testing_cleaning import FILE_BYTES, FORCED, IN_FILE, bodies
 from mqproto.codes import ResponseCode
 from osenv import SimClock, SimDisk
 from osenv.clock import local_hour
 from osenv.sim_clock import settle
 
-FILE_BYTES = 4_096  # seven messages of `bodies`
-IN_FILE = 7
 HOUR_S = 3_600
-FORCED = 0.85
 
 
 def at_hour(hour: int) -> int:
@@ -51,31 +48,17 @@ def options(**retention: Any) -> StoreOptions:
 LAYOUT = options().layout
 
 
-def bodies(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % number + bytes(434) for number in range(first, first + count)]
+def quiet_broker(
+    disk: SimDisk, clock: SimClock, store: StoreOptions | None = None, *, clean_stop: bool = True
+) -> AbstractAsyncContextManager[Broker]:
+    """A broker that does nothing by itself but flush, so that days pass quickly; rounds are the test's."""
+    return running_broker(disk, clock, store=store or options(), clean_stop=clean_stop, work=flush_and_index)
 
 
 async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> None:
     for body in bodies(count, first):
         (outcome,) = await produce(broker, incoming(topic, [body]))
         assert outcome.code is ResponseCode.SUCCESS
-
-
-@asynccontextmanager
-async def quiet_broker(
-    disk: SimDisk, clock: SimClock, store: StoreOptions | None = None, *, clean_stop: bool = True
-) -> AsyncIterator[Broker]:
-    """A broker that does nothing by itself but flush, so that days pass quickly; rounds are the test's."""
-    broker = Broker(disk, clock, broker_options(), store or options())
-    await broker.open()
-    running = asyncio.create_task(broker.store.run())
-    try:
-        yield broker
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        if clean_stop:
-            await broker.close()
 
 
 async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = 0.0) -> None:

@@ -6,7 +6,10 @@ start first sets START_FAILED, so that a start that raises half-way leaves the t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum
+from types import TracebackType
+from typing import Self
 
 from mqclient.errors import IllegalStateError
 
@@ -57,3 +60,25 @@ class Lifecycle:
         """Raise IllegalStateError unless the service runs."""
         if self.state is not ServiceState.RUNNING:
             raise IllegalStateError(f"{self._name} is not running: it is in state {self.state.value}")
+
+
+class Living(ABC):
+    """What is started and shut down, with `async with` for both: on the way out only what still runs is shut down."""
+
+    _lifecycle: Lifecycle
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def shutdown(self, *, timeout_s: float = 10.0) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lifecycle.running:
+            await self.shutdown()

@@ -38,6 +38,22 @@ class PullStatus(IntEnum):
     OFFSET_ILLEGAL = 4
 
 
+class LifeEventKind(IntEnum):
+    """What happened to a message, or is the case with it now; admin_service.proto has the same ones for the wire."""
+
+    SENT = 1  # stored under its own topic and visible, without a detour
+    HALF = 2  # stored as the half message of a transaction
+    COMMITTED = 3
+    ROLLED_BACK = 4
+    PARKED = 5  # asked for 15 times without an answer, and put aside
+    WAITING = 6  # stored in a delay level
+    DELIVERED = 7  # its delay is over: stored under its own topic
+    RETRIED = 8  # a group could not consume it and gave it back
+    DEAD = 9  # a group has given it up
+    CONSUMED = 10  # a group's offset has passed it
+    UNCONSUMED = 11  # a group that reads the topic has not come to it yet
+
+
 class Permission(IntEnum):
     """RocketMQ's permission bits of a topic; 6 is read and write (MISSION N11)."""
 

@@ -15,6 +15,7 @@ OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # MISSION T3
 CHECK_MAX_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # MISSION T10
 RETRY_PREFIX = "%RETRY%"  # MISSION R1
 DLQ_PREFIX = "%DLQ%"  # MISSION R2
+GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)  # of the topics that belong to a group
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pulls: always there, and nobody's
 
 SYSTEM_TOPICS = frozenset(

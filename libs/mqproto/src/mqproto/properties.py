@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -34,6 +35,10 @@ TRANSACTION_STATE = "__TRANSACTION_STATE"
 HALF_TIMESTAMP = "__HALF_TIMESTAMP"
 # Hourglass's own: "producer id:epoch:sequence" of a record that its producer has numbered (broker_service.proto).
 PRODUCER_SEQUENCE = "PSEQ"
+EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18
+_PRODUCER_SEQUENCE_VALUE = re.compile(
+    rb"([0-9a-f]{16}):(\d{1,%d}):(\d{1,%d})" % (EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX)
+)
 
 KEY_SEPARATOR = " "
 
@@ -82,6 +87,17 @@ def decode_properties(data: bytes) -> dict[str, str]:
             raise PropertiesError(f"the property {item!r} is not one name, \\x01 and one value")
         properties[name] = value
     return properties
+
+
+def producer_sequence_start(producer_id: int, epoch: int) -> str:
+    """The value of PRODUCER_SEQUENCE up to the number, which follows in decimal digits."""
+    return f"{producer_id:016x}:{epoch}:"
+
+
+def parse_producer_sequence(value: bytes | bytearray) -> tuple[int, int, int] | None:
+    """(producer id, epoch, number) of a value of PRODUCER_SEQUENCE; None when it is none."""
+    match = _PRODUCER_SEQUENCE_VALUE.fullmatch(value)
+    return (int(match[1], 16), int(match[2]), int(match[3])) if match else None
 
 
 def property_start(name: str) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import BrokerIdentity
@@ -28,6 +29,7 @@ from mqproto.properties import (
     TRAN_MSG,
     UNIQ_KEY,
     encode_properties,
+    producer_sequence_start,
 )
 from mqproto.record import FLAG_TRANSACTION_PREPARED, Record, decode_record, encode_record, iter_records, pack_ip
 from osenv import Disk, SimClock
@@ -95,7 +97,7 @@ def numbered(
             body,
             queue_id=queue_id,
             delay_level=delay_level,
-            properties={PRODUCER_SEQUENCE: f"{producer_id:016x}:{epoch}:{sequence}"},
+            properties={PRODUCER_SEQUENCE: f"{producer_sequence_start(producer_id, epoch)}{sequence}"},
         )
         for sequence, body in enumerate(bodies, base)
     ]
@@ -166,11 +168,15 @@ async def running_broker(
     options: BrokerOptions | None = None,
     store: StoreOptions | None = None,
     clean_stop: bool = True,
+    work: Callable[[Broker], Coroutine[Any, Any, None]] = Broker.run,
 ) -> AsyncIterator[Broker]:
-    """A broker at work; without `clean_stop` it dies as by SIGKILL, and what it had open is for the disk to take."""
+    """A broker at work; without `clean_stop` it dies as by SIGKILL, and what it had open is for the disk to take.
+
+    `work` is what it does by itself.
+    """
     broker = Broker(disk, clock, options or broker_options(), store or store_options())
     await broker.open()
-    running = asyncio.create_task(broker.run())
+    running = asyncio.create_task(work(broker))
     try:
         yield broker
     finally:
@@ -178,6 +184,11 @@ async def running_broker(
         await asyncio.gather(running, return_exceptions=True)
         if clean_stop:
             await broker.close()
+
+
+def flush_and_index(broker: Broker) -> Coroutine[Any, Any, None]:
+    """The `work` of a broker whose delays, checks and rounds are the test's."""
+    return broker.store.run()
 
 
 async def produce(broker: Broker, *batches: IncomingBatch) -> list[BatchOutcome]:

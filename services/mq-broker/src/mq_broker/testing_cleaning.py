@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from mq_broker.processor.broker import Broker
 from mq_broker.store.message_store import StoreOptions
-from mq_broker.testing import broker_options, incoming, produce, read_all, store_options
+from mq_broker.testing import flush_and_index, incoming, produce, read_all, running_broker, store_options
 from mqproto.codes import ResponseCode
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
@@ -43,19 +42,9 @@ async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> 
     return offsets
 
 
-@asynccontextmanager
-async def quiet_broker(disk: SimDisk, clock: SimClock, *, clean_stop: bool = True) -> AsyncIterator[Broker]:
+def quiet_broker(disk: SimDisk, clock: SimClock, *, clean_stop: bool = True) -> AbstractAsyncContextManager[Broker]:
     """A broker that does nothing by itself but flush and index; rounds are the test's."""
-    broker = Broker(disk, clock, broker_options(), options())
-    await broker.open()
-    running = asyncio.create_task(broker.store.run())
-    try:
-        yield broker
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        if clean_stop:
-            await broker.close()
+    return running_broker(disk, clock, store=options(), clean_stop=clean_stop, work=flush_and_index)
 
 
 async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = FORCED) -> None:

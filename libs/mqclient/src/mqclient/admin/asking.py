@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 from mqclient.broker_connection import BrokerConnection
 from mqclient.client_config import ClientConfig
@@ -23,7 +22,7 @@ from mqclient.errors import (
     broker_answer_error,
     require_success,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.route import MASTER_ID
 from mqclient.transport import Method
 from mqclient.transport.base import RequestT, ResponseT
@@ -58,7 +57,7 @@ class Target:
         return await self.connection.unary(method, request)
 
 
-class AdminCalls:
+class AdminCalls(Living):
     """The life of an Admin, and its way to the brokers."""
 
     def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
@@ -79,16 +78,6 @@ class AdminCalls:
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
         self._instance.unregister_admin(self)
         await self._instance.release(self._instance.clock.monotonic() + timeout_s)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lifecycle.running:
-            await self.shutdown()
 
     # ------------------------------------------------------------------------------------------------ for the subjects
 

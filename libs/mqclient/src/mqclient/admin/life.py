@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from mqclient.admin.asking import AdminCalls, answer_of, on_each
 from mqclient.transport.methods import EXPLAIN_MESSAGE
-
-
-class LifeEventKind(IntEnum):
-    """What happened to a message, or is the case with it now, with the wire's numbers."""
-
-    SENT = 1  # stored under its own topic and visible, without a detour
-    HALF = 2  # stored as the half message of a transaction
-    COMMITTED = 3
-    ROLLED_BACK = 4
-    PARKED = 5  # asked for 15 times without an answer, and put aside
-    WAITING = 6  # stored in a delay level
-    DELIVERED = 7  # its delay is over: stored under its own topic
-    RETRIED = 8  # a group could not consume it and gave it back
-    DEAD = 9  # a group has given it up
-    CONSUMED = 10  # a group's offset has passed it
-    UNCONSUMED = 11  # a group that reads the topic has not come to it yet
+from mqproto.codes import LifeEventKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import wait_event
@@ -31,7 +29,7 @@ from mqclient.errors import (
     MQClientError,
     require_success,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, ServiceState
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, ServiceState
 from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
 from mqclient.transport.methods import CONSUMER_SEND_BACK
@@ -48,7 +46,7 @@ COMMIT_S_MAX = 1.0
 JOIN_TIMEOUT_S = 3.0  # how long `start` waits to be a working member; it goes on without, and joins later
 
 
-class PushConsumer:
+class PushConsumer(Living):
     """One member of a consumer group in clustering mode: each message goes to one member (C1)."""
 
     def __init__(
@@ -151,16 +149,6 @@ class PushConsumer:
         """
         self._lifecycle.move(LifecycleEvent.SHUTDOWN)
         await self._leave(timeout_s)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lifecycle.running:
-            await self.shutdown()
 
     # -------------------------------------------------------------------------------- what the client instance asks
 

@@ -12,12 +12,18 @@ from functools import partial
 from itertools import count
 
 from mqclient.message_queue import MessageQueue
-from mqproto.properties import PRODUCER_SEQUENCE
+from mqproto.properties import (
+    EPOCH_DIGITS_MAX,
+    PRODUCER_SEQUENCE,
+    SEQUENCE_DIGITS_MAX,
+    producer_sequence_start,
+)
 from osenv import Rng
 
 PRODUCER_ID_BITS = 63
-EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18  # what a broker reads
-SEQUENCE_PROPERTY_BYTES_MAX = len(f"{PRODUCER_SEQUENCE}\x01{0:016x}::\x02") + EPOCH_DIGITS_MAX + SEQUENCE_DIGITS_MAX
+SEQUENCE_PROPERTY_BYTES_MAX = (
+    len(f"{PRODUCER_SEQUENCE}\x01{producer_sequence_start(0, 10 ** (EPOCH_DIGITS_MAX - 1))}\x02") + SEQUENCE_DIGITS_MAX
+)
 
 _Counters = partial(defaultdict[int, Iterator[int]], partial(count, 1))  # of one topic, by queue id
 
@@ -35,7 +41,7 @@ class Numbering:
     def next_epoch(self) -> None:
         """A new stream is about to be opened, and the last one may have reached the broker."""
         self.epoch += 1
-        self.property_start = f"{PRODUCER_SEQUENCE}\x01{self.producer_id:016x}:{self.epoch}:"
+        self.property_start = f"{PRODUCER_SEQUENCE}\x01{producer_sequence_start(self.producer_id, self.epoch)}"
 
     def next(self, queue: MessageQueue) -> int:
         """The next number of the queue. Its record says it as the property `property_start`, number, \\x02."""

@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import wait_event
@@ -23,7 +22,7 @@ from mqclient.errors import (
     IllegalStateError,
     MessageRejectedError,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message import Message
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.frames import Stored
@@ -41,7 +40,7 @@ from mqproto.record import pack_ip
 logger = logging.getLogger("mqclient.producer")
 
 
-class Producer:
+class Producer(Living):
     """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18).
 
     `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
@@ -201,16 +200,6 @@ class Producer:
             self._oneways.give_back(size)
             raise
         handed_over.add_done_callback(partial(self._oneway_ended, outgoing.unique_id, size))
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lifecycle.running:
-            await self.shutdown()
 
     # -------------------------------------------------------------------------------- what the client instance asks
 

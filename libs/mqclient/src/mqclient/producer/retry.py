@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mqclient.errors import (
+    REFUSED_FOR_NOW,
     BrokerRefusedError,
     BrokerRejectedError,
     MQClientError,
@@ -32,18 +33,11 @@ class CommunicationMode(Enum):
 
 
 # MISSION P7: not now, or not here; another broker may take the message.
-RETRY_RESPONSE_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
+RETRY_RESPONSE_CODES = REFUSED_FOR_NOW | {
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.NO_BUYER_ID,
+    ResponseCode.NOT_IN_CURRENT_UNIT,
+}
 
 
 class Tries(NamedTuple):

@@ -8,30 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from mq_broker.core.traces import DETOUR_TOPICS, Trace
 from mq_broker.core.transactions import Phase
+from mqproto.codes import LifeEventKind
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import HALF_TIMESTAMP, TRANSACTION_STATE
 
 NEVER_COMMITTED = -1  # a group's offset in a queue for which it has none
-
-
-class LifeEventKind(IntEnum):
-    """What happened to a message, or is the case with it now, with the wire's numbers."""
-
-    SENT = 1
-    HALF = 2
-    COMMITTED = 3
-    ROLLED_BACK = 4
-    PARKED = 5
-    WAITING = 6
-    DELIVERED = 7
-    RETRIED = 8
-    DEAD = 9
-    CONSUMED = 10
-    UNCONSUMED = 11
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mq_broker.core import documents as tables
-from mqproto.properties import (
-    PRODUCER_SEQUENCE,
-    REAL_QID,
-    REAL_TOPIC,
-    decode_properties,
-    property_start,
-    property_value,
-)
+from mq_broker.core.rewrite import promised_queue
+from mqproto.properties import PRODUCER_SEQUENCE, parse_producer_sequence, property_start, property_value
 from mqproto.record import Record
 
 EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, MISSION P4)
@@ -35,7 +29,6 @@ STRETCHES_MAX = 8_192  # of one queue; a producer has 4 frames of at most 1,024 
 QueueKey = tuple[str, int]  # topic and queue id
 
 _SEQUENCE = property_start(PRODUCER_SEQUENCE)
-_VALUE = re.compile(rb"([0-9a-f]{16}):(\d{1,9}):(\d{1,18})")
 _QUEUE_TEXT = re.compile(r"([^:; ]+):(\d+) (\d+)((?: \d+\+\d+@[^:; ]+:\d+:\d+)*)")
 _STRETCH_TEXT = re.compile(r" (\d+)\+(\d+)@([^:; ]+):(\d+):(\d+)")
 
@@ -183,12 +176,11 @@ class ProducerSequences:
     def recovered(self, record: Record) -> None:
         """The log holds this record."""
         value = property_value(record.properties, _SEQUENCE, 0, len(record.properties))
-        if not value or (match := _VALUE.fullmatch(value)) is None:
+        if not value or (parsed := parse_producer_sequence(value)) is None:
             return
-        properties = decode_properties(record.properties)
-        queue = properties.get(REAL_TOPIC, record.topic), int(properties.get(REAL_QID, record.queue_id))
-        sequence = int(match[3])
-        numbers = self._numbers(int(match[1], 16), int(match[2]), queue, record.store_timestamp_ms)
+        producer_id, epoch, sequence = parsed
+        queue = promised_queue(record) or (record.topic, record.queue_id)
+        numbers = self._numbers(producer_id, epoch, queue, record.store_timestamp_ms)
         if sequence >= numbers.first_unanswered and not numbers.between(sequence, sequence + 1):
             numbers.add(Stretch(sequence, 1, record.topic, record.queue_id, record.queue_offset))
             self.data_version += 1

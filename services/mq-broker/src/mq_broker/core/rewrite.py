@@ -25,9 +25,11 @@ from mqproto.properties import (
     WAIT,
     decode_properties,
     encode_properties,
+    property_start,
 )
 from mqproto.record import Record, encode_record, iter_records, pack_ip
 
+_REAL_TOPIC = property_start(REAL_TOPIC)
 _DEFAULT_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
 
@@ -149,6 +151,8 @@ def schedule_position(record: Record) -> tuple[int, int] | None:
 
 def promised_queue(record: Record) -> tuple[str, int] | None:
     """(topic, queue id) that a delayed record or a half message is going to, else None."""
+    if _REAL_TOPIC not in record.properties:  # nearly all records: no need to take them apart
+        return None
     properties = decode_properties(record.properties)
     if REAL_TOPIC not in properties or not properties.get(REAL_QID, "").isdecimal():
         return None

@@ -17,10 +17,9 @@ from mqproto.names import (
     CARRIED_TOPIC,
     CHECK_MAX_TIMES_TOPIC,
     DEFAULT_TOPIC,
-    DLQ_PREFIX,
+    GROUP_PREFIXES,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
     check_topic,
@@ -235,7 +234,7 @@ def deletions_of(document: dict[str, Any]) -> dict[str, dict[int, int]]:
 
 def is_group_topic(topic: str) -> bool:
     """Whether it is the retry or dead-letter topic of a group."""
-    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return topic.startswith(GROUP_PREFIXES)
 
 
 def _refuse_system_topic(topic: str, what: str) -> None:

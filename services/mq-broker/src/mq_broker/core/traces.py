@@ -15,9 +15,9 @@ from mqproto.names import (
     CARRIED_TOPIC,
     CHECK_MAX_TIMES_TOPIC,
     DLQ_PREFIX,
+    GROUP_PREFIXES,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    RETRY_PREFIX,
     SCHEDULE_TOPIC,
 )
 from mqproto.properties import DUE_TIMESTAMP, PGROUP, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, decode_properties
@@ -25,7 +25,6 @@ from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Recor
 
 WAITING_TOPICS = (SCHEDULE_TOPIC, CARRIED_TOPIC)
 DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *WAITING_TOPICS)  # nobody consumes what is there
-GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,18 +110,16 @@ class Broker:
             dispensable=frozenset({PRODUCER_SEQUENCES}),
         )
         self.transaction_scan.ends = lambda: (
-            self.store.queue_bounds(HALF_TOPIC, 0)[1],
-            self.store.queue_bounds(OP_HALF_TOPIC, 0)[1],
+            self.store.queue_end(HALF_TOPIC, 0),
+            self.store.queue_end(OP_HALF_TOPIC, 0),
         )
 
     async def open(self) -> None:
         """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
         report = self.store.open(self._recovered)
-        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(
-            lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1]
-        ):
+        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
             log.warning("offset of %s in queue %d of %s: %d is lost, back to %d", group, queue_id, topic, before, now)
-        self.producer_sequences.clamp(lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1])
+        self.producer_sequences.clamp(self.store.queue_end)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
             wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms

@@ -98,7 +98,7 @@ class ConsumeProgress:
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         if timestamp_ms == QUEUE_END:
-            return self.store.queue_bounds(topic, queue_id)[1]
+            return self.store.queue_end(topic, queue_id)
         return await self.querying.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _change(self, group: str, topic: str, queue_id: int, offset: int, *, force: bool) -> OffsetChange:

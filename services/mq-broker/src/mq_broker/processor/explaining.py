@@ -16,8 +16,8 @@ from functools import partial
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.life import NEVER_COMMITTED, LifeEvent, Tables, by_time, tell_life
 from mq_broker.core.rewrite import due_then_ms
-from mq_broker.core.topics import TopicTable
-from mq_broker.core.traces import DETOUR_TOPICS, GROUP_PREFIXES, Trace, trace_of
+from mq_broker.core.topics import TopicTable, is_group_topic
+from mq_broker.core.traces import DETOUR_TOPICS, Trace, trace_of
 from mq_broker.core.transactions import TransactionTable
 from mq_broker.processor.querying import QueryError, Querying
 from mq_broker.schedule.delay_service import DelayService
@@ -62,7 +62,7 @@ class Explaining:
 
     def _where_it_may_stand(self, topics: Iterable[str]) -> list[str]:
         """These topics, the queue's own, and the retry and dead-letter topics of every group."""
-        of_groups = [config.topic for config in self.topics.all() if config.topic.startswith(GROUP_PREFIXES)]
+        of_groups = [config.topic for config in self.topics.all() if is_group_topic(config.topic)]
         return list(dict.fromkeys([*topics, *DETOUR_TOPICS, *of_groups]))
 
     def _first_look(self, searched: str, topic: str, key: str, wanted: int) -> list[Trace]:

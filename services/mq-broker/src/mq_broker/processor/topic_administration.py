@@ -49,7 +49,7 @@ class TopicAdministration:
 
     def recover(self) -> None:
         """Bring everything in line with the deletions that topics.json tells of, after the log has been read."""
-        self.topics.clamp_deletions(lambda topic, queue_id: self.store.queue_bounds(topic, queue_id)[1])
+        self.topics.clamp_deletions(self.store.queue_end)
         for topic, queue_id, offset in self.topics.deletions():
             if (queue := self.store.queue(topic, queue_id)) is not None:
                 queue.delete_below(offset)

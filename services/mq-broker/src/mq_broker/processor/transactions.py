@@ -91,7 +91,7 @@ class Transactions:
     def prepared(self, batch: Batch) -> None:
         """The log has this half message."""
         record = decode_record(bytes(batch.buffer))
-        self.table.prepared(open_half(record, self.store.queue_bounds(OP_HALF_TOPIC, 0)[1]))
+        self.table.prepared(open_half(record, self.store.queue_end(OP_HALF_TOPIC, 0)))
 
     async def end(self, group: str, id_: str, state: TransactionState, *, from_check: bool) -> Ended:
         """Commit, roll back, or hear that the producer does not know."""

@@ -359,6 +359,10 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
 
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The offset that the queue's next message will have."""
+        return self.queue_bounds(topic, queue_id)[1]
+
     def is_deleted(self, record: Record) -> bool:
         """Whether the record was deleted with its topic."""
         queue = self.queues.get(record.topic, record.queue_id)
