@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := libs/osenv libs/mqproto libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments tools/mqadmin deploy/local loadtest
+PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments tools/mqadmin deploy/local loadtest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up check format test test-system robustness zoo bench bench-micro lock proto clean

@@ -1,4 +1,5 @@
-"""What holds for every test: logging is afterwards what it was before, and what is started hears of Ctrl-C."""
+"""What holds for every test: logging is afterwards what it was before, what is started hears of Ctrl-C, and what was
+counted is printed."""
 
 from __future__ import annotations
 
@@ -16,6 +17,14 @@ def pytest_configure() -> None:
     """A shell starts what it runs in the background with SIGINT ignored, and all that is started there inherits it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have counted: `record_property("figure", text)`. It travels with the reports of workers."""
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if name == "figure":
+                terminalreporter.write_line(str(text))
 
 
 @pytest.fixture(autouse=True)

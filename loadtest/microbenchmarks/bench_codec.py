@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from micro_messages import BATCH_MESSAGES, checked_batch, wire_batch
+from micro_messages import BATCH_MESSAGES, checked_batch, sealed_batch, wire_batch
 from micro_report import describe
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mqproto.record import iter_records
+from mqproto.sealed_record import iter_sealed_records
 
 
 def bench_encode(benchmark: BenchmarkFixture) -> None:
@@ -25,3 +26,9 @@ def bench_decode(benchmark: BenchmarkFixture) -> None:
     records = wire_batch()
     describe(benchmark, "decode a batch (iter_records)", unit="message", count=BATCH_MESSAGES)
     assert len(benchmark(lambda: list(iter_records(records)))) == BATCH_MESSAGES
+
+
+def bench_take_apart(benchmark: BenchmarkFixture) -> None:
+    records = sealed_batch()
+    describe(benchmark, "prove records, take bodies (iter_sealed_records)", unit="message", count=BATCH_MESSAGES)
+    assert len(benchmark(lambda: [record.body for record in iter_sealed_records(records)])) == BATCH_MESSAGES

@@ -1,4 +1,4 @@
-"""Pulls of one queue: from memory, and from disk by way of a thread (the page cache has it)."""
+"""Pulls of one queue: from memory, from disk by way of a thread (the page cache has it), and by a condition."""
 
 # ruff: noqa: S101 - a measurement of something else than it says is worse than none
 
@@ -10,10 +10,12 @@ from micro_report import describe
 from micro_store import MIB, STORE_MS, LiveStore, live_store
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mq_broker.core.tag_filter import parse_tag_expression
+from mq_broker.core.pulling import Selection
+from mq_broker.core.searching import SCAN_RECORDS_MAX, Search
+from mq_broker.core.tag_filter import EVERYTHING
+from mqfilter import parse
 from mqproto.record import iter_records
 
-EVERYTHING = parse_tag_expression("*")
 COUNTS = (32, 1_024)
 PULL_BYTES = 2 * MIB  # more than 1,024 messages take
 
@@ -44,6 +46,26 @@ def bench_pull_cold(benchmark: BenchmarkFixture, count: int) -> None:
             return live.loop.run_until_complete(selecting)[1]
 
         assert len(list(iter_records(benchmark(pull)))) == count
+
+
+def bench_search(benchmark: BenchmarkFixture) -> None:
+    describe(
+        benchmark,
+        f"look for a property in {SCAN_RECORDS_MAX} messages (Search)",
+        unit="message",
+        count=SCAN_RECORDS_MAX,
+    )
+    condition = parse("TAGS <> 'created' OR UNIQ_KEY IS NULL")
+    records = wire_batch(count=SCAN_RECORDS_MAX)
+    found = Selection(count=SCAN_RECORDS_MAX, scanned=SCAN_RECORDS_MAX)
+
+    def search() -> tuple[Selection, bytes]:
+        one = Search(condition, 0, max_messages=32, max_bytes=PULL_BYTES)
+        one.look_at(found, records)
+        return one.outcome()
+
+    chosen, data = benchmark(search)
+    assert (chosen.count, chosen.scanned, data) == (0, SCAN_RECORDS_MAX, b"")
 
 
 def _fill(live: LiveStore, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq_broker.core.batches import Batch, check_batch
+from mq_broker.core.batches import Batch, check_batch, patch_batch
 from mqproto.properties import TAGS, UNIQ_KEY, encode_properties
 from mqproto.record import BODY_BYTES_MAX, encode_record, pack_ip
 
@@ -34,3 +34,10 @@ def wire_batch(
 def checked_batch(records: bytes, *, count: int = BATCH_MESSAGES, queue_id: int = 0) -> Batch:
     """The batch as the store takes it."""
     return check_batch(TOPIC, queue_id, count, records, BODY_BYTES_MAX)
+
+
+def sealed_batch(*, count: int = BATCH_MESSAGES) -> bytes:
+    """Messages end to end, as a broker gives them to a consumer: from queue offset 0 on."""
+    batch = checked_batch(wire_batch(count=count), count=count)
+    patch_batch(batch, queue_offset=0, log_offset=0, store_ms=1_700_000_000_000, store_ip=BORN_IP, store_port=10_911)
+    return bytes(batch.buffer)

@@ -28,12 +28,13 @@ MAY_IMPORT = {
     "osenv": set(),
     "telemetry": set(),
     "mqproto": {STUBS},
+    "mqfilter": set(),
     "mqclient": {"osenv", "mqproto", "telemetry", STUBS},
     "mq_namesrv": {"osenv", "mqproto", "telemetry", STUBS},
     # memory:// is a transport of mqclient, found by its entry point; mqclient never imports it.
     "mq_broker.embedded": {"osenv", "mqproto", "telemetry", "mqclient", "mq_broker", STUBS},
     "mq_broker.pytest_plugin": {"osenv", "mq_broker.embedded"},
-    "mq_broker": {"osenv", "mqproto", "telemetry", STUBS},
+    "mq_broker": {"osenv", "mqproto", "mqfilter", "telemetry", STUBS},
     "servicekit": {"mqclient", "osenv", "telemetry"},
     "orders": {"servicekit", "mqclient", "osenv", "telemetry"},
     "payments": {"servicekit", "mqclient", "osenv", "telemetry"},
@@ -47,10 +48,14 @@ MAY_IMPORT = {
 # The broker's layers; each may import those before it. A module in none of them is a root module and comes last.
 BROKER_LAYERS = ("core", "store", "schedule", "processor", "rpc")
 
-# These packages know the standard library, themselves, and these modules of mqproto; nothing else.
-PURE_PACKAGES = ("mq_broker.core", "mq_namesrv.core")
+# These packages know the standard library, themselves, and these others; nothing else.
 PURE_MQPROTO = {
     f"mqproto.{name}" for name in ("record", "properties", "names", "codes", "java_hash", "conf", "address")
+}
+PURE_PACKAGES = {
+    "mq_broker.core": PURE_MQPROTO | {"mqfilter"},
+    "mq_namesrv.core": PURE_MQPROTO,
+    "mqfilter": {"lark"},
 }
 
 # Protobuf and gRPC inside the servers: these modules and what lies below them.
@@ -155,8 +160,8 @@ def _impurities(module: str, imported: list[str]) -> Iterator[str]:
         return
     for name in imported:
         is_standard = name.split(".")[0] in sys.stdlib_module_names
-        if not is_standard and not any(is_within(name, allowed) for allowed in {pure, *PURE_MQPROTO}):
-            yield f"imports {name}; {pure} knows the standard library and mqproto's pure modules only"
+        if not is_standard and not any(is_within(name, allowed) for allowed in {pure, *PURE_PACKAGES[pure]}):
+            yield f"imports {name}; {pure} knows the standard library and {', '.join(sorted(PURE_PACKAGES[pure]))} only"
 
 
 def _wire_types(module: str, imported: list[str]) -> Iterator[str]:
@@ -236,9 +241,14 @@ BAD_MODULES = [
     ("mq_broker.core.topics", "from ..store import commit_log", "imports mq_broker.store.commit_log, which lies above"),
     ("mq_broker.store.commit_log", "import mq_broker.schedule.delivery", "which lies above it"),
     ("mq_broker.processor.pull", "from mq_broker.config import BrokerConfig", "which lies above it"),
-    ("mq_broker.core.topics", "import structlog", "knows the standard library and mqproto's pure modules only"),
-    ("mq_broker.core.topics", "from mqproto.grpc_options import SERVER_OPTIONS", "mqproto's pure modules only"),
-    ("mq_namesrv.core.route_table", "from osenv import Clock", "mqproto's pure modules only"),
+    ("mq_broker.core.topics", "import structlog", "mq_broker.core knows the standard library and mqfilter, mqproto."),
+    ("mq_broker.core.topics", "import lark", "mq_broker.core knows the standard library and mqfilter, mqproto."),
+    ("mq_broker.core.topics", "from mqproto.grpc_options import SERVER_OPTIONS", "mq_broker.core knows the standard"),
+    ("mq_namesrv.core.route_table", "from osenv import Clock", "mq_namesrv.core knows the standard library and"),
+    ("mq_namesrv.core.route_table", "import mqfilter", "mq_namesrv may import"),
+    ("mqclient.consumer.subscription", "import mqfilter", "mqclient may import"),
+    ("mqfilter.parser", "from mqproto import properties", "mqfilter may import none of the project"),
+    ("mqfilter.parser", "import regex", "mqfilter knows the standard library and lark only"),
     ("mq_broker.processor.pull", "import grpc", "protobuf and gRPC stop in mq_broker.rpc and mq_broker.app"),
     ("mq_broker.store.state", "from google.protobuf import message", "protobuf and gRPC stop in"),
     ("mq_broker.store.state", "from hourglass.mq.v1 import common_pb2", "protobuf and gRPC stop in"),
@@ -272,6 +282,8 @@ def test_bad_module_is_caught(module: str, text: str, sentence: str) -> None:
         ("mq_broker.core.topics", "import json\nfrom mqproto.names import check_topic\nfrom mq_broker.core import x"),
         ("mq_broker.rpc.produce", "import grpc\nfrom mq_broker.processor import send\nfrom osenv import Clock"),
         ("mq_broker.app", "import grpc\nfrom mq_broker.config import BrokerConfig"),
+        ("mq_broker.core.message_filter", "from mqfilter import parse"),
+        ("mqfilter.parser", "import re\nfrom lark import Lark\nfrom mqfilter.errors import FilterSyntaxError"),
         ("mq_broker.store.state", "def f(disk): disk.replace('a', 'b'); disk.open('x')"),
         ("orders.app", "from mqclient import Producer\nfrom orders.config import Config"),
     ],

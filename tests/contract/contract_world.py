@@ -23,6 +23,7 @@ from mqclient import (
     TransactionListener,
     TransactionProducer,
 )
+from mqclient.testing import made_consumer
 from osenv import Clock, RealClock
 
 TIMEOUT_S = 15.0
@@ -136,19 +137,30 @@ class Visit:
         **options: Any,
     ) -> PushConsumer:
         """A member of the group that has its queues."""
-        made = PushConsumer(
-            group or self.group,
-            self.world.url,
-            client_config=self._config(),
-            consume_from_where=begin,
-            consume_concurrency=1,
-            **options,
-        )
-        made.subscribe(topic or self.topic, tags)
+        made = self.made_consumer(tags, topic=topic, group=group, begin=begin, **options)
         made.register_message_listener(inbox)
-        await self._stack.enter_async_context(made)
-        await self.world.until(lambda: topic_queues(made, topic or self.topic), "a queue for the consumer")
+        await self.join(made, topic)
         return made
+
+    def made_consumer(
+        self,
+        tags: str = "*",
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        begin: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        **options: Any,
+    ) -> PushConsumer:
+        """A consumer without a listener, not started."""
+        options = {"client_config": self._config(), "consume_concurrency": 1, **options}
+        made = made_consumer(group or self.group, self.world.url, consume_from_where=begin, **options)
+        made.subscribe(topic or self.topic, tags)
+        return made
+
+    async def join(self, made: PushConsumer, topic: str | None = None) -> None:
+        """Start it, and wait until it has a queue of the topic; it leaves with the visit."""
+        await self.finish(self._stack.enter_async_context(made))
+        await self.world.until(lambda: topic_queues(made, topic or self.topic), "a queue for the consumer")
 
     def inbox(self, status: ConsumeStatus = ConsumeStatus.CONSUME_SUCCESS) -> Inbox:
         return Inbox(self.world.clock, status)

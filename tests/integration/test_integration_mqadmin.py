@@ -23,6 +23,7 @@ from mqclient import (
     Admin,
     ClientConfig,
     ConsumeFromWhere,
+    ConsumerConfig,
     ConsumeStatus,
     LocalTransactionState,
     Message,
@@ -128,7 +129,7 @@ async def consumer(cluster: Cluster, group: str, status: ConsumeStatus) -> Async
         cluster.url,
         client_config=ClientConfig(instance_name=group),
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        max_reconsume_times=1,
+        consumer_config=ConsumerConfig(max_reconsume_times=1),
     )
     made.subscribe("orders")
     made.register_message_listener(listen)

@@ -31,6 +31,7 @@ from mqclient import (
     PushConsumer,
     SendStatus,
 )
+from mqclient.testing import made_consumer
 from osenv import SeededRng
 
 TOPIC, GROUP = "flights", "auditors"
@@ -65,7 +66,7 @@ def consumer(
 ) -> PushConsumer:
     """A consumer of everything in `topic` since its beginning; not started."""
     config = ClientConfig(instance_name=instance, poll_name_server_interval_s=0.2)
-    made = PushConsumer(
+    made = made_consumer(
         group,
         cluster.url,
         client_config=config,

@@ -14,6 +14,20 @@ from hourglass_local.cluster import Cluster
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 EXAMPLES: list[str] = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 40
+DRIVE = """
+import asyncio
+import httpx
+
+
+async def drive() -> None:
+    transport = httpx.ASGITransport(app)
+    async with mq.lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        print((await http.post("/orders/17")).status_code)
+        await asyncio.sleep(5)
+
+
+asyncio.run(drive())
+"""
 
 pytestmark = pytest.mark.processes
 
@@ -62,5 +76,22 @@ async def test_a_script_sends_without_await(tmp_path: Path) -> None:
         assert run(["example.py"], tmp_path) == "SEND_OK 1000\n"
 
 
+async def test_an_orders_steps_are_consumed_in_their_order(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "cluster", orders=False) as cluster:
+        for name, word in (("send.py", "SyncProducer"), ("consume.py", "register_message_listener_orderly")):
+            script = example(word).replace("mq://127.0.0.1:9876", cluster.url)
+            (tmp_path / name).write_text(script, encoding="utf-8")
+        run(["send.py"], tmp_path)
+        assert run(["consume.py"], tmp_path) == "created\npaid\nshipped\n"
+
+
+async def test_an_application_closes_its_orders(tmp_path: Path) -> None:
+    levels = f"{'1s ' * 15}2s 1h 2h"
+    async with Cluster(tmp_path / "cluster", orders=False, delay_levels=levels) as cluster:
+        script = example("mqclient.fastapi").replace("mq://127.0.0.1:9876", cluster.url) + DRIVE
+        (tmp_path / "example.py").write_text(script, encoding="utf-8")
+        assert run(["example.py"], tmp_path) == "201\nclosing 17\n"
+
+
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 6

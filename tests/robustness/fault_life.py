@@ -15,6 +15,7 @@ from typing import Any
 
 from fault_journal import BrokenPromiseError, Journal, QueueKey, ReadRefusedError
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
@@ -279,10 +280,11 @@ async def whole_life(life: BrokerLife) -> None:
         for key in QUEUES:
             await life.produce(key, size, 40)
     await life.read()
-    await life.ask("commit offsets", commit_offsets(life))
+    await life.ask("commit offsets", commit_offsets(life, 1))
     await life.ask("update a topic", life.broker.topic_administration.update(TopicConfig("fresh", 2, 2)))
     await life.pass_time(5.1)
     await life.ask("query", query(life))
+    await life.ask("commit offsets", commit_offsets(life, 2))
     await life.pass_time(6)
     for key in QUEUES:
         await life.produce(key, *[60] * 9)
@@ -307,8 +309,10 @@ async def goes_on(life: BrokerLife) -> None:
     await life.read()
 
 
-async def commit_offsets(life: BrokerLife) -> None:
-    life.broker.offsets.commit("readers", [(*key, 1) for key in QUEUES])
+async def commit_offsets(life: BrokerLife, offset: int) -> None:
+    """Of as many messages as there are: a disk that fails may have refused them."""
+    ends = {key: life.broker.store.queue_end(*key) for key in QUEUES if life.broker.topics.get(key[0])}
+    life.broker.offsets.commit("readers", [(*key, Progress(min(offset, end))) for key, end in ends.items()])
 
 
 async def query(life: BrokerLife) -> None:

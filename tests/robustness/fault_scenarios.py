@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from fault_journal import Journal, ReadRefusedError, read_queue
-from fault_life import DOOMED, LAYOUT, LEVEL_1M, QUEUES, BrokerLife, FaultyCalls, batch_of, whole_life
+from fault_life import (
+    DOOMED,
+    LAYOUT,
+    LEVEL_1M,
+    QUEUES,
+    BrokerLife,
+    FaultyCalls,
+    batch_of,
+    commit_offsets,
+    whole_life,
+)
 
 from osenv import SeededRng, SimClock, SimDisk
 
@@ -70,6 +80,7 @@ async def _life_before(life: BrokerLife) -> None:
     await life.produce(("later", 0), 30, delay_level=LEVEL_1M)
     await life.transaction("old", None)
     await life.pass_time(11)
+    await life.ask("commit offsets", commit_offsets(life, 1))
     await life.produce(DOOMED, 100)
     for key in QUEUES:
         await life.produce(key, 300, 300)

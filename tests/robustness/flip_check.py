@@ -3,7 +3,7 @@
 The production broker opens it, everything is pulled and looked up by key, and it stops cleanly. Then:
 1. no record is read that is not exactly the one that was stored at that place;
 2. every record is there, but for those of which a byte was hit;
-3. the states say what they said, or, where their own file was hit, what the version before said;
+3. the states say what they said, or, where their own file was hit, what the others say without it;
 4. the damage is reported, or healed, or found by `dump_log --verify`, unless the byte means nothing to anybody.
 """
 
@@ -25,6 +25,8 @@ from flip_store import LAYOUT, Image, QueueKey, opened
 from mq_broker.core.index_keys import message_keys
 from mq_broker.core.pulling import PULL_BYTES_MAX, PullQuery
 from mq_broker.processor.broker import Broker
+from mq_broker.processor.state_names import CONSUMER_OFFSETS
+from mq_broker.store.progress_journal import journal_number
 from mq_broker.store.state_files import State
 from mq_broker.testing import incoming, produce
 from mq_broker.tools.dump_log import EXIT_SAME, DumpOptions, dump
@@ -65,8 +67,8 @@ class Observation:
 class Judge:
     """Compares damaged stores with what the whole one was."""
 
-    def __init__(self, image: Image, reference: Observation, before: dict[str, Any]) -> None:
-        """`before`: what each state says when only the version before is left of it."""
+    def __init__(self, image: Image, reference: Observation, before: dict[Path, tuple[str, Any]]) -> None:
+        """`before`: which state a file tells of, and what that says without it."""
         self.image, self.reference, self._before = image, reference, before
         self._stored: dict[QueueKey, dict[int, bytes]] = {
             key: dict(split(data)) for key, data in reference.records.items()
@@ -83,10 +85,12 @@ class Judge:
         if reference.problems or reference.quarantined or sum(map(len, reference.records.values())) == 0:
             raise AssertionError(f"the undamaged store: {reference.problems}")
         before = {}
-        for name in reference.states:
+        files = {LAYOUT.config / name: name for name in reference.states}
+        files |= {path: CONSUMER_OFFSETS for path in image.files if journal_number(path.name) is not None}
+        for path, name in files.items():
             disk = image.disk.fork()
-            disk.unlink(LAYOUT.config / name)
-            before[name] = (await observe(disk, image.wall_ms)).states.get(name)
+            disk.unlink(path)
+            before[path] = name, (await observe(disk, image.wall_ms)).states.get(name)
         return cls(image, reference, before)
 
     async def judge(self, fault: Fault, rng: SeededRng) -> tuple[list[str], str]:
@@ -183,7 +187,7 @@ class Judge:
             f"{name} says {seen.states.get(name)}, not {state}"
             for name, state in self.reference.states.items()
             if seen.states.get(name) != state
-            and not (fault.path.name == name and seen.reports and seen.states.get(name) == self._before[name])
+            and not (seen.reports and self._before.get(fault.path) == (name, seen.states.get(name)))
             and not hit_topics & FOLLOWED_TOPICS.get(name, set())
         ]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
@@ -151,6 +152,9 @@ async def build_images() -> tuple[Image, Image]:
 
 
 async def _round(broker: Broker, rng: SeededRng, number: int) -> None:
+    queue = rng.choice(QUEUES)
+    if (end := broker.store.queue_end(*queue)) > 2:
+        broker.offsets.commit("auditors", [(*queue, Progress(min(number, end - 2), ((end - 1, end),)))])
     for batch in range(BATCHES):
         topic, queue_id = rng.choice(QUEUES)
         count = rng.randrange(1, BATCH_RECORDS_MAX + 1)
@@ -168,7 +172,6 @@ async def _round(broker: Broker, rng: SeededRng, number: int) -> None:
     state = ends[number % len(ends)]
     if state is not None:
         await broker.transactions.end("shop", transaction, state, from_check=False)
-    broker.offsets.commit("auditors", [(*rng.choice(QUEUES), number)])
     broker.groups.get_or_create(f"group-{number // 4}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_progress import DelayProgress
+from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.core.topics import TopicTable
@@ -30,6 +31,7 @@ from mq_broker.store.watermark import decode_watermark, encode_slot
 from mq_broker.testing import half, incoming, producer_record
 from mqclient import IllegalArgumentError
 from mqclient.message_id import offset_message_id, parse_offset_message_id
+from mqfilter import FilterSyntaxError, parse
 from mqproto.properties import PropertiesError, decode_properties, encode_properties
 from mqproto.record import RecordError, decode_record, encode_blank, is_sealed, iter_records
 from osenv import SimDisk
@@ -38,6 +40,12 @@ TOPIC, QUEUE_ID = "fuzz", 3
 BODY_BYTES_MAX = 10_000
 LOG_FILE_BYTES = 2_048
 INDEX = IndexSize(slots=8, entries=24)
+CONDITIONS = [
+    b"a > 3 AND region IN ('east', 'west')",
+    b"NOT (a BETWEEN -1 AND 2.5e3 OR b IS NOT NULL) and paid = TRUE",
+    b"region STARTSWITH 'it''s' or region not contains 'x' -- end",
+    b"((((a)) <> /* 7 */ ((7L))))",
+]
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def documents() -> list[bytes]:
     assert isinstance(groups, SubscriptionGroups)
     assert isinstance(topics, TopicTable)
     assert isinstance(scan, TransactionScan)
-    offsets.commit("group", "topic", 1, 100)
+    offsets.put("group", "topic", 1, Progress(100, ((102, 105), (110, 111)), 3))
     progress.delivered(3, 7)
     groups.get_or_create("group")
     topics.get_or_create("topic")
@@ -235,6 +243,21 @@ def check_tags(data: bytes) -> bool:
     return True
 
 
+def check_condition(data: bytes) -> bool:
+    """Any text is a condition that properties fulfil, do not fulfil, or leave open; or it is refused with its place."""
+    text = data.decode(errors="replace")
+    try:
+        condition = parse(text)
+    except FilterSyntaxError as error:
+        place = error.position
+    else:
+        for properties in ({}, {"a": "3", "region": "east"}, {"a": text, "region": text}):
+            assert condition.evaluate(properties) in (True, False, None)
+        return True
+    assert 1 <= place <= len(text) + 1
+    return False
+
+
 def check_message_id(data: bytes) -> bool:
     """An id by position is refused, or is the id of the place that it names."""
     text = data.decode(errors="replace")
@@ -300,6 +323,7 @@ def targets() -> list[Target]:
         Target("watermark", [watermark], check_watermark),
         Target("document", documents(), check_document, 2),
         Target("tags", [b"*", b"a || b", b"created||paid"], check_tags),
+        Target("condition", CONDITIONS, check_condition, 2),
         Target("message id", [b"7F00000100002A9F00000000000493E0"], check_message_id),
         Target("log", log_files(), check_log),
         Target("index", index_images(), check_index),

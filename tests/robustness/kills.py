@@ -128,7 +128,7 @@ async def _read_queue(stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, queu
     while True:
         request = broker_service_pb2.PullRequest(
             group="auditors", topic=TOPIC, queue_id=queue_id, queue_offset=offset, max_messages=PULL_MESSAGES,
-            max_bytes=PULL_BYTES, tag_expression="*",
+            max_bytes=PULL_BYTES, expression="*",
         )  # fmt: skip
         answer = await stub.Pull(request, timeout=TIMEOUT_S)
         if answer.code != common_pb2.SUCCESS:

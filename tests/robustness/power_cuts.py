@@ -168,7 +168,7 @@ class PowerCuts:
                 seen = self._seen.setdefault(queue_id, [])
                 request = broker_service_pb2.PullRequest(
                     group="onlookers", topic=TOPIC, queue_id=queue_id, queue_offset=len(seen), max_messages=32,
-                    max_bytes=1 << 20, tag_expression="*",
+                    max_bytes=1 << 20, expression="*",
                 )  # fmt: skip
                 answer = await stub.Pull(request, timeout=TIMEOUT_S)
                 seen += [(record.queue_offset, record.body) for record in iter_records(answer.records)]

@@ -6,6 +6,7 @@ from crash_states import explore
 from fault_sweep import every_run, sweep
 from flips import FlipSweep
 from fuzz import FuzzSweep
+from group_histories import GroupSweep
 from kills import KillSweep
 from power_cuts import PowerCutSweep
 from repeats import RepeatSweep
@@ -53,6 +54,7 @@ _ALL: tuple[Sweep, ...] = (
     FlipSweep(),
     FuzzSweep(),
     RepeatSweep(),
+    GroupSweep(),
 )
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}

@@ -10,6 +10,7 @@ import pytest
 from flip_check import find
 from flip_store import opened
 
+from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.index_file import IndexSize
@@ -233,7 +234,7 @@ async def test_offsets_of_a_queue_go_on_when_all_of_its_messages_have_been_delet
     disk, clock = SimDisk(), SimClock()
     async with opened(disk, clock, options()) as broker:
         await produce(broker, incoming("t", bodies(30)))
-        broker.offsets.commit("g", [("t", 0, 30)])
+        broker.offsets.commit("g", [("t", 0, Progress(30))])
         for at in range(0, 200, 10):
             await produce(broker, incoming("t", bodies(10, first=at), queue_id=1))
         disk.used_share = 0.86  # from 0.85 on the oldest files go

@@ -77,7 +77,7 @@ BUGS: tuple[Bug, ...] = (
         "CRC skips properties (#7437)",
         "the seal of a record is compared with the body's CRC only",
         "libs/mqproto/src/mqproto/record.py",
-        'return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
+        "return bytes(buffer[covered:end]) == crc_property(crc)",
         'body_end = at + BODY_AT + int.from_bytes(buffer[at + 84 : at + 88], "big")\n'
         "    body_crc = zlib.crc32(bytes(buffer[at + BODY_AT : body_end])) & CRC_MASK\n"
         '    return body_crc == int.from_bytes(buffer[at + 8 : at + 12], "big")',
@@ -88,8 +88,8 @@ BUGS: tuple[Bug, ...] = (
         "CRC value 0 = invalid (#9121)",
         "a seal of ten zeros is never right",
         "libs/mqproto/src/mqproto/record.py",
-        'return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
-        'return crc != 0 and bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END',
+        "return bytes(buffer[covered:end]) == crc_property(crc)",
+        "return crc & CRC_MASK != 0 and bytes(buffer[covered:end]) == crc_property(crc)",
         f"{HERE}::test_a_record_whose_crc_is_0_is_as_good_as_any",
     ),
     bug(
@@ -176,7 +176,7 @@ BUGS: tuple[Bug, ...] = (
         "consumer reads past durable offset (#8239)",
         "consumers read up to the end of the log",
         f"{STORE}/message_store.py",
-        "return self.flusher.durable_end if self._sync_flush else self.log.end",
+        "return self.flusher.durable_end if self.is_sync_flush else self.log.end",
         "return self.log.end",
         f"{STORE_TESTS}::test_under_sync_flush_nobody_reads_what_is_not_on_disk",
     ),
@@ -210,11 +210,12 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "24",
         "consumer offset not truncated with the log (#4771)",
-        "offsets beyond the end of a queue stay",
+        "offsets and finished ranges beyond the end of a queue stay",
         f"{BROKER}/core/consumer_offsets.py",
-        "                if offset > end:\n",
-        "                if offset > end + (1 << 62):\n",
-        f"{STORE_TESTS}::TestRecovery::test_offsets_of_messages_that_were_lost_come_back_to_the_end_of_the_log",
+        "            if before.end > end:\n",
+        "            if before.end > end + (1 << 62):\n",
+        f"{STORE_TESTS}::TestRecovery::test_progress_in_messages_that_were_lost_comes_back_to_the_end_of_the_log[offset]",
+        f"{STORE_TESTS}::TestRecovery::test_progress_in_messages_that_were_lost_comes_back_to_the_end_of_the_log[range]",
     ),
     bug(
         "27",
@@ -239,18 +240,18 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "30",
         "duplicate doubling on consumer restart (#7182)",
-        "a consumer that leaves does not commit its last offsets",
-        "libs/mqclient/src/mqclient/consumer/push_consumer.py",
-        "                await self._rebalance.commit()\n        except TimeoutError:\n",
-        "                pass\n        except TimeoutError:\n",
-        "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
-        "::test_shutdown_lets_listeners_finish_commits_and_leaves_nothing",
+        "a consumer that leaves gives failed messages back and does not count them as finished",
+        "libs/mqclient/src/mqclient/consumer/consume_concurrently.py",
+        "        process_queue.remove(messages)\n",
+        "        if not self._closing:\n            process_queue.remove(messages)\n",
+        "libs/mqclient/tests/test_mqclient_consuming.py"
+        "::test_message_that_fails_while_its_consumer_leaves_comes_again_once_and_not_twice",
     ),
     bug(
         "31",
         "check-back ROLLBACK without tombstone",
         "a check-back that finds no row answers ROLLBACK and writes none",
-        "libs/mqclient/src/mqclient/sqlalchemy.py",
+        "libs/mqclient/src/mqclient/sqlalchemy/transaction_table.py",
         "                await self._insert(connection, id_, TOMBSTONE, now_ms)\n",
         "                pass\n",
         "libs/mqclient/tests/test_mqclient_sqlalchemy.py"

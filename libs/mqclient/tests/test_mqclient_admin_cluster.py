@@ -86,7 +86,7 @@ class TestWhoIsAsked:
             (lambda admin: admin.reset_offset_by_time("g", "orders", -2), "-2 is no time"),
             (lambda admin: admin.reset_offset_by_time("bad group", "orders", 0), "not allowed"),
             (lambda admin: admin.pull(MessageQueue("orders", "a", 0), 0, max_messages=0), "ask for 1 at least"),
-            (lambda admin: admin.pull(MessageQueue("orders", "a", 0), 0, tag_expression="|| a"), "tag expression"),
+            (lambda admin: admin.pull(MessageQueue("orders", "a", 0), 0, expression="|| a"), "tag expression"),
         ],
     )
     async def test_what_makes_no_sense_is_refused_before_anybody_is_asked(self, call: Call, sentence: str) -> None:
@@ -247,7 +247,7 @@ class TestAnswers:
             found = await admin.pull(queue, 0, max_messages=2)
             assert (found.status, found.next_begin_offset, found.max_offset) == (PullStatus.FOUND, 2, 3)
             assert [(message.body, message.queue_offset) for message in found.messages] == [(b"red", 0), (b"blue", 1)]
-            (blue,) = (await admin.pull(queue, 0, tag_expression="blue")).messages
+            (blue,) = (await admin.pull(queue, 0, expression="blue")).messages
             assert blue.queue_offset == 1
             nothing = await admin.pull(queue, 3)
             assert (nothing.status, nothing.next_begin_offset, nothing.messages) == (PullStatus.NO_NEW_MSG, 3, ())

@@ -10,6 +10,7 @@ import pytest
 from mqclient import (
     ClientConfig,
     ConnectionLostError,
+    ConsumerConfig,
     ConsumeStatus,
     IllegalArgumentError,
     IllegalGroupError,
@@ -88,11 +89,21 @@ def test_illegal_consumer_group_is_refused(group: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"consume_concurrency": 0}, {"consume_message_batch_max_size": -1}, {"pull_batch_size": 1.5}],
+    [
+        {"consume_thread_min": 0},
+        {"consume_thread_min": 9, "consume_thread_max": 8},
+        {"consume_message_batch_max_size": -1},
+        {"pull_batch_size": 1.5},
+        {"pull_batch_size": 1_025},
+        {"max_reconsume_times": 0},
+        {"consume_timestamp_ms": "now"},
+        {"suspend_current_queue_time_s": 0},
+        {"pull_interval_s": -1},
+    ],
 )
 def test_senseless_consumer_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(IllegalArgumentError, match="at least 1"):
-        PushConsumer("closers", "mq://127.0.0.1:9876", **options)
+    with pytest.raises(IllegalArgumentError, match=f"{[*options][-1]} has to be"):
+        ConsumerConfig(**options)
 
 
 async def test_consumer_needs_listener_and_subscription_and_takes_no_later_ones() -> None:
@@ -117,7 +128,7 @@ async def test_heartbeat_names_group_subscriptions_and_retry_topic() -> None:
     async with consumer_of(cluster, RecordingListener(), tags="b || a") as consumer:
         data = consumer.consumer_data()
         assert (data.group, data.consume_from_where) == ("closers", 1)
-        assert [(item.topic, item.tag_expression) for item in data.subscriptions] == [
+        assert [(item.topic, item.expression) for item in data.subscriptions] == [
             ("orders", "a || b"),
             ("%RETRY%closers", "*"),
         ]

@@ -8,7 +8,8 @@ import pytest
 
 from mqclient import AllocateMessageQueueAveragely, IllegalArgumentError, MessageExt, MessageQueue
 from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.subscription import parse_subscription
+from mqclient.consumer.progress import Progress
+from mqclient.consumer.subscription import MessageSelector, parse_subscription
 from mqproto.properties import encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, decode_record, encode_record, pack_ip
 
@@ -53,7 +54,7 @@ def test_averagely_gives_nothing_to_a_client_that_is_no_member() -> None:
 
 def test_one_stuck_message_holds_the_offset_of_a_hundred() -> None:
     """MISSION C21: 2101 is stuck, 2102 to 2200 are done."""
-    process_queue = ProcessQueue(QUEUE, 2101)
+    process_queue = ProcessQueue(QUEUE, Progress(2101))
     pulled = messages(range(2101, 2201))
     process_queue.put(pulled, 2201)
     process_queue.remove(pulled[1:])
@@ -63,13 +64,13 @@ def test_one_stuck_message_holds_the_offset_of_a_hundred() -> None:
 
 
 def test_filtered_messages_move_the_offset_when_nothing_is_in_flight() -> None:
-    process_queue = ProcessQueue(QUEUE, 10)
+    process_queue = ProcessQueue(QUEUE, Progress(10))
     process_queue.put([], 25)
     assert process_queue.commit_offset == 25
 
 
 def test_messages_out_of_order_are_refused() -> None:
-    process_queue = ProcessQueue(QUEUE, 10)
+    process_queue = ProcessQueue(QUEUE, Progress(10))
     with pytest.raises(AssertionError):
         process_queue.put(messages([9]), 11)
     with pytest.raises(AssertionError):
@@ -78,7 +79,7 @@ def test_messages_out_of_order_are_refused() -> None:
 
 
 def test_flow_control_stops_above_a_thousand_messages() -> None:
-    process_queue = ProcessQueue(QUEUE, 0)
+    process_queue = ProcessQueue(QUEUE, Progress(0))
     process_queue.put(messages(range(1000)), 1000)
     assert not process_queue.must_pause()
     process_queue.put(messages([1000]), 1001)
@@ -86,7 +87,7 @@ def test_flow_control_stops_above_a_thousand_messages() -> None:
 
 
 def test_flow_control_stops_above_a_span_of_two_thousand() -> None:
-    process_queue = ProcessQueue(QUEUE, 0)
+    process_queue = ProcessQueue(QUEUE, Progress(0))
     process_queue.put(messages([0]), 1)
     process_queue.put([], 2001)
     assert not process_queue.must_pause()
@@ -95,7 +96,7 @@ def test_flow_control_stops_above_a_span_of_two_thousand() -> None:
 
 
 def test_flow_control_stops_above_a_hundred_mebibytes() -> None:
-    process_queue = ProcessQueue(QUEUE, 0)
+    process_queue = ProcessQueue(QUEUE, Progress(0))
     large = [message(offset, body=bytes(4 * 1024 * 1024)) for offset in range(25)]
     process_queue.put(large[:24], 24)
     assert not process_queue.must_pause()
@@ -106,7 +107,7 @@ def test_flow_control_stops_above_a_hundred_mebibytes() -> None:
 
 
 def test_results_from_before_a_reset_are_ignored() -> None:
-    process_queue = ProcessQueue(QUEUE, 0)
+    process_queue = ProcessQueue(QUEUE, Progress(0))
     old = messages(range(5))
     process_queue.put(old, 5)
     process_queue.reset(2)
@@ -136,6 +137,22 @@ def test_tags_match_exactly() -> None:
 def test_malformed_tag_expression_is_refused(expression: str) -> None:
     with pytest.raises(IllegalArgumentError, match="tag expression"):
         parse_subscription("orders", expression)
+
+
+def test_a_selector_of_tags_is_an_expression_of_tags() -> None:
+    assert parse_subscription("orders", MessageSelector.by_tag("b||a")) == parse_subscription("orders", "a || b")
+
+
+def test_a_condition_is_sent_as_it_is_written_and_the_broker_s_word_counts() -> None:
+    subscription = parse_subscription("orders", MessageSelector.by_sql(" amount > 5 \n"))
+    assert (subscription.expression, subscription.expression_type) == ("amount > 5", "SQL92")
+    assert subscription.matches(message(0, "paid"))
+
+
+@pytest.mark.parametrize(("expression", "sentence"), [("", "is empty"), (" ", "is empty"), ("a='\ud800'", "UTF-8")])
+def test_a_condition_that_cannot_be_sent_is_refused(expression: str, sentence: str) -> None:
+    with pytest.raises(IllegalArgumentError, match=sentence):
+        parse_subscription("orders", MessageSelector.by_sql(expression))
 
 
 def test_message_shows_its_parts() -> None:

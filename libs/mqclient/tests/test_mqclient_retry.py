@@ -50,6 +50,7 @@ CODES: dict[int, bool] = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: False,
     ResponseCode.TRANSACTION_STATE_UNKNOW: False,
     ResponseCode.CONSUMER_NOT_ONLINE: False,
+    ResponseCode.SUBSCRIPTION_NOT_CONSISTENT: False,
 }
 STORED = {
     ResponseCode.SUCCESS,

@@ -8,37 +8,30 @@ import logging
 import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import ConnectionLostError, ConsumeStatus, Message, MessageExt, Producer
+from mqclient.background import BackgroundTasks
 from mqclient.registrations import Registrations
 from mqclient.reverse_commands import ReverseCommands
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of
 from mqclient.transport import methods
+from osenv import SimClock
 from osenv.sim_clock import settle
 
-
-def tell(broker: FakeBroker, command: broker_pb.SessionResponse) -> None:
-    """Send the command down every session."""
-    for stream in broker.streams:
-        if stream.path == methods.SESSION.path:
-            stream.answer(command)
+KEY = ("closers", "orders", 0)  # the offset of the queue that most tests are about
 
 
 def reset(broker: FakeBroker, *offsets: tuple[str, int, int], group: str = "closers") -> None:
     """What a broker does when an operator resets a group: it takes the offsets, and tells the members."""
+    command = broker_pb.ResetConsumerOffset(group=group)
     for topic, queue_id, offset in offsets:
-        broker.offsets[group, topic, queue_id] = offset
-    command = broker_pb.ResetConsumerOffset(
-        group=group,
-        offsets=[
-            common_pb.QueueOffset(topic=topic, queue_id=queue_id, offset=offset) for topic, queue_id, offset in offsets
-        ],
-    )
-    tell(broker, broker_pb.SessionResponse(reset_consumer_offset=command))
+        broker.progress.set((group, topic, queue_id), offset)
+        version = broker.progress.versions[group, topic, queue_id]
+        command.queues.add(topic=topic, queue_id=queue_id, offset=offset, version=version)
+    broker.sessions.tell(broker_pb.SessionResponse(reset_consumer_offset=command))
 
 
 def test_every_command_of_the_protocol_is_in_the_table() -> None:
-    commands = ReverseCommands(Registrations("client"), lambda _: None)
+    commands = ReverseCommands(Registrations("client"), lambda _: None, BackgroundTasks(SimClock()))
     fields = broker_pb.SessionResponse.DESCRIPTOR.oneofs_by_name["command"].fields
     assert {field.name for field in fields} == commands.names | {"heartbeat_ack"}
 
@@ -50,14 +43,18 @@ async def test_an_unknown_command_and_one_that_fails_are_logged_and_the_session_
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
     async with consumer_of(cluster, listener) as consumer:
-        tell(broker, broker_pb.SessionResponse())
+        broker.sessions.tell(broker_pb.SessionResponse())
         await settle()
         assert "does not know" in caplog.text
-        tell(broker, broker_pb.SessionResponse(consumer_ids_changed=broker_pb.ConsumerIdsChanged(group="others")))
+        broker.sessions.tell(
+            broker_pb.SessionResponse(consumer_ids_changed=broker_pb.ConsumerIdsChanged(group="others"))
+        )
         await settle()
         assert "the group others, which has left this client" in caplog.text
         rebalance, consumer.rebalance_now = consumer.rebalance_now, None  # type: ignore[method-assign, assignment]
-        tell(broker, broker_pb.SessionResponse(consumer_ids_changed=broker_pb.ConsumerIdsChanged(group="closers")))
+        broker.sessions.tell(
+            broker_pb.SessionResponse(consumer_ids_changed=broker_pb.ConsumerIdsChanged(group="closers"))
+        )
         await settle()
         assert "consumer_ids_changed of 127.0.0.1:10911 could not be carried out" in caplog.text
         consumer.rebalance_now = rebalance  # type: ignore[method-assign]
@@ -104,6 +101,7 @@ async def test_what_a_listener_still_has_at_a_reset_counts_no_more() -> None:
         return ConsumeStatus.CONSUME_SUCCESS
 
     async with consumer_of(cluster, listener, consume_concurrency=2):
+        await settle()
         assert heard == [b"2", b"3"]  # and 4 and 5 wait
         reset(broker, ("orders", 0, 5))
         release.set()
@@ -136,7 +134,7 @@ async def test_no_old_offset_is_committed_over_the_new_one() -> None:
         await settle()
         on_its_way.set()
         await settle()
-        assert [request.offsets[0].offset for request in broker.commits[-2:]] == [8, 3]
+        assert [(one.offset, one.version) for request in broker.commits for one in request.queues][-1] == (8, 0)
         assert broker.offsets["closers", "orders", 0] == 3
         await cluster.clock.advance(60.0)
         assert broker.offsets["closers", "orders", 0] == 3
@@ -169,8 +167,10 @@ async def test_a_reset_while_a_queue_is_being_assigned_is_not_lost() -> None:
 
     def answer_and_reset(request: broker_pb.QueryConsumerOffsetRequest) -> broker_pb.QueryConsumerOffsetResponse:
         response: broker_pb.QueryConsumerOffsetResponse = answer(request)
-        if request.queue.topic == "orders":
-            consumer.reset_offsets(dict.fromkeys(consumer._rebalance._reset_meanwhile, 2))
+        if request.queue.topic == "orders" and not broker.progress.versions[KEY]:
+            broker.progress.set(KEY, 2)
+            now = broker_pb.QueueProgress(topic="orders", queue_id=0, offset=2, version=1)
+            consumer.reset_offsets("broker-a", [now])
         return response
 
     broker._unary[methods.QUERY_CONSUMER_OFFSET.path] = answer_and_reset

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Column, MetaData, String, Table, event, func, select, text
+from sqlalchemy import Column, MetaData, String, Table, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
 import mqclient
-import mqclient.sqlalchemy
 from mqclient import (
     LocalTransactionState,
     Message,
@@ -29,6 +25,7 @@ from mqclient import (
 )
 from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
 from mqclient.testing import FakeBroker, FakeCluster
+from mqclient.testing.sqlite import open_engine
 from osenv import SimClock
 from osenv.sim_clock import settle
 
@@ -40,20 +37,6 @@ COMMIT, ROLLBACK, UNKNOW = (
 METADATA = MetaData()
 ORDERS = Table("orders", METADATA, Column("id", String, primary_key=True))
 TRANSACTIONS = TransactionTable(METADATA)
-BUSY_TIMEOUT_S = 0.05  # SQLite waits for real
-
-
-def open_engine(path: Path, *, strict: bool) -> AsyncEngine:
-    """`strict` as orders opens it, BEGIN IMMEDIATE and all; otherwise as the driver does by itself."""
-    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
-    if strict:
-        event.listen(engine.sync_engine, "connect", _no_driver_transactions)
-        event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    return engine
-
-
-def _no_driver_transactions(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
 
 
 @pytest.fixture(params=[True, False], ids=["begin immediate", "driver default"])
@@ -393,24 +376,3 @@ async def test_what_a_session_is_refused_while_flushing_is_not_yet_the_commit(en
         await listener.execute_local_transaction(Message("t", b"x"), "second", place)
     assert isinstance(caught.value.cause, IntegrityError)
     assert await rows(engine) == {"first": "COMMITTED"}
-
-
-async def test_the_example_of_the_module_runs(tmp_path: Path) -> None:
-    documentation = inspect.getdoc(mqclient.sqlalchemy) or ""
-    example = "\n".join(line for line in documentation.splitlines() if line.startswith("    "))
-    lines = [line for line in textwrap.dedent(example).splitlines() if line]
-    made, used = lines[:3], lines[3:]
-    assert (made[0], len(lines)) == ("metadata = MetaData()", 8)
-    cluster, (broker,) = FakeCluster.of("broker-a")
-    engine = open_engine(tmp_path / "shop.db", strict=True)
-    names: dict[str, Any] = {**vars(mqclient), **vars(mqclient.sqlalchemy)}
-    names |= {"url": cluster.url, "engine": engine, "RealClock": SimClock, "String": String}
-    exec("\n".join(made), names)
-    async with engine.begin() as connection:
-        await connection.run_sync(names["metadata"].create_all)
-    exec("async def run():\n" + textwrap.indent("\n".join(used), "    "), names)
-    await names["run"]()
-    async with engine.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(names["orders"])) == 1
-    assert broker.bodies == [b"order-17"]
-    await engine.dispose()

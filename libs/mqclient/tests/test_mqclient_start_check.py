@@ -139,3 +139,18 @@ async def test_a_group_refused_after_a_start_without_brokers_is_not_held_against
     await second.start()
     await second.shutdown()
     await first.shutdown()
+
+
+async def test_a_second_group_is_refused_by_its_own_name_although_the_first_one_is_refused_too() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    (name_server,) = cluster.name_servers.values()
+    name_server.down = True
+    first = consumer_of(cluster, RecordingListener())
+    await first.start()
+    name_server.down = False
+    both = "group 'closers' does not exist; group 'payers' does not exist"
+    broker.sessions.answer = broker_pb.HeartbeatAck(code=common_pb.SUBSCRIPTION_GROUP_NOT_EXIST, remark=both)
+    await cluster.clock.advance(31.0)
+    with pytest.raises(BrokerRejectedError, match="'payers' does not exist"):
+        await consumer_of(cluster, RecordingListener(), group="payers").start()
+    await first.shutdown()

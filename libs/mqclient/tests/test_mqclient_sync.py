@@ -328,7 +328,7 @@ async def test_a_listener_that_hangs_holds_up_the_shutdown_no_longer_than_it_may
         consumer.start()
         assert began.wait(WAIT_S)
         consumer.shutdown(timeout_s=0.2)
-        (left,) = [thread for thread in threading.enumerate() if thread.name == "mqclient consume 0"]
+        (left,) = [thread for thread in threading.enumerate() if thread.name == "mqclient consume closers 0"]
         release.set()
         left.join(WAIT_S)
         assert own_threads() == []
@@ -336,7 +336,7 @@ async def test_a_listener_that_hangs_holds_up_the_shutdown_no_longer_than_it_may
     async with loopback_server() as loopback:
         loopback.broker.put("orders", 0, b"x")
         await in_a_thread(script, loopback.url)
-        assert "mqclient consume 0 does not return; it is left behind" in caplog.text
+        assert "mqclient consume closers 0 does not return; it is left behind" in caplog.text
         assert loopback.broker.offsets["closers", "orders", 0] == 0
 
 
@@ -363,7 +363,16 @@ async def test_worker_threads_are_no_more_than_allowed_and_end_when_they_are_clo
         (
             SyncPushConsumer,
             PushConsumer,
-            {"consumer_data", "rebalance_now", "reset_offsets", "persist_offsets"},
+            {
+                "close_listener_threads",
+                "consume_directly",
+                "consumer_data",
+                "persist_offsets",
+                "rebalance_now",
+                "reset_offsets",
+                "running_info",
+                "session_opened",
+            },
         ),
     ],
 )

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mqproto.properties import PropertiesError, decode_properties, encode_properties
+from mqproto.properties import EncodedProperties, PropertiesError, decode_properties, encode_properties
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"))
 
@@ -65,3 +65,29 @@ def test_random_bytes_raise_properties_error_only(data: bytes) -> None:
     except PropertiesError:
         return
     assert decode_properties(encode_properties(properties)) == properties
+
+
+@given(st.dictionaries(TEXT.filter(bool), TEXT), TEXT.filter(bool))
+def test_a_single_property_is_found_where_it_stands(properties: dict[str, str], name: str) -> None:
+    encoded = EncodedProperties(encode_properties(properties))
+    assert encoded.get(name) == properties.get(name)
+    assert {one: encoded.get(one) for one in properties} == properties
+
+
+def test_a_single_property_is_no_part_of_another_and_the_last_of_its_name() -> None:
+    encoded = EncodedProperties(b"long\x01ng\x02ng\x011\x02empty\x01\x02ng\x012\x02open\x01end")
+    assert [encoded.get(name) for name in ("ng", "long", "empty", "open", "g", "")] == [
+        "2",
+        "ng",
+        "",
+        "end",
+        None,
+        None,
+    ]
+
+
+def test_a_single_property_that_is_not_utf8_says_so_and_keeps_no_other_from_being_read() -> None:
+    encoded = EncodedProperties(b"bad\x01\xff\x02good\x01x\x02")
+    assert encoded.get("good") == "x"
+    with pytest.raises(PropertiesError, match="property 'bad' is not UTF-8: invalid start byte"):
+        encoded.get("bad")

@@ -120,6 +120,12 @@ def test_record_written_by_hand_is_decoded() -> None:
     )
 
 
+def test_encoded_properties_are_found_without_decoding_the_rest() -> None:
+    data = by_hand()
+    around = b"before" + data + b"behind"
+    assert record.encoded_properties(around, 6, len(data)) == PROPERTIES + data[-CRC_BYTES:]
+
+
 def test_patch_positions_are_those_of_the_layout() -> None:
     starts, at = {}, 0
     for name, size, _ in FIELDS:

@@ -12,14 +12,15 @@ from rich.table import Table
 from hourglass_loadtest.results import Result, Spread
 from hourglass_loadtest.workload import Kind
 
-WIDTH_MIN = 100  # also where the output is no terminal
+WIDTH_MIN = 120  # also where the output is no terminal
 
 # Column -> the metric in it, and how it is written.
 _COLUMNS = {
     "msg/s": ("msg_per_s", "{:,.0f}"),
     "p50 ms": ("p50_ms", "{:.2f}"),
     "p99 ms": ("p99_ms", "{:.2f}"),
-    "CPU s/1,000": ("broker_cpu_s_per_1000", "{:.4f}"),
+    "broker CPU": ("broker_cpu_s_per_1000", "{:.4f}"),
+    "client CPU": ("client_cpu_s_per_1000", "{:.4f}"),
     "peak MiB": ("broker_rss_peak_mib", "{:.0f}"),
 }
 
@@ -61,7 +62,8 @@ def _remark(result: Result) -> str | None:
 
 def _machine(machine: Mapping[str, Any]) -> str:
     return (
-        "Medians, and smallest-largest run; CPU and memory are the broker's; latency counts from the intended time.\n"
+        "Medians, and smallest-largest run. CPU is in seconds for 1,000 messages, memory the broker's; latency counts "
+        "from the intended time.\n"
         f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, Python {machine['python']}, "
         f"grpcio {machine['grpcio']}, uvloop {machine['uvloop']}, fdatasync {machine['fdatasync_ms']} ms"
     )

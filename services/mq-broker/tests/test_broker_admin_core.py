@@ -1,4 +1,4 @@
-"""What an operator changes, as tables: topics that are deleted, groups and their settings, fences after a reset."""
+"""What an operator changes, as tables: topics that are deleted, groups and their settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.members import ClientGroups, GroupMembers
-from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.members import GroupMembers
+from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.testing import client
 from mqproto.names import SYSTEM_TOPICS, TOOLS_CONSUMER_GROUP, IllegalNameError, dlq_topic, retry_topic
 
 
@@ -137,6 +138,7 @@ class TestSubscriptionGroups:
             "g": {
                 "consumeBroadcastEnable": True,
                 "consumeEnable": True,
+                "differentSubscriptionsAllowed": False,
                 "groupName": "g",
                 "retryMaxTimes": 16,
                 "retryQueueNums": 1,
@@ -194,7 +196,7 @@ class TestForgottenOffsets:
     def offsets(self) -> ConsumerOffsets:
         offsets = ConsumerOffsets()
         for group, topic, queue_id in (("a", "t", 0), ("a", "t", 1), ("b", "t", 0), ("a", "u", 0)):
-            offsets.commit(group, topic, queue_id, 5)
+            offsets.put(group, topic, queue_id, Progress(5))
         return offsets
 
     @pytest.mark.parametrize(
@@ -221,84 +223,12 @@ class TestForgottenOffsets:
         assert self.offsets().topics_of("c") == []
 
 
-class TestFences:
-    def raised(self, offset: int, end: int) -> OffsetFences:
-        fences = OffsetFences()
-        fences.raise_at("g", "t", 0, offset, end)
-        return fences
-
-    def test_without_a_reset_everything_passes(self) -> None:
-        assert OffsetFences().passes("g", "t", 0, 7)
-        assert not OffsetFences()
-
-    def test_after_a_reset_back_a_late_commit_does_not_count_and_one_from_there_does(self) -> None:
-        fences = self.raised(10, 100)
-        assert not fences.passes("g", "t", 0, 100)
-        fences.handed_out("g", "t", 0, 100, 132)  # to a member that has not heard
-        assert not fences.passes("g", "t", 0, 132)
-        fences.handed_out("g", "t", 0, 10, 42)
-        assert fences.passes("g", "t", 0, 30)
-        assert not fences.passes("g", "t", 0, 100)
-        assert not fences.passes("g", "t", 0, 9)
-
-    def test_after_a_reset_forward_what_was_skipped_cannot_be_committed(self) -> None:
-        fences = self.raised(100, 100)
-        fences.handed_out("g", "t", 0, 40, 72)
-        assert not fences.passes("g", "t", 0, 72)
-        assert fences.passes("g", "t", 0, 100)
-        assert fences.passes("g", "t", 0, 72), "the fence has fallen"
-
-    def test_the_fence_stands_until_everything_of_before_was_handed_out_again_and_committed_to(self) -> None:
-        fences = self.raised(10, 100)
-        fences.handed_out("g", "t", 0, 10, 99)
-        assert fences.passes("g", "t", 0, 99)
-        assert not fences.passes("g", "t", 0, 100)
-        fences.handed_out("g", "t", 0, 99, 100)
-        assert fences.passes("g", "t", 0, 50)
-        assert not fences
-
-    def test_a_gap_is_not_handed_out(self) -> None:
-        fences = self.raised(10, 100)
-        fences.handed_out("g", "t", 0, 11, 100)
-        assert not fences.passes("g", "t", 0, 100)
-        fences.handed_out("g", "t", 0, 5, 100)
-        assert fences.passes("g", "t", 0, 100)
-
-    def test_a_second_reset_takes_the_place_of_the_first(self) -> None:
-        fences = self.raised(10, 100)
-        fences.raise_at("g", "t", 0, 50, 100)
-        assert not fences.passes("g", "t", 0, 10)
-        assert fences.passes("g", "t", 0, 50)
-
-    def test_other_groups_and_queues_have_none(self) -> None:
-        fences = self.raised(10, 100)
-        assert fences.passes("h", "t", 0, 100)
-        assert fences.passes("g", "t", 1, 100)
-        assert fences.passes("g", "u", 0, 100)
-        assert (fences.fenced("g"), fences.fenced("h")) == ([("t", 0)], [])
-
-    @pytest.mark.parametrize("forget", [lambda f: f.forget_topic("t"), lambda f: f.forget_group("g")])
-    def test_a_fence_goes_with_its_topic_or_group(self, forget: Callable[[OffsetFences], None]) -> None:
-        fences = self.raised(10, 100)
-        forget(fences)
-        assert fences.passes("g", "t", 0, 100)
-
-
 class TestMembers:
     def test_a_group_broadcasts_while_a_member_says_so(self) -> None:
         members, session, other = GroupMembers[object](), object(), object()
-        group = frozenset({"g"})
-        members.heartbeat(ClientGroups("a", consumer_groups=group), session, 0)
+        members.heartbeat(client("a", "g"), session, 0)
         assert not members.is_broadcasting("g")
-        members.heartbeat(ClientGroups("b", consumer_groups=group, broadcast_groups=group), other, 0)
+        members.heartbeat(client("b", "g", broadcasting=True), other, 0)
         assert members.is_broadcasting("g")
         members.leave("b", other)
         assert not members.is_broadcasting("g")
-
-    def test_a_client_speaks_through_its_newest_session(self) -> None:
-        members, session, newer = GroupMembers[object](), object(), object()
-        assert not members.speaks_through("a", session)
-        members.heartbeat(ClientGroups("a"), session, 0)
-        assert members.speaks_through("a", session)
-        members.heartbeat(ClientGroups("a"), newer, 0)
-        assert not members.speaks_through("a", session)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
@@ -18,6 +18,7 @@ from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import (
     STORE_ROOT,
     RecordingSession,
+    client,
     incoming,
     produce,
     read_all,
@@ -54,10 +55,10 @@ async def prepare(broker: Broker) -> None:
     """Three messages of `t` of which `g` has consumed two, one that waits to be tried again, and a group's settings."""
     await produce(broker, incoming("t", [b"0", b"1", b"2"]), incoming("u", [b"u"]))
     session = RecordingSession()
-    broker.sessions.heartbeat(session, ClientGroups("c", consumer_groups=frozenset({"g"})))
+    broker.sessions.heartbeat(session, client("c", "g"))
     await produce(broker, incoming(retry_topic("g"), [b"again"]))
     broker.sessions.ended(session, "c")
-    broker.offsets.commit("g", [("t", 0, 2), ("u", 0, 1), (retry_topic("g"), 0, 0)])
+    broker.offsets.commit("g", [("t", 0, Progress(2)), ("u", 0, Progress(1)), (retry_topic("g"), 0, Progress(0))])
     await broker.store.checkpoint()
 
 
@@ -151,7 +152,7 @@ CHANGES: dict[str, tuple[Change, Callable[[Broker], object]]] = {
     ),
     "offsets are reset": (
         lambda broker: broker.consume_progress.reset("g", "t", 0, force=True),
-        lambda broker: broker.offsets.query("g", "t", 0),
+        lambda broker: broker.consumer_offsets.query("g", "t", 0),
     ),
 }
 

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange, QueueProgress
 from mq_broker.processor.refusals import RefusedError
-from mq_broker.testing import RecordingSession, broker_options, incoming, produce, read_all, running_broker
+from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import TOOLS_CONSUMER_GROUP, dlq_topic, retry_topic
 from osenv import SimClock, SimDisk
 
 START_MS = 1_700_000_000_000
-G = frozenset({"g"})
 
 
 async def pull(broker: Broker, offset: int = 0, *, group: str = "g", topic: str = "t", count: int = 32) -> PullResult:
@@ -31,7 +30,7 @@ async def pull(broker: Broker, offset: int = 0, *, group: str = "g", topic: str 
 
 def join(broker: Broker, client_id: str = "c", *, broadcasting: bool = False) -> RecordingSession:
     session = RecordingSession()
-    broker.sessions.heartbeat(session, ClientGroups(client_id, frozenset(), G, G if broadcasting else frozenset()))
+    broker.sessions.heartbeat(session, client(client_id, "g", broadcasting=broadcasting))
     return session
 
 
@@ -128,6 +127,24 @@ class TestRetries:
             assert len(await read_all(broker, retry_topic("g"))) == times
             assert len(await read_all(broker, dlq_topic("g"))) == 1 - times
 
+    @pytest.mark.parametrize(
+        ("of_group", "of_consumer", "dead"), [(0, 2, False), (5, 1, True), (1, 0, True), (2, 0, False)]
+    )
+    async def test_a_consumer_s_own_number_counts_before_the_group_s(
+        self, of_group: int, of_consumer: int, *, dead: bool
+    ) -> None:
+        clock = SimClock()
+        async with running_broker(SimDisk(), clock) as broker:
+            await broker.group_administration.update(SubscriptionGroup("g", of_group))
+            await produce(broker, incoming("t", [b"x"]))
+            (newest,) = await read_all(broker, "t")
+            for _ in range(2):
+                assert not await read_all(broker, dlq_topic("g"))
+                await broker.send_back.send_back("g", newest.log_offset, delay_level=1, max_reconsume_times=of_consumer)
+                await clock.advance(2)
+                newest = (await read_all(broker, retry_topic("g")))[-1]
+            assert bool(await read_all(broker, dlq_topic("g"))) is dead
+
 
 class TestDeletion:
     async def test_with_living_members_it_is_refused(self) -> None:
@@ -149,10 +166,10 @@ class TestDeletion:
                 (outcome,) = await produce(broker, incoming("t", [b"%d" % level]))
                 await broker.send_back.send_back("g", outcome.base_log_offset, delay_level=level, max_reconsume_times=0)
             await clock.advance(11)
-            broker.offsets.commit("g", [("t", 0, 2)])
+            broker.offsets.commit("g", [("t", 0, Progress(2))])
             await broker.group_administration.delete("g", clean_offsets=clean)
             assert broker.groups.get("g") is None
-            assert broker.offsets.query("g", "t", 0) == (None if clean else 2)
+            assert broker.consumer_offsets.query("g", "t", 0) == (None if clean else 2)
             assert len(await read_all(broker, retry_topic("g"))) == (0 if clean else 1)
             assert [record.body for record in await read_all(broker, dlq_topic("g"))] == [b"-1"]
 
@@ -172,10 +189,10 @@ class TestDeletion:
     async def test_a_group_of_which_a_crash_has_left_the_offsets_only_can_be_deleted(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
-            broker.offsets.commit("g", [("t", 0, 1)])
+            broker.offsets.commit("g", [("t", 0, Progress(1))])
             assert broker.groups.get("g") is None
             await broker.group_administration.delete("g", clean_offsets=True)
-            assert broker.offsets.query("g", "t", 0) is None
+            assert broker.consumer_offsets.query("g", "t", 0) is None
 
 
 class TestProgress:
@@ -184,7 +201,7 @@ class TestProgress:
         async with running_broker(SimDisk(), clock) as broker:
             await each_second(broker, clock, 3)
             await produce(broker, incoming("u", [b"x"]))
-            broker.offsets.commit("g", [("t", 0, 2), ("u", 0, 0)])
+            broker.offsets.commit("g", [("t", 0, Progress(2)), ("u", 0, Progress(0))])
             assert (await broker.consume_progress.stats("g", "t"))[:2] == [
                 QueueProgress("t", 0, 3, 2, START_MS + 1_000),
                 QueueProgress("t", 1, 0, None, 0),
@@ -207,7 +224,7 @@ class TestProgress:
             await each_second(broker, clock, 3)
             await broker.topic_administration.delete("t")
             await produce(broker, incoming("t", [b"new"]))
-            broker.offsets.commit("g", [("t", 0, 3)])
+            broker.offsets.commit("g", [("t", 0, Progress(3))])
             assert (await broker.consume_progress.stats("g"))[0] == QueueProgress("t", 0, 4, 3, 0)
 
 
@@ -232,22 +249,23 @@ class TestReset:
             await each_second(broker, clock, 5)
             join(broker)
             if before is not None:
-                broker.offsets.commit("g", [("t", 0, before)])
+                broker.offsets.commit("g", [("t", 0, Progress(before))])
             time_ms = QUEUE_END if at_s is None else START_MS + round(1_000 * at_s)
             changes, told = await broker.consume_progress.reset("g", "t", time_ms, force=force)
             assert changes == [OffsetChange(0, before, now), *(OffsetChange(queue, None, 0) for queue in (1, 2, 3))]
-            assert (broker.offsets.query("g", "t", 0), told) == (now, ["c"])
+            assert (broker.consumer_offsets.query("g", "t", 0), told) == (now, ["c"])
 
     async def test_living_members_are_told_and_others_are_not(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"0", b"1"]))
             one, two, other = join(broker, "one"), join(broker, "two"), RecordingSession()
-            broker.sessions.heartbeat(other, ClientGroups("other", consumer_groups=frozenset({"h"})))
-            broker.offsets.commit("g", [("t", queue_id, 0) for queue_id in range(1, 4)])
-            broker.offsets.commit("g", [("t", 0, 2)])
+            broker.sessions.heartbeat(other, client("other", "h"))
+            broker.offsets.commit("g", [("t", queue_id, Progress(0)) for queue_id in range(1, 4)])
+            broker.offsets.commit("g", [("t", 0, Progress(2))])
             _, told = await broker.consume_progress.reset("g", "t", 0, force=False)
             assert told == ["one", "two"]
-            assert one.resets == two.resets == [("g", [("t", 0, 0)])], "queues that stay are not told"
+            moved = [("t", 0, Progress(0, version=1))]
+            assert one.resets == two.resets == [("g", moved)], "queues that stay are not told"
             assert other.resets == []
             assert (await broker.consume_progress.reset("g", "t", 0, force=False))[1] == [], "nothing moves any more"
 
@@ -268,71 +286,6 @@ class TestReset:
             assert list(broker.consumer_offsets.all()) == []
 
 
-class TestLateCommits:
-    async def prepared(self, broker: Broker) -> RecordingSession:
-        """A member has consumed four of five messages."""
-        await produce(broker, incoming("t", [b"%d" % number for number in range(5)]))
-        session = join(broker)
-        await pull(broker)
-        broker.offsets.commit("g", [("t", 0, 4)])
-        return session
-
-    async def test_a_member_that_has_not_heard_yet_does_not_undo_a_reset(self) -> None:
-        async with running_broker(SimDisk(), SimClock()) as broker:
-            await self.prepared(broker)
-            await broker.consume_progress.reset("g", "t", 0, force=True)
-            code, remark = broker.offsets.commit("g", [("t", 0, 5), ("t", 1, 0)])
-            assert code is ResponseCode.SUCCESS
-            assert remark == "left out, because the offsets have been reset since: 5 in queue 0 of t"
-            assert broker.offsets.query("g", "t", 0) == 0
-
-    async def test_who_goes_on_from_there_commits_as_ever(self) -> None:
-        async with running_broker(SimDisk(), SimClock()) as broker:
-            await self.prepared(broker)
-            await broker.consume_progress.reset("g", "t", 0, force=True)
-            await pull(broker, 0, count=3)
-            broker.offsets.commit("g", [("t", 0, 2)])
-            assert broker.offsets.query("g", "t", 0) == 2
-            broker.offsets.commit("g", [("t", 0, 4)])
-            assert broker.offsets.query("g", "t", 0) == 2, "it was not handed out again yet"
-            await pull(broker, 3)
-            broker.offsets.commit("g", [("t", 0, 5)])
-            assert broker.offsets.query("g", "t", 0) == 5
-            assert ("t", 0) not in broker.offset_fences.fenced("g")
-
-    async def test_what_was_skipped_by_a_reset_to_the_end_is_not_committed(self) -> None:
-        async with running_broker(SimDisk(), SimClock()) as broker:
-            await self.prepared(broker)
-            await broker.consume_progress.reset("g", "t", QUEUE_END, force=True)
-            broker.offsets.commit("g", [("t", 0, 4)])
-            assert broker.offsets.query("g", "t", 0) == 5
-            assert (await pull(broker, 5)).status is PullStatus.NO_NEW_MSG
-            broker.offsets.commit("g", [("t", 0, 5)])
-            assert ("t", 0) not in broker.offset_fences.fenced("g")
-
-    async def test_a_member_that_was_away_hears_of_the_reset_when_it_comes_back(self) -> None:
-        async with running_broker(SimDisk(), SimClock()) as broker:
-            broker.sessions.ended(await self.prepared(broker), "c")
-            _, told = await broker.consume_progress.reset("g", "t", 0, force=True)
-            assert told == []
-            session = join(broker)
-            assert session.resets == [("g", [("t", queue_id, 0) for queue_id in range(4)])]
-            broker.sessions.heartbeat(session, ClientGroups("c", consumer_groups=G))
-            assert len(session.resets) == 1, "a session is told once"
-
-    async def test_a_pull_that_is_sent_over_a_gap_takes_the_fence_along(self) -> None:
-        async with running_broker(SimDisk(), SimClock()) as broker:
-            await self.prepared(broker)
-            await broker.consume_progress.reset("g", "t", 0, force=True)
-            queue = broker.store.queue("t", 0)
-            assert queue is not None
-            queue.trim(3)  # as retention does
-            assert (await pull(broker, 0)).next_begin_offset == 3
-            assert (await pull(broker, 3)).count == 2
-            broker.offsets.commit("g", [("t", 0, 5)])
-            assert broker.offsets.query("g", "t", 0) == 5
-
-
 class TestOperatorsThatLeave:
     """The operator's call is given up while the disk works: what was begun is done all the same."""
 
@@ -347,22 +300,22 @@ class TestOperatorsThatLeave:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             session = join(broker)
-            broker.offsets.commit("g", [("t", 0, 1)])
+            broker.offsets.commit("g", [("t", 0, Progress(1))])
             await self.given_up(broker.consume_progress.reset("g", "t", QUEUE_END, force=True))
             assert len(session.resets) == 1
 
     async def test_the_offsets_go_with_the_topic(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
-            broker.offsets.commit("g", [("t", 0, 1)])
+            broker.offsets.commit("g", [("t", 0, Progress(1))])
             await self.given_up(broker.topic_administration.delete("t"))
             assert broker.topics.get("t") is None
-            assert broker.offsets.query("g", "t", 0) is None
+            assert broker.consumer_offsets.query("g", "t", 0) is None
 
     async def test_the_settings_go_with_the_offsets(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
             await pull(broker)
-            broker.offsets.commit("g", [("t", 0, 1)])
+            broker.offsets.commit("g", [("t", 0, Progress(1))])
             await self.given_up(broker.group_administration.delete("g", clean_offsets=True))
-            assert (broker.groups.get("g"), broker.offsets.query("g", "t", 0)) == (None, None)
+            assert (broker.groups.get("g"), broker.consumer_offsets.query("g", "t", 0)) == (None, None)

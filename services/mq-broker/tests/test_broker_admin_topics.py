@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.retention import GuardMode, RetentionOptions
 from mq_broker.core.topics import TopicConfig
@@ -78,7 +79,7 @@ async def killed_without_checkpoint(broker: Broker, disk: SimDisk) -> None:
 async def deleted(broker: Broker) -> None:
     """Three messages in queue 0 and one in queue 1, consumed by a group, and then the topic is deleted."""
     await produce(broker, keyed([b"0", b"1", b"2"]), keyed([b"other queue"], queue_id=1))
-    broker.offsets.commit("g", [("t", 0, 2), ("t", 1, 1)])
+    broker.offsets.commit("g", [("t", 0, Progress(2)), ("t", 1, Progress(1))])
     await broker.topic_administration.delete("t")
 
 
@@ -102,11 +103,12 @@ class TestDeleted:
         async with running_broker(SimDisk(), SimClock()) as broker:
             broker.offsets.commit("g", [])
             await produce(broker, incoming("u", [b"x"]))
-            broker.offsets.commit("g", [("u", 0, 1)])
+            broker.offsets.commit("g", [("u", 0, Progress(1))])
             await deleted(broker)
             assert list(broker.consumer_offsets.all()) == [("g", "u", 0, 1)]
-            code, sentence = broker.offsets.commit("g", [("t", 0, 3)])
-            assert (code, sentence) == (ResponseCode.TOPIC_NOT_EXIST, "topic 't' does not exist")
+            with pytest.raises(RefusedError, match="topic 't' does not exist") as refused:
+                broker.offsets.commit("g", [("t", 0, Progress(3))])
+            assert refused.value.code is ResponseCode.TOPIC_NOT_EXIST
 
     async def test_a_held_poll_is_answered_at_once(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -162,7 +164,7 @@ class TestMadeAgain:
             answer = await pull(broker, 1)
             assert (answer.status, answer.next_begin_offset, answer.min_offset) == (PullStatus.OFFSET_ILLEGAL, 3, 3)
             assert len((await broker.querying.by_key("t", "k", max_messages=0, begin_ms=0, end_ms=0)).records) == 1
-            assert broker.offsets.query("g", "t", 0) is None
+            assert broker.consumer_offsets.query("g", "t", 0) is None
 
     async def test_its_statistics_begin_anew(self) -> None:
         clock = SimClock(START_MS)
@@ -234,7 +236,7 @@ class TestRestart:
         async with running_broker(disk, clock, clean_stop=False) as broker:
             await deleted(broker)
             await produce(broker, incoming("t", [b"new"]))
-            broker.offsets.commit("h", [("t", 0, 4)])
+            broker.offsets.commit("h", [("t", 0, Progress(4))])
             await broker.store.persist("consumerOffset.json")
             await stop(broker, disk)
         async with running_broker(disk, clock) as broker:
@@ -253,7 +255,7 @@ class TestRetention:
             broker.offsets.commit("g", [])
             for number in range(20):
                 await produce(broker, incoming("t", [b"%06d" % number + bytes(400)]))
-            broker.offsets.commit("g", [("t", 0, 2)])
+            broker.offsets.commit("g", [("t", 0, Progress(2))])
             assert broker._unconsumed_below(FILE_BYTES) == ["g (queue 0 of t)"]
             await broker.topic_administration.delete("t")
             assert broker._unconsumed_below(FILE_BYTES) == []

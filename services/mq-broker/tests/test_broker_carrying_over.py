@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
@@ -18,6 +17,7 @@ from mq_broker.testing import (
     STORE_ROOT,
     RecordingSession,
     broker_options,
+    client,
     half,
     incoming,
     produce,
@@ -317,7 +317,7 @@ class TestHalves:
             assert (after.first_store_ms, after.check_times) == (before.first_store_ms, 1)
             assert after.log_offset > before.log_offset
             session = RecordingSession()
-            broker.sessions.heartbeat(session, ClientGroups("a", producer_groups=frozenset({"shop"})))
+            broker.sessions.heartbeat(session, client("a", producer="shop"))
             checking = asyncio.create_task(broker.transactions.check_forever())
             await clock.advance(61)
             checking.cancel()

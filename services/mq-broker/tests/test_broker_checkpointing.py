@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.checkpoint import read_checkpoint
@@ -87,7 +88,7 @@ async def fill(broker: Broker, count: int = 10, first: int = 0) -> None:
     for number in range(first, first + count):
         outcomes = await produce(broker, incoming("t", [b"%d" % number + bytes(300)], queue_id=number % 2))
         assert outcomes[0].code is ResponseCode.SUCCESS
-    broker.offsets.commit("g", [("t", 0, (first + count) // 2)])
+    broker.offsets.commit("g", [("t", 0, Progress((first + count) // 2))])
     await produce(broker, half("t", b"order", f"tx-{first}"))
     await broker.transactions.end("shop", f"tx-{first}", TransactionState.ROLLBACK_MESSAGE, from_check=False)
     await settle()
@@ -115,7 +116,7 @@ async def assert_true(disk: SimDisk, count: int, *, offset: int | None = None) -
     await broker.open()
     assert await numbers(broker) == list(range(count))
     if offset is not None:
-        assert broker.offsets.query("g", "t", 0) == offset
+        assert broker.consumer_offsets.query("g", "t", 0) == offset
     await broker.close()
 
 
@@ -278,7 +279,7 @@ class TestSyncErrors:
         await broker.open()
         running = asyncio.create_task(broker.run())
         await fill(broker)
-        broker.offsets.commit("g", [("t", 0, 1)])
+        broker.offsets.commit("g", [("t", 0, Progress(1))])
         disk.before = fail
         await broker.store.checkpoint()
         disk.before = lambda call, path: syncs.append(path) if call.startswith("sync") else None
@@ -341,7 +342,7 @@ class TestRefusals:
             await broker.store.checkpoint()
             disk.refusing = False
             assert broker.store.failure is None
-            broker.offsets.commit("g", [("t", 0, 4)])
+            await broker.offsets.set("g", [("t", 0, 4)])
             await broker.store.checkpoint()
             assert broker.store.checkpointed_end == broker.store.log_end
         await assert_true(disk, 10, offset=4)
@@ -365,7 +366,7 @@ async def test_a_checkpoint_with_nothing_new_writes_nothing() -> None:
         for _ in range(3):
             await broker.store.checkpoint()
         assert calls == []
-        broker.offsets.commit("g", [("t", 1, 1)])
+        broker.offsets.commit("g", [("t", 1, Progress(1))])
         await broker.store.checkpoint()
         assert any(OFFSETS in call for call in calls)
         calls.clear()

@@ -113,6 +113,8 @@ class TestRocketmqFiles:
         assert config.broker_ip == "192.168.0.128"
         assert config.broker_role is BrokerRole.ASYNC_MASTER
         assert (config.auto_create_topic_enable, config.enable_property_filter) == (True, True)
+        assert config.broker_options(config.listen_port).property_filter_enabled
+        assert not BrokerConfig().broker_options(config.listen_port).property_filter_enabled
         assert (config.delete_when, config.file_reserved_time) == ("04", 48)
         assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         assert started.warning == ""

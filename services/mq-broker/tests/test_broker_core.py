@@ -8,13 +8,12 @@ import pytest
 
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
-from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, GroupMembers
+from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, GroupMembers
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.testing import BORN_IP, producer_record
+from mq_broker.testing import BORN_IP, client, producer_record
 from mqproto.java_hash import java_string_hash
 from mqproto.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, SYSTEM_TOPICS, IllegalNameError
 from mqproto.properties import encode_properties
@@ -130,40 +129,19 @@ class TestTopics:
         assert other.all() == table.all()
 
 
-class TestConsumerOffsets:
-    def test_what_was_never_committed_is_absent(self) -> None:
-        offsets = ConsumerOffsets()
-        assert offsets.query("g", "t", 0) is None
-        offsets.commit("g", "t", 0, 0)
-        assert offsets.query("g", "t", 0) == 0
-
-    def test_offsets_beyond_the_queue_come_back_to_its_end(self) -> None:
-        offsets = ConsumerOffsets()
-        offsets.commit("g", "t", 0, 10)
-        offsets.commit("g", "t", 1, 3)
-        assert offsets.clamp(lambda topic, queue_id: 5) == [("g", "t", 0, 10, 5)]
-        assert (offsets.query("g", "t", 0), offsets.query("g", "t", 1)) == (5, 3)
-
-    def test_json_round_trip(self) -> None:
-        offsets, other = ConsumerOffsets(), ConsumerOffsets()
-        offsets.commit("g", "%RETRY%g", 2, 10)
-        other.load_json(offsets.to_json())
-        assert other.query("g", "%RETRY%g", 2) == 10
-
-
 class TestMembers:
     def test_joining_and_leaving_change_the_group_and_a_plain_heartbeat_does_not(self) -> None:
         members: GroupMembers[str] = GroupMembers()
-        groups = ClientGroups("a", consumer_groups=frozenset({"g"}))
+        groups = client("a", "g")
         assert members.heartbeat(groups, "session", 0) == {"g"}
         assert members.heartbeat(groups, "session", 1) == set()
         assert members.consumer_ids("g") == ["a"]
-        assert members.heartbeat(ClientGroups("a"), "session", 2) == {"g"}
+        assert members.heartbeat(client("a"), "session", 2) == {"g"}
         assert members.consumer_ids("g") == []
 
     def test_the_end_of_an_old_session_does_not_remove_the_client(self) -> None:
         members: GroupMembers[str] = GroupMembers()
-        groups = ClientGroups("a", consumer_groups=frozenset({"g"}))
+        groups = client("a", "g")
         members.heartbeat(groups, "old", 0)
         members.heartbeat(groups, "new", 1)
         assert members.leave("a", "old") == set()
@@ -171,7 +149,7 @@ class TestMembers:
 
     def test_silence_is_death(self) -> None:
         members: GroupMembers[str] = GroupMembers()
-        members.heartbeat(ClientGroups("a", consumer_groups=frozenset({"g"})), "session", 0)
+        members.heartbeat(client("a", "g"), "session", 0)
         assert members.expire(HEARTBEAT_EXPIRY_MS) == set()
         assert members.expire(HEARTBEAT_EXPIRY_MS + 1) == {"g"}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.store.json_state import FORMAT, decode_document, encode_document, read_document, write_document
 from mq_broker.store.layout import StoreLayout
@@ -64,9 +65,9 @@ async def live(disk: SimDisk) -> None:
     clock = SimClock()
     async with running_broker(disk, clock) as broker:
         await produce(broker, incoming("t", [b"%d" % number for number in range(10)]))
-        broker.offsets.commit("g", [("t", 0, 3)])
+        broker.offsets.commit("g", [("t", 0, Progress(3))])
         await clock.advance(5)
-        broker.offsets.commit("g", [("t", 0, 7)])
+        broker.offsets.commit("g", [("t", 0, Progress(7))])
     assert b'"0": 3' in read_file(disk, BACKUP)
     assert b'"0": 7' in read_file(disk, OFFSETS)
 
@@ -74,7 +75,7 @@ async def live(disk: SimDisk) -> None:
 async def offset_after_start(disk: SimDisk) -> int | None:
     async with running_broker(disk, SimClock()) as broker:
         assert [record.body for record in await read_all(broker, "t")] == [b"%d" % number for number in range(10)]
-        return broker.offsets.query("g", "t", 0)
+        return broker.consumer_offsets.query("g", "t", 0)
 
 
 ANY_SENTENCE = r"\S"
@@ -144,11 +145,11 @@ def newer(data: bytes) -> bytes:
 
 
 class TestStart:
-    async def test_a_changed_digit_is_noticed_and_the_version_before_is_used(self) -> None:
+    async def test_a_changed_digit_is_noticed_and_the_version_before_is_used_with_the_journal(self) -> None:
         disk = SimDisk()
         await live(disk)
         change(disk, OFFSETS, b'"0": 7', b'"0": 9')
-        assert await offset_after_start(disk) == 3
+        assert await offset_after_start(disk) == 7, "the journal knows the rest"
 
     async def test_a_changed_digit_in_the_version_before_does_no_harm(self) -> None:
         disk = SimDisk()
@@ -167,7 +168,7 @@ class TestStart:
         await live(disk)
         path = LAYOUT.config / f"{name}.json"
         put(disk, path, damage)
-        assert await offset_after_start(disk) == (3 if name == "consumerOffset" else 7)
+        assert await offset_after_start(disk) == 7
         put(disk, path, damage)
         put(disk, path.with_name(f"{name}.json.bak"), damage)
         async with running_broker(disk, SimClock()) as broker:
@@ -189,23 +190,24 @@ class TestStart:
             await clock.advance(60)
             assert [record.body for record in await read_all(broker, "t")] == [b"0", b"1", b"2", b"3", b"4"]
 
-    async def test_offsets_that_are_lost_twice_are_reported_and_not_read_as_zero(
+    async def test_offsets_that_are_lost_with_their_journal_are_reported_and_not_read_as_zero(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         disk = SimDisk()
         await live(disk)
-        disk.remove_tree(OFFSETS)
-        disk.remove_tree(BACKUP)
+        for name in disk.list_dir(LAYOUT.config):
+            if name.startswith("consumerOffset."):
+                disk.remove_tree(LAYOUT.config / name)
         assert await offset_after_start(disk) is None
         assert re.search(r"consumerOffset\.json: .*lost", caplog.text)
 
-    async def test_a_newer_format_is_named_and_the_version_before_is_used(
+    async def test_a_newer_format_is_named_and_the_version_before_is_used_with_the_journal(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         disk = SimDisk()
         await live(disk)
         put(disk, OFFSETS, newer(read_file(disk, OFFSETS)))
-        assert await offset_after_start(disk) == 3
+        assert await offset_after_start(disk) == 7
         assert "format version 2; this broker reads version 1" in caplog.text
 
     async def test_rocketmq_s_files_are_taken_over(self) -> None:
@@ -223,4 +225,4 @@ class TestStart:
             assert self.offsets(broker) == [2, 0]
 
     def offsets(self, broker: Broker) -> list[int | None]:
-        return [broker.offsets.query("g", "t", queue_id) for queue_id in (0, 1)]
+        return [broker.consumer_offsets.query("g", "t", queue_id) for queue_id in (0, 1)]

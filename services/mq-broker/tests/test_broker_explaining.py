@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mq_broker.core.life import LifeEvent
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.testing import (
     BORN_IP,
     RecordingSession,
+    client,
     half,
     keyed,
     life_in_words,
@@ -47,7 +48,7 @@ async def give_back(broker: Broker, topic: str = "t", *, delay_level: int = 1, t
 
 
 async def commit_offset(broker: Broker, group: str, offset: int, topic: str = "t", queue_id: int = 0) -> None:
-    assert broker.offsets.commit(group, [(topic, queue_id, offset)])[1] == ""
+    assert broker.offsets.commit(group, [(topic, queue_id, Progress(offset))]) == ""
 
 
 async def explain(broker: Broker, key: str = "k", topic: str = "", max_messages: int = 0) -> list[LifeEvent]:
@@ -80,7 +81,7 @@ async def delayed_and_delivered(broker: Broker, clock: SimClock) -> None:
 
 async def half_and_open(broker: Broker, clock: SimClock) -> None:
     await produce(broker, half("t", b"x", "m"))
-    broker.sessions.heartbeat(RecordingSession(), ClientGroups("c", producer_groups=frozenset({"shop"})))
+    broker.sessions.heartbeat(RecordingSession(), client("c", producer="shop"))
     await clock.advance(MINUTE_S + 1)  # checked once: the log has it twice
     assert len(await read_all(broker, HALF_TOPIC)) == 2
 

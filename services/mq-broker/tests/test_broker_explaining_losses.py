@@ -11,6 +11,7 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.life import LifeEvent
+from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor import explaining
 from mq_broker.processor.broker import Broker
@@ -181,7 +182,7 @@ class TestRetention:
         disk, clock = SimDisk(), SimClock(START_MS)
         async with running_broker(disk, clock, store=store_options(log_file_bytes=8_192)) as broker:
             await produce(broker, keyed())
-            broker.offsets.commit("g", [("t", 0, 1)])
+            broker.offsets.commit("g", [("t", 0, Progress(1))])
             await self.fill_and_clean(broker, clock, disk, 1)
             assert await explain(broker) == []
 
@@ -254,7 +255,7 @@ class TestRefused:
             await produce(broker, keyed(delay_level=1))
             await clock.advance(1)
             await give_up(broker)
-            broker.offsets.commit("other", [("t", 0, 1)])
+            broker.offsets.commit("other", [("t", 0, Progress(1))])
             told = await explain(broker, "m")
             answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="m"), None)
             assert (answer.code, answer.remark) == (common_pb2.SUCCESS, "")

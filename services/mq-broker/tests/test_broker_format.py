@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import mq_broker.store
+from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.store.index_file import IndexSize
@@ -53,6 +54,11 @@ INDEX_HEAD_ROWS = [("0", "8"), ("8", "8"), ("16", "8"), ("24", "8"), ("32", "4")
 INDEX_ENTRY_ROWS = [("0", "4"), ("4", "8"), ("12", "4"), ("16", "4")]
 CHECKPOINT_ROWS = [(str(at), "8") for at in (0, 8, 16, 64, 72, 80, 88, 96, 104, 112)] + [("120", "4")]
 WATERMARK_ROWS = [("0", "8"), ("8", "4"), ("512", "8"), ("520", "4")]
+JOURNAL_HEAD = ">4sIIqiqqIII"  # everything before topic and group
+JOURNAL_ROWS = [
+    ("0", "4"), ("4", "4"), ("8", "4"), ("12", "8"), ("20", "4"), ("24", "8"), ("32", "8"), ("40", "4"), ("44", "4"),
+    ("48", "4"), ("52", "t"), ("52 + t", "g"), ("52 + t + g", "16 r"),
+]  # fmt: skip
 
 
 def crc(data: bytes) -> int:
@@ -200,6 +206,7 @@ def tables() -> dict[str, list[tuple[str, str]]]:
         ("Index entry", INDEX_ENTRY_ROWS),
         ("Checkpoint", CHECKPOINT_ROWS),
         ("Watermark", WATERMARK_ROWS),
+        ("Journal of progress", JOURNAL_ROWS),
     ],
 )
 def test_the_document_s_table_is_the_one_that_is_used_here(heading: str, rows: list[tuple[str, str]]) -> None:
@@ -213,11 +220,12 @@ def test_the_document_s_table_is_the_one_that_is_used_here(heading: str, rows: l
         (ENTRY, ENTRY_ROWS),
         (INDEX_HEAD, INDEX_HEAD_ROWS),
         (INDEX_ENTRY, INDEX_ENTRY_ROWS),
+        (JOURNAL_HEAD, JOURNAL_ROWS[:10]),
     ],
 )
 def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows: list[tuple[str, str]]) -> None:
     sizes = [int(size) for _, row_size in rows for size in row_size.split(" + ")]
-    assert [struct.calcsize(f">{letter}") for letter in form[1:]] == sizes
+    assert [struct.calcsize(f">{field}") for field in re.findall(r"\d*\D", form[1:])] == sizes
     at = 0
     for row_at, row_size in rows:
         assert int(row_at) == at
@@ -227,7 +235,8 @@ def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows:
 
 def test_every_table_of_the_document_is_used_here() -> None:
     assert set(tables()) == {
-        "Record", "Consume queue", "Index head", "Index entry", "Checkpoint", "Watermark", "Special topics",
+        "Record", "Consume queue", "Index head", "Index entry", "Checkpoint", "Watermark", "Journal of progress",
+        "Special topics",
     }  # fmt: skip
 
 
@@ -317,7 +326,7 @@ async def test_messages_made_by_hand_are_read_field_for_field() -> None:
         assert (first.flag, first.born_timestamp_ms, first.store_timestamp_ms) == (77, STORE_MS - 5, STORE_MS)
         assert (first.born_host, first.store_host) == (("127.0.0.1", 1234), ("127.0.0.1", 10_911))
         assert first.properties == b"TAGS\x01red\x02KEYS\x01a b\x02UNIQ_KEY\x01u1\x02"
-        assert [one.body for one in await read_all(broker, "t", tag_expression="red")] == [b"first"]
+        assert [one.body for one in await read_all(broker, "t", expression="red")] == [b"first"]
 
 
 async def test_an_index_made_by_hand_finds_every_key_newest_first() -> None:
@@ -336,14 +345,43 @@ async def test_states_made_by_hand_are_taken_over() -> None:
         assert topic is not None
         assert group is not None
         assert (topic.read_queue_count, topic.write_queue_count, group.retry_max_times) == (5, 5, 9)
-        assert broker.offsets.query("g", "t", 0) == 2
+        assert broker.consumer_offsets.query("g", "t", 0) == 2
+
+
+def journal_entry(
+    data_version: int, offset: int, ranges: tuple[tuple[int, int], ...] = (), version: int = 0, queue_id: int = 0
+) -> bytes:
+    """What group g has finished of a queue of t."""
+    sizes = struct.pack(">III", len(ranges), 1, 1)
+    fields = struct.pack(">qiqq", data_version, queue_id, offset, version) + sizes + b"t" + b"g"
+    fields += b"".join(struct.pack(">qq", *one) for one in ranges)
+    body = struct.pack(">I", len(fields) + 12) + fields
+    return b"HPRG" + struct.pack(">I", zlib.crc32(body)) + body
+
+
+JOURNAL_1, JOURNAL_2 = (f"config/consumerOffset.journal.{number:010d}" for number in (1, 2))
+
+
+async def test_a_journal_made_by_hand_is_taken_over() -> None:
+    disk, hand = SimDisk(), HandMade()
+    offsets = hand.offsets({"t@g": {"0": 1, "1": 0, "2": 0}}) | {
+        "finishedTable": {"t@g": {"0": "2+1"}}, "versionTable": {"t@g": {"1": 3}},
+    }  # fmt: skip
+    journal = {
+        JOURNAL_1: journal_entry(1, 3) + journal_entry(2, 0, version=4, queue_id=1) + b"HPRG",
+        JOURNAL_2: journal_entry(3, -1, queue_id=2) + journal_entry(3, 0, ((1, 2),), queue_id=0)[:-1],
+    }
+    write(disk, hand.files | {"config/consumerOffset.json": document(offsets, hand.end)} | journal)
+    async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
+        found = [broker.offsets.query("g", "t", queue_id) for queue_id in range(3)]
+        assert found == [Progress(1, ((2, 3),)), Progress(0, (), 4), None]
 
 
 async def test_a_state_without_our_own_fields_is_rocketmq_s_and_is_taken_over() -> None:
     disk, hand = SimDisk(), HandMade()
     write(disk, hand.files | {"config/consumerOffset.json": json.dumps(hand.offsets({"t@g": {"0": 1}})).encode()})
     async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
-        assert broker.offsets.query("g", "t", 0) == 1
+        assert broker.consumer_offsets.query("g", "t", 0) == 1
 
 
 async def test_the_log_made_by_hand_tells_the_rest_as_it_was_made_by_hand() -> None:
@@ -391,7 +429,7 @@ async def filled() -> SimDisk:
             await produce(broker, IncomingBatch("t", number % 2, 1, one))
             await clock.advance(0.9)
         await produce(broker, incoming("t", [b"later"], delay_level=3))
-        broker.offsets.commit("g", [("t", 0, 5)])
+        broker.offsets.commit("g", [("t", 0, Progress(5))])
         await clock.advance(12)
     return disk
 
@@ -494,6 +532,22 @@ async def test_every_state_file_has_rocketmq_s_fields_and_our_own_at_its_end() -
     assert tables_["transactionOffset.json"]["offsetTable"] == {"half": 0, "op": 0}
     assert tables_["topics.json"]["topicConfigTable"]["t"]["perm"] == 6
     assert "subscriptionGroupTable" in tables_["subscriptionGroup.json"]
+
+
+async def test_the_journal_of_progress_and_the_tables_beside_it_are_as_the_document_says() -> None:
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock, store=OPTIONS) as broker:
+        await produce(broker, incoming("t", [bytes(5)] * 9))
+        broker.offsets.commit("g", [("t", 0, Progress(2, ((4, 7), (8, 9)))), ("t", 1, Progress(0))])
+        await clock.advance(0.01)
+        await broker.offsets.set("g", [("t", 1, 0)])
+        entries = journal_entry(2, 2, ((4, 7), (8, 9))) + journal_entry(2, 0, queue_id=1)
+        assert read(disk, JOURNAL_1) == entries + journal_entry(3, 0, version=1, queue_id=1)
+        await broker.store.rewrite("consumerOffset.json")
+    content = json.loads(read(disk, "config/consumerOffset.json"))
+    assert content["offsetTable"] == {"t@g": {"0": 2, "1": 0}}
+    assert content["finishedTable"] == {"t@g": {"0": "4+3 8+1"}}
+    assert content["versionTable"] == {"t@g": {"1": 1}}
 
 
 async def test_abort_exists_while_the_broker_runs_and_the_lock_stays() -> None:

@@ -7,15 +7,17 @@ from functools import partial
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.rewrite import carried_record
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.long_polling import SUSPEND_MS_MAX
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.testing import RecordingSession, broker_options, incoming, produce, read_all, running_broker
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
-from mqproto.names import SCHEDULE_TOPIC, IllegalNameError, dlq_topic, retry_topic
+from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic
 from mqproto.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, decode_properties
 from osenv import SimClock, SimDisk
 
@@ -79,7 +81,7 @@ class TestPulling:
         async with running_broker(SimDisk(), SimClock()) as broker:
             for tag in ("a", "b", "a", "c"):
                 await produce(broker, incoming("t", [tag.encode()], tag=tag))
-            assert [r.body for r in await read_all(broker, "t", tag_expression="a || c")] == [b"a", b"a", b"c"]
+            assert [r.body for r in await read_all(broker, "t", expression="a || c")] == [b"a", b"a", b"c"]
 
     async def test_limits_are_kept_but_one_message_always_comes(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -196,6 +198,19 @@ class TestSendBack:
             await broker.send_back.send_back(GROUP, record.log_offset, delay_level=-1, max_reconsume_times=0)
             assert len(await read_all(broker, dlq_topic(GROUP))) == 1
 
+    async def test_what_still_waits_for_its_delivery_is_refused(self) -> None:
+        """As it was stored, and as it is carried over when its file of the log has to go."""
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            await produce(broker, incoming("t", [b"x"], delay_level=5))
+            (waiting,) = await read_all(broker, SCHEDULE_TOPIC, 4)
+            broker.producing.forward([carried_record(waiting, 5, 1)], broker.time.stamp_ms())
+            await broker.store.wait_stored(broker.store.log_end)
+            (carried,) = await read_all(broker, CARRIED_TOPIC)
+            for record in (waiting, carried):
+                send_back = broker.send_back.send_back(GROUP, record.log_offset, delay_level=0, max_reconsume_times=0)
+                code, remark = await send_back
+                assert (code, "still waits for its delivery" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+
     @pytest.mark.parametrize("log_offset", [-1, 7, 1 << 40])
     async def test_a_made_up_place_is_refused(self, log_offset: int) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -210,7 +225,7 @@ class TestSessions:
         async with running_broker(SimDisk(), SimClock()) as broker:
             first, second = RecordingSession(), RecordingSession()
             for name, session in (("a", first), ("b", second)):
-                broker.sessions.heartbeat(session, ClientGroups(name, consumer_groups=frozenset({GROUP})))
+                broker.sessions.heartbeat(session, client(name, GROUP))
             assert (first.changed, second.changed) == ([GROUP, GROUP], [GROUP])
             assert broker.sessions.members.consumer_ids(GROUP) == ["a", "b"]
             assert broker.topics.get(retry_topic(GROUP)) == TopicConfig(retry_topic(GROUP), 1, 1)
@@ -220,7 +235,7 @@ class TestSessions:
     async def test_the_retry_topic_of_a_group_that_never_failed_survives_a_kill(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, clean_stop=False) as broker:
-            broker.sessions.heartbeat(RecordingSession(), ClientGroups("a", consumer_groups=frozenset({GROUP})))
+            broker.sessions.heartbeat(RecordingSession(), client("a", GROUP))
             await clock.advance(0)
         disk.kill()
         async with running_broker(disk, clock) as broker:
@@ -229,17 +244,19 @@ class TestSessions:
     async def test_a_silent_member_is_dropped_after_120_s(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
-            groups = ClientGroups("a", consumer_groups=frozenset({GROUP}))
+            groups = client("a", GROUP)
             broker.sessions.heartbeat(RecordingSession(), groups)
             await clock.advance(120)
             assert broker.sessions.members.consumer_ids(GROUP) == ["a"]
             await clock.advance(10)
             assert broker.sessions.members.consumer_ids(GROUP) == []
 
-    async def test_an_illegal_group_is_refused(self) -> None:
+    async def test_only_the_group_with_an_illegal_name_is_refused(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            with pytest.raises(IllegalNameError):
-                broker.sessions.heartbeat(RecordingSession(), ClientGroups("a", consumer_groups=frozenset({"no good"})))
+            code, remark = broker.sessions.heartbeat(RecordingSession(), client("a", "no good", GROUP))
+            assert code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert "'no good' has a character that is not allowed" in remark
+            assert broker.sessions.members.consumer_ids(GROUP) == ["a"], "the others take it all the same"
 
 
 class TestOffsets:
@@ -247,26 +264,25 @@ class TestOffsets:
         disk = SimDisk()
         async with running_broker(disk, SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"] * 5))
-            assert broker.offsets.query(GROUP, "t", 0) is None
-            assert broker.offsets.commit(GROUP, [("t", 0, 4)]) == (ResponseCode.SUCCESS, "")
+            assert broker.consumer_offsets.query(GROUP, "t", 0) is None
+            assert broker.offsets.commit(GROUP, [("t", 0, Progress(4))]) == ""
         async with running_broker(disk, SimClock()) as broker:
-            assert broker.offsets.query(GROUP, "t", 0) == 4
+            assert broker.consumer_offsets.query(GROUP, "t", 0) == 4
 
     async def test_they_reach_the_disk_every_5_s(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, clean_stop=False) as broker:
             await produce(broker, incoming("t", [b"x"] * 5))
-            broker.offsets.commit(GROUP, [("t", 0, 4)])
+            broker.offsets.commit(GROUP, [("t", 0, Progress(4))])
             await clock.advance(5)
         disk.kill()
         async with running_broker(disk, SimClock()) as broker:
-            assert broker.offsets.query(GROUP, "t", 0) == 4
+            assert broker.consumer_offsets.query(GROUP, "t", 0) == 4
 
     @pytest.mark.parametrize("offset", [("t", 0, 6), ("t", 0, -1), ("unknown", 0, 0)])
     async def test_an_offset_that_makes_no_sense_is_refused_with_all_others(self, offset: tuple[str, int, int]) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"] * 5))
-            code, remark = broker.offsets.commit(GROUP, [("t", 0, 2), offset])
-            assert code is not ResponseCode.SUCCESS
-            assert remark
-            assert broker.offsets.query(GROUP, "t", 0) is None
+            with pytest.raises(RefusedError):
+                broker.offsets.commit(GROUP, [("t", 0, Progress(2)), (*offset[:2], Progress(offset[2]))])
+            assert broker.consumer_offsets.query(GROUP, "t", 0) is None

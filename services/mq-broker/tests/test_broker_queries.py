@@ -15,7 +15,8 @@ from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import STORE_ROOT, incoming, produce, producer_record, read_all, running_broker, store_options
 from mqproto.codes import ResponseCode
-from mqproto.record import BODY_AT, OFFSETS, OFFSETS_AT, decode_record, iter_sealed_records, seal
+from mqproto.record import BODY_AT, OFFSETS, OFFSETS_AT, decode_record, seal
+from mqproto.sealed_record import iter_sealed_records
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
 
@@ -146,7 +147,8 @@ class TestView:
                 record = decode_record((await view(broker, outcome.base_log_offset)).record)
                 assert (record.body, record.log_offset) == (body, outcome.base_log_offset)
         async with running_broker(disk, SimClock()) as broker:  # from disk
-            (record,) = iter_sealed_records((await view(broker, outcomes[1].base_log_offset)).record)
+            (sealed,) = iter_sealed_records((await view(broker, outcomes[1].base_log_offset)).record)
+            record = sealed.decode()
             assert (record.topic, record.body) == ("u", b"b")
 
     @pytest.mark.parametrize("cold", [True, False], ids=["from disk", "from memory"])
@@ -254,7 +256,7 @@ class TestByKey:
                 answer = await query(broker, max_messages=6, end_ms=end_ms)
                 found += self.numbers(answer)
                 truncated = answer.truncated
-                end_ms = min(record.store_timestamp_ms for record in iter_sealed_records(answer.records)) - 1
+                end_ms = min(one.decode().store_timestamp_ms for one in iter_sealed_records(answer.records)) - 1
             assert found == list(range(19, -1, -1))
 
     @pytest.mark.parametrize(

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.members import ClientGroups
 from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import Broker, BrokerOptions
-from mq_broker.testing import LOG_FILE_BYTES, RecordingSession, broker_options, half, incoming, produce, running_broker
+from mq_broker.testing import (
+    LOG_FILE_BYTES,
+    RecordingSession,
+    broker_options,
+    client,
+    half,
+    incoming,
+    produce,
+    running_broker,
+)
 from mqproto.codes import ResponseCode
 from mqproto.names import DEFAULT_TOPIC
 from osenv import SimClock, SimDisk
 
-GROUP = ClientGroups("a", consumer_groups=frozenset({"readers"}))
+GROUP = client("a", "readers")
 RETENTION = RetentionOptions()
 
 
@@ -47,10 +53,11 @@ async def test_topics_are_no_longer_made_and_then_made_again_with_other_queues()
 async def test_groups_are_no_longer_made() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         broker.reconfigure(replace(broker_options(), auto_create_groups=False), RETENTION)
-        with pytest.raises(PermissionError, match="autoCreateSubscriptionGroup is false"):
-            broker.sessions.heartbeat(RecordingSession(), GROUP)
+        code, remark = broker.sessions.heartbeat(RecordingSession(), GROUP)
+        assert code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "autoCreateSubscriptionGroup is false" in remark
         broker.reconfigure(broker_options(), RETENTION)
-        broker.sessions.heartbeat(RecordingSession(), GROUP)
+        assert broker.sessions.heartbeat(RecordingSession(), GROUP) == (ResponseCode.SUCCESS, "")
 
 
 async def test_another_size_of_messages_is_taken() -> None:
@@ -64,7 +71,7 @@ async def test_checks_follow_other_times_after_the_present_pause() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock) as broker:
         session = RecordingSession()
-        broker.sessions.heartbeat(session, ClientGroups("a", producer_groups=frozenset({"shop"})))
+        broker.sessions.heartbeat(session, client("a", producer="shop"))
         await produce(broker, half("t", b"x", "tx"))
         checks = TransactionOptions(check_interval_ms=1_000, immunity_ms=90_000, check_times_max=1)
         broker.reconfigure(replace(broker_options(), transactions=checks), RETENTION)

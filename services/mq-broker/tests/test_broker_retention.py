@@ -13,6 +13,7 @@ import pytest
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from mq_broker.config import BrokerConfig
+from mq_broker.core.progress import Progress
 from mq_broker.core.retention import (
     HOUR_MS,
     GuardMode,
@@ -289,7 +290,7 @@ async def status(broker: Broker) -> pb.GetBrokerStatusResponse:
 class TestGuard:
     async def filled(self, broker: Broker, *, consumed: int) -> None:
         await fill(broker, 15)
-        broker.offsets.commit("late", [("t", 0, consumed)])
+        broker.offsets.commit("late", [("t", 0, Progress(consumed))])
 
     async def test_refuse_keeps_what_a_group_has_not_consumed_and_refuses_writes_when_it_should_go(self) -> None:
         disk, clock = SimDisk(), SimClock()
@@ -300,10 +301,10 @@ class TestGuard:
             (outcome,) = await produce(broker, incoming("t", bodies(1)))
             assert outcome.code is ResponseCode.SYSTEM_ERROR
             assert "not consumed by late (queue 0 of t)" in outcome.remark
-            broker.offsets.commit("late", [("t", 0, IN_FILE)])
+            broker.offsets.commit("late", [("t", 0, Progress(IN_FILE))])
             await clean(broker, clock, disk, FORCED)
             assert log_files(disk) == [1, 2]  # the second one still has something for it
-            broker.offsets.commit("late", [("t", 0, 15)])
+            broker.offsets.commit("late", [("t", 0, Progress(15))])
             await clean(broker, clock, disk, FORCED)
             assert log_files(disk) == [2]
             (outcome,) = await produce(broker, incoming("t", bodies(1)))
@@ -346,7 +347,7 @@ class TestGuard:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(guard=GuardMode.OFF)) as broker:
             await fill(broker, 3)
-            broker.offsets.commit("late", [("t", 0, 1)])
+            broker.offsets.commit("late", [("t", 0, Progress(1))])
             await fill(broker, 15, topic="u")
             await clean_all(broker, clock, disk)
             assert broker.store.queue_bounds("t", 0) == (3, 3)

@@ -191,8 +191,8 @@ async def test_offsets_are_asked_for_and_committed() -> None:
         assert (bounds.min_offset, bounds.max_offset) == (0, 3)
         query = pb.QueryConsumerOffsetRequest(group="g", queue=queue)
         assert (await wire.stub.QueryConsumerOffset(query)).code == common_pb2.QUERY_NOT_FOUND
-        offset = common_pb2.QueueOffset(topic="t", queue_id=0, offset=2)
-        update = pb.UpdateConsumerOffsetRequest(group="g", client_id="a", offsets=[offset])
+        progress = pb.QueueProgress(topic="t", queue_id=0, offset=2)
+        update = pb.UpdateConsumerOffsetRequest(group="g", client_id="a", queues=[progress])
         assert (await wire.stub.UpdateConsumerOffset(update)).code == common_pb2.SUCCESS
         assert (await wire.stub.QueryConsumerOffset(query)).offset == 2
         unknown = pb.GetQueueOffsetsRequest(queue=common_pb2.QueueRef(topic="unknown"))
@@ -226,8 +226,8 @@ async def test_a_reset_is_answered_and_comes_down_the_session() -> None:
         await session.write(heartbeat("a", "g"))
         for _ in range(2):
             await session.read()
-        offset = common_pb2.QueueOffset(topic="t", queue_id=0, offset=2)
-        await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", offsets=[offset]))
+        progress = pb.QueueProgress(topic="t", queue_id=0, offset=2)
+        await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", queues=[progress]))
         request = admin_service_pb2.ResetConsumerOffsetRequest(group="g", topic="t", timestamp_ms=0, force=True)
         answer = await wire.admin.ResetConsumerOffset(request)
         assert (answer.code, list(answer.client_ids)) == (common_pb2.SUCCESS, ["a"])
@@ -235,9 +235,11 @@ async def test_a_reset_is_answered_and_comes_down_the_session() -> None:
         assert changes == {0: (2, 0), 1: (-1, 0), 2: (-1, 0), 3: (-1, 0)}
         command = (await session.read()).reset_consumer_offset
         assert command.group == "g"
-        assert [(one.topic, one.queue_id, one.offset) for one in command.offsets] == [("t", q, 0) for q in range(4)]
-        late = await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", offsets=[offset]))
+        now = [pb.QueueProgress(topic="t", queue_id=queue_id, offset=0, version=1) for queue_id in range(4)]
+        assert list(command.queues) == now
+        late = await wire.stub.UpdateConsumerOffset(pb.UpdateConsumerOffsetRequest(group="g", queues=[progress]))
         assert (late.code, late.remark.startswith("left out")) == (common_pb2.SUCCESS, True)
+        assert list(late.queues) == now[:1]
         session.cancel()
 
 

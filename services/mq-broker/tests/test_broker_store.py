@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.processor.broker import Broker
 from mq_broker.store.checkpoint import Checkpoint
@@ -213,32 +214,39 @@ class TestRecovery:
                 (outcome,) = await produce(broker, incoming("t", bodies(1), queue_id=queue_id))
                 assert outcome.base_queue_offset == 10
 
-    async def test_a_damaged_state_file_is_replaced_by_its_previous_version(self) -> None:
+    async def test_a_damaged_state_file_is_replaced_by_its_previous_version_and_the_journal(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock) as broker:
             await produce(broker, incoming("t", bodies(10)))
-            broker.offsets.commit("g", [("t", 0, 3)])
+            broker.offsets.commit("g", [("t", 0, Progress(3))])
             await clock.advance(5)
-            broker.offsets.commit("g", [("t", 0, 7)])
+            broker.offsets.commit("g", [("t", 0, Progress(7))])
         path = LAYOUT.config / "consumerOffset.json"
         assert json.loads(read_file(disk, path))["offsetTable"] == {"t@g": {"0": 7}}
         disk.open(path).pwrite(b"\x00\x00", 5)
         async with running_broker(disk, SimClock()) as broker:
-            assert broker.offsets.query("g", "t", 0) == 3
+            assert broker.consumer_offsets.query("g", "t", 0) == 7
 
-    async def test_offsets_of_messages_that_were_lost_come_back_to_the_end_of_the_log(self) -> None:
+    @pytest.mark.parametrize(
+        ("reported", "left"),
+        [(Progress(10), Progress(5)), (Progress(2, ((4, 6), (8, 10))), Progress(2, ((4, 5),)))],
+        ids=["offset", "range"],
+    )
+    async def test_progress_in_messages_that_were_lost_comes_back_to_the_end_of_the_log(
+        self, reported: Progress, left: Progress
+    ) -> None:
         disk, clock = SimDisk(), SimClock()
         store = store_options(flush=FlushDiskType.ASYNC_FLUSH)
         async with running_broker(disk, clock, store=store) as broker:
             await produce(broker, incoming("t", bodies(10)))
-            broker.offsets.commit("g", [("t", 0, 10)])
+            broker.offsets.commit("g", [("t", 0, reported)])
         log_end_of_five = checkpoint_after_five(disk)
         disk.open(LAYOUT.commit_log / ("0" * 20)).pwrite(bytes(100), log_end_of_five)
         disk.unlink(LAYOUT.checkpoint)
         disk.open(LAYOUT.watermark).pwrite(encode_slot(log_end_of_five) + bytes(500) + bytes(512), 0)
         async with running_broker(disk, SimClock()) as broker:
             assert await stored_bodies(broker) == bodies(5)
-            assert broker.offsets.query("g", "t", 0) == 5
+            assert broker.offsets.query("g", "t", 0) == left
 
     @pytest.mark.parametrize("seed", range(60))
     async def test_a_power_cut_under_sync_flush_keeps_every_acknowledged_record(self, seed: int) -> None:

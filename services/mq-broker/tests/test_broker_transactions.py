@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
 from mq_broker.core.transactions import (
     OUTCOMES,
     TRANSITIONS,
@@ -24,6 +23,7 @@ from mq_broker.testing import (
     STORE_ROOT,
     RecordingSession,
     broker_options,
+    client,
     half,
     incoming,
     produce,
@@ -115,7 +115,7 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_not_before() -> N
         assert prepared.sys_flag & FLAG_TRANSACTION_MASK == 0
         assert decode_properties(prepared.properties)[REAL_TOPIC] == "t"
         assert await end(broker, "tx", COMMIT) == Ended(ResponseCode.SUCCESS, outcome=COMMIT)
-        (record,) = await read_all(broker, "t", tag_expression="created")
+        (record,) = await read_all(broker, "t", expression="created")
         assert (record.body, record.sys_flag & FLAG_TRANSACTION_MASK) == (b"x", FLAG_TRANSACTION_COMMIT)
         properties = decode_properties(record.properties)
         assert properties == {UNIQ_KEY: "tx", PGROUP: "shop", TAGS: "created"}
@@ -174,7 +174,7 @@ async def test_half_messages_that_make_no_sense_are_refused() -> None:
 
 
 def beat(broker: Broker, session: RecordingSession, group: str = "shop") -> None:
-    broker.sessions.heartbeat(session, ClientGroups("client", producer_groups=frozenset({group})))
+    broker.sessions.heartbeat(session, client("client", producer=group))
 
 
 def join(broker: Broker, group: str = "shop") -> RecordingSession:

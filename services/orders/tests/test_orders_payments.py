@@ -100,7 +100,8 @@ async def test_one_payment_delivered_many_times_at_once_goes_back_once(tmp_path:
         order = await orders.place("k")
         await orders.application.use_cases.close_order.cancel(order.order_id)
         outcomes = await asyncio.gather(*(orders.pay(order) for _ in range(8)))
-        assert sorted(outcomes, key=lambda one: one.value) == [REFUND, *[REFUND_BEFORE] * 7]
+        assert outcomes.count(REFUND) == 1
+        assert {REFUND_BEFORE, PaymentOutcome.CONSUMED_BEFORE} >= {one for one in outcomes if one is not REFUND}
         assert len(refunds(orders)) == 1
         assert orders.publisher.halves == {}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqadmin.testing import Operator, operated
+from mqadmin.testing import Operator, operated, started_consumer
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
 CLUSTER = ("-c", "DefaultCluster")
-SHARED = ("broker's fields", "message's fields")
+SHARED = ("broker's fields", "message's fields", "member's fields")
 OPAQUE = {"config", "properties", "addresses", "damaged", "delay_levels"}  # maps and lists with shapes of their own
 
 # The command as README.md names it, and a call of it.
@@ -31,6 +31,16 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("consumerProgress", ("consumerProgress",)),
     ("consumerProgress -g", ("consumerProgress", "-g", "readers")),
     ("resetOffsetByTime", ("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "0")),
+    (
+        "resetOffsetByOffset",
+        ("resetOffsetByOffset", "-g", "readers", "-t", "orders", "-b", "broker-a", "-i", "0", "-o", "0"),
+    ),
+    ("consumerConnection", ("consumerConnection", "-g", "living")),
+    ("consumerStatus", ("consumerStatus", "-g", "living")),
+    (
+        "consumeMessageDirectly",
+        ("consumeMessageDirectly", "-g", "living", "-d", "127.0.0.1@one", "-i", "7F00000100002A9F0000000000000000"),
+    ),
     ("queryMsgByKey", ("queryMsgByKey", "-t", "orders", "-k", "k")),
     ("printMsg", ("printMsg", "-t", "orders")),
     ("consumeMessage", ("consumeMessage", "-t", "orders")),
@@ -48,7 +58,9 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
         one("sendMessage", "-t", "orders", "-p", "x", "-k", "k")
         one("updateSubGroup", "-g", "readers", *CLUSTER)
         one("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        member = one.run(started_consumer(one.url, "living"))
         yield one
+        one.run(member.shutdown())
 
 
 def named(text: str) -> set[str]:

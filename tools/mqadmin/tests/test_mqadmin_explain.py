@@ -15,6 +15,7 @@ from mqclient import (
     Admin,
     ClientConfig,
     ConsumeFromWhere,
+    ConsumerConfig,
     ConsumeStatus,
     LifeEvent,
     LifeEventKind,
@@ -74,7 +75,7 @@ async def consumer(url: str, group: str, status: ConsumeStatus, instance: str) -
         url,
         client_config=ClientConfig(instance_name=instance),
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        max_reconsume_times=1,
+        consumer_config=ConsumerConfig(max_reconsume_times=1),
     )
     made.subscribe("orders")
     made.register_message_listener(listen)
@@ -155,7 +156,7 @@ class TestWords:
         assert [row[1:] for row in timeline(operator("explain", "k"))] == [
             ["sent", "orders@broker-a:0 #0", "visible at once"],
             ["retried", "level 3 of broker-a #0", "group bad, after try 1; until 22:13:30.000Z"],
-            ["not yet", "orders@broker-a:0 #0", "group good: offset 0; 1 member"],  # consumed, and not committed yet
+            ["passed", "orders@broker-a:0 #0", "group good: offset 1; 1 member"],
         ]
         operator.advance(30)
         for member in members:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqadmin.testing import Operator, operated
-from mqclient import ClientConfig, ConsumeFromWhere, ConsumeStatus, MessageExt, PushConsumer
+from mqadmin.testing import Operator, operated, started_consumer
 
 ADDRESS, CLUSTER = "127.0.0.1:10911", "DefaultCluster"
 HOUR_S = 3_600
@@ -30,40 +29,32 @@ def send(operator: Operator, count: int, queue_id: int = 0) -> None:
         )
 
 
-async def succeed(_: list[MessageExt]) -> ConsumeStatus:
-    return ConsumeStatus.CONSUME_SUCCESS
-
-
-async def started(url: str, group: str) -> PushConsumer:
-    """A member of the group that has begun to consume."""
-    consumer = PushConsumer(
-        group,
-        url,
-        client_config=ClientConfig(instance_name="one"),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    )
-    consumer.subscribe("orders")
-    consumer.register_message_listener(succeed)
-    await consumer.start()
-    return consumer
-
-
 def settings(operator: Operator, *arguments: str) -> list[str]:
     outcome = operator("updateSubGroup", "-g", "readers", "-c", CLUSTER, *arguments)
     assert (outcome.exit_code, outcome.stderr) == (0, "")
-    assert outcome.rows[0] == ["broker", "group", "may pull", "may broadcast", "tries", "retry queues", "outcome"]
+    assert outcome.rows[0] == [
+        "broker",
+        "group",
+        "may pull",
+        "may broadcast",
+        "tries",
+        "retry queues",
+        "may differ",
+        "outcome",
+    ]
     return outcome.rows[1][2:]
 
 
 class TestSettings:
     def test_a_new_group_has_rocketmq_s_defaults(self, operator: Operator) -> None:
-        assert settings(operator) == ["yes", "yes", "16", "1", "created"]
+        assert settings(operator) == ["yes", "yes", "16", "1", "no", "created"]
 
     def test_each_flag_sets_one_thing_and_leaves_the_others(self, operator: Operator) -> None:
-        assert settings(operator, "-s", "false", "-r", "3") == ["no", "yes", "3", "1", "created"]
-        assert settings(operator, "-d", "false") == ["no", "no", "3", "1", "changed"]
-        assert settings(operator, "-q", "2", "-s", "true") == ["yes", "no", "3", "2", "changed"]
-        assert settings(operator) == ["yes", "no", "3", "2", "unchanged"]
+        assert settings(operator, "-s", "false", "-r", "3") == ["no", "yes", "3", "1", "no", "created"]
+        assert settings(operator, "-d", "false") == ["no", "no", "3", "1", "no", "changed"]
+        assert settings(operator, "-q", "2", "-s", "true") == ["yes", "no", "3", "2", "no", "changed"]
+        assert settings(operator, "--differentSubscriptions", "true") == ["yes", "no", "3", "2", "yes", "changed"]
+        assert settings(operator) == ["yes", "no", "3", "2", "yes", "unchanged"]
 
     def test_the_document_has_them_all(self, operator: Operator) -> None:
         outcome = operator("updateSubGroup", "-g", "readers", "-b", ADDRESS, "-r", "5", "--json")
@@ -74,6 +65,7 @@ class TestSettings:
             "consume_broadcast_enable": True,
             "retry_max_times": 5,
             "retry_queue_count": 1,
+            "different_subscriptions_allowed": False,
             "outcome": "created",
         }
 
@@ -101,7 +93,7 @@ class TestSettings:
         assert stats["queues"][0]["consumer_offset"] == left
 
     def test_a_group_with_members_stays(self, operator: Operator) -> None:
-        consumer = operator.run(started(operator.url, "readers"))
+        consumer = operator.run(started_consumer(operator.url, "readers"))
         outcome = operator("deleteSubGroup", "-g", "readers", "-c", CLUSTER)
         assert outcome.exit_code == 1
         assert "NO_PERMISSION" in outcome.stderr
@@ -132,9 +124,18 @@ class TestProgress:
         operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "2023-11-14T23:00:00Z")
         outcome = operator("consumerProgress", "-g", "readers", "-t", "orders")
         assert outcome.rows[:3] == [
-            ["topic", "broker", "queue", "broker offset", "consumer offset", "diff", "last consumed"],
-            ["orders", "broker-a", "0", "5", "3", "2", "2023-11-14 22:13:20.000Z"],
-            ["orders", "broker-a", "1", "0", "0", "0", "-"],
+            [
+                "topic",
+                "broker",
+                "queue",
+                "broker offset",
+                "consumer offset",
+                "diff",
+                "finished beyond",
+                "last consumed",
+            ],
+            ["orders", "broker-a", "0", "5", "3", "2", "0", "2023-11-14 22:13:20.000Z"],
+            ["orders", "broker-a", "1", "0", "0", "0", "0", "-"],
         ]
         assert outcome.stdout.splitlines()[-2:] == ["diff total: 2", "members: none lives"]
         first = operator("consumerProgress", "-g", "readers", "--json").json["queues"][0]
@@ -145,12 +146,13 @@ class TestProgress:
             "broker_offset": 5,
             "consumer_offset": 3,
             "lag": 2,
+            "finished_beyond": 0,
             "last_consumed_stored_at": "2023-11-14T22:13:20.000Z",
             "last_consumed_stored_at_ms": 1_700_000_000_000,
         }
 
     def test_living_members_are_named(self, operator: Operator) -> None:
-        consumer = operator.run(started(operator.url, "readers"))
+        consumer = operator.run(started_consumer(operator.url, "readers"))
         send(operator, 3)
         operator.advance(30)
         stats = operator("consumerProgress", "-g", "readers", "--json").json

@@ -28,6 +28,7 @@ from mqclient.registrations import InnerConsumer, InnerProducer, Registrations
 from mqclient.reverse_commands import ReverseCommands
 from mqclient.route_table import RouteTable
 from mqclient.scheduled_tasks import ScheduledTask, start_scheduled_tasks
+from mqclient.session import Reply
 from mqclient.transport import Transport, open_transport
 from osenv.clock import timeout
 
@@ -54,7 +55,7 @@ class ClientInstance:
             self.name_servers, config.default_topic_queue_nums, self.tasks, self._synchronize_connections
         )
         self._registrations = Registrations(client_id)
-        self._commands = ReverseCommands(self._registrations, self.routes.broker_name)
+        self._commands = ReverseCommands(self._registrations, self.routes.broker_name, self.tasks)
         self._brokers = BrokerConnections(transport, config, self.tasks, routes=self.routes, handler=self)
         self._lifecycle = Lifecycle(f"client instance {client_id}")
 
@@ -205,15 +206,15 @@ class ClientInstance:
         """A broker knows this client now, so its member lists are worth asking for."""
         logger.debug("the session with %s is open", address)
         for consumer in self._registrations.consumers.values():
-            consumer.rebalance_now()
+            consumer.session_opened()
 
     def heartbeat_answered(self) -> None:
         """A broker has accepted or refused a heartbeat."""
         self._brokers.heartbeat_answered()
 
-    def command(self, address: str, response: broker_pb.SessionResponse) -> None:
+    def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
         """A broker wants something of this client."""
-        self._commands.carry_out(address, response)
+        self._commands.carry_out(address, response, reply)
 
     # ------------------------------------------------------------------------------------------- scheduled tasks
 

@@ -9,24 +9,43 @@ from mqclient.message_id import offset_message_id
 from mqclient.message_queue import MessageQueue
 from mqproto.names import RETRY_PREFIX
 from mqproto.properties import KEY_SEPARATOR, KEYS, PGROUP, RETRY_TOPIC, TAGS, UNIQ_KEY, WAIT, decode_properties
-from mqproto.record import Record
+from mqproto.record import FLAG_COMPRESSED, Record
+from mqproto.sealed_record import SealedRecord
 
 
 class MessageExt:
-    """A view of one record; its parts are decoded when they are asked for."""
+    """A view of one record; what a consumer need not look at is decoded when it is asked for."""
 
-    def __init__(self, record: Record, broker_name: str) -> None:
-        self._record = record
+    def __init__(self, record: Record | SealedRecord, broker_name: str) -> None:
+        self._source = record
         self.broker_name = broker_name
-        self.queue_id = record.queue_id
         self.queue_offset = record.queue_offset
-        self.log_offset = record.log_offset
         self.reconsume_times = record.reconsume_times
+        self.size = record.size  # bytes in the commit log
 
-    @cached_property
+    @property
     def body(self) -> bytes:
         """What its producer gave, also when it was compressed on its way. Raises UnreadableBodyError."""
-        return decompress(self._record.body, self._record.sys_flag)
+        return self._decompressed if self._source.sys_flag & FLAG_COMPRESSED else self._source.body
+
+    @cached_property
+    def _decompressed(self) -> bytes:
+        return decompress(self._source.body, self._source.sys_flag)
+
+    @property
+    def _record(self) -> Record:
+        if not isinstance(self._source, Record):
+            self._source = self._source.decode()
+        return self._source
+
+    @property
+    def queue_id(self) -> int:
+        return self._record.queue_id
+
+    @property
+    def log_offset(self) -> int:
+        """Where it stands in the log of its broker."""
+        return self._record.log_offset
 
     @cached_property
     def topic(self) -> str:
@@ -71,11 +90,6 @@ class MessageExt:
     def store_timestamp_ms(self) -> int:
         """When the broker stored it, by the broker's clock."""
         return self._record.store_timestamp_ms
-
-    @property
-    def size(self) -> int:
-        """Bytes in the commit log."""
-        return self._record.size
 
     @property
     def message_id(self) -> str:

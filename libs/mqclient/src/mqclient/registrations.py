@@ -6,12 +6,12 @@ groups that are registered; an instance lives as long as anybody is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.errors import IllegalStateError
-from mqclient.message_queue import MessageQueue
+from mqclient.message_ext import MessageExt
 
 
 class InnerProducer(Protocol):
@@ -27,9 +27,15 @@ class InnerConsumer(Protocol):
 
     def rebalance_now(self) -> None: ...
 
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+    def session_opened(self) -> None: ...
+
+    def reset_offsets(self, broker_name: str, queues: Sequence[broker_pb.QueueProgress]) -> None: ...
 
     async def persist_offsets(self) -> None: ...
+
+    def running_info(self, broker_name: str) -> broker_pb.ConsumerRunningInfo: ...
+
+    async def consume_directly(self, message: MessageExt) -> broker_pb.ConsumeDirectlyResult: ...
 
 
 class Registrations:

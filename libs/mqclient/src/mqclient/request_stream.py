@@ -42,16 +42,14 @@ class RequestStream(Generic[RequestT, ResponseT]):
         self._tasks = tasks
         self._opened: _Opened[RequestT, ResponseT] | None = None
 
-    async def send(self, request_id: int, request: RequestT) -> asyncio.Future[ResponseT]:
-        """Write the request and return the future of its answer; a broken stream shows in the future, never here."""
+    async def send(self, request_id: int, request: RequestT, answer: asyncio.Future[ResponseT]) -> None:
+        """Write the request; `answer` gets what comes back, or what broke the stream, which is never raised here."""
         opened = self._opened or self._open()
-        answer: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
         opened.answers[request_id] = answer
         try:
             await opened.stream.write(request)
         except MQClientError as error:
             self._break(opened, error)
-        return answer
 
     async def tell(self, request: RequestT) -> None:
         """Write a request that has no answer of its own, if the stream is open; a new stream knows nothing of it."""

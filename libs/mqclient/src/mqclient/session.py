@@ -1,14 +1,18 @@
-"""The session with one broker: heartbeats go up, commands come down (MISSION L8, L11).
+"""The session with one broker: heartbeats and answers go up, commands come down (MISSION L8, L11).
 
-Invariants: the first thing on every opened stream is a whole heartbeat; a broken stream is opened again until the
-session is closed, with a backoff that doubles and starts anew once the broker has accepted a heartbeat; `answer` is
-what the broker says to the newest heartbeat, and None while it has not said anything to that one.
+Invariants: the first thing on every opened stream is a whole heartbeat; one task writes to a stream; a command is
+answered on the stream that it came by, or not at all; a broken stream is opened again until the session is closed, with
+a backoff that doubles and starts anew once the broker has answered a heartbeat; `answer` is what the broker says to the
+newest heartbeat, and None while it has not said anything to that one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -23,6 +27,7 @@ from osenv import Clock
 logger = logging.getLogger("mqclient.session")
 
 SessionStream = Stream[broker_pb.SessionRequest, broker_pb.SessionResponse]
+Reply = Callable[[broker_pb.CommandAnswer], None]
 
 
 class SessionHandler(Protocol):
@@ -32,13 +37,16 @@ class SessionHandler(Protocol):
         """The whole truth about this client."""
 
     def session_opened(self, address: str) -> None:
-        """The broker has accepted the first heartbeat of a stream."""
+        """The broker has answered the first heartbeat of a stream: it knows the groups that it has not refused."""
 
     def heartbeat_answered(self) -> None:
         """`answer` has changed."""
 
-    def command(self, address: str, response: broker_pb.SessionResponse) -> None:
-        """The broker wants something of this client. Raises nothing."""
+    def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
+        """The broker wants something of this client, and, perhaps, an answer by `reply`, now or later. Raises nothing.
+
+        An answer whose stream is gone is dropped: nobody waits for it any more.
+        """
 
 
 class Session:
@@ -54,10 +62,12 @@ class Session:
         self._config = config
         self._clock = clock
         self._tasks = BackgroundTasks(clock)
-        self._heartbeat_due = asyncio.Event()
+        self._heartbeat_due = False
+        self._replies: deque[broker_pb.CommandAnswer] = deque()  # of the stream that is open
+        self._something_due = asyncio.Event()
         self._unanswered = 0  # heartbeats of the stream that is open
         self._stream: SessionStream | None = None
-        self._accepted = False  # a heartbeat of the stream that is open
+        self._is_known = False  # to the broker, by a heartbeat of the stream that is open
         self._ended = asyncio.Event()
         self._closing = False
 
@@ -67,7 +77,8 @@ class Session:
     def heartbeat_now(self) -> None:
         """Something of the heartbeat has changed, or it is time for the next one."""
         self.answer = None
-        self._heartbeat_due.set()
+        self._heartbeat_due = True
+        self._something_due.set()
 
     async def say_goodbye(self) -> None:
         """End the stream in order, so that the broker sees the client leave at once; return when it has ended.
@@ -75,7 +86,7 @@ class Session:
         A silent broker ends nothing: the caller limits the time.
         """
         self._closing = True
-        if self._stream is not None and self._accepted:
+        if self._stream is not None and self._is_known:
             await self._stream.done_writing()
             await self._ended.wait()
 
@@ -93,9 +104,9 @@ class Session:
                 await self._run_stream()
             except MQClientError as error:
                 logger.info("the session with %s broke: %s", self._address, error)
-            if self._accepted:
+            if self._is_known:
                 backoff_s = self._config.reconnect_backoff_min_s
-            self._accepted = False
+            self._is_known = False
             self.answer = None
             self._ended.set()
             if not self._closing:
@@ -106,37 +117,51 @@ class Session:
         stream = self._stream = self._channel.stream(SESSION)
         self._ended.clear()
         self._unanswered = 0
-        writer = self._tasks.start(self._write_heartbeats(stream), f"mqclient heartbeat {self._address}")
+        self._heartbeat_due = True
+        self._replies.clear()
+        reply = partial(self._reply, stream)
+        writer = self._tasks.start(self._write(stream), f"mqclient session writer {self._address}")
         try:
             while (response := await stream.read()) is not None:
                 if response.WhichOneof("command") == "heartbeat_ack":
                     self._answered(response.heartbeat_ack)
                 else:
-                    self._handler.command(self._address, response)
+                    self._handler.command(self._address, response, reply)
         finally:
             writer.cancel()
             stream.cancel()
         if not self._closing:
             raise ConnectionLostError(f"the broker at {self._address} ended the session")
 
-    async def _write_heartbeats(self, stream: SessionStream) -> None:
+    def _reply(self, stream: SessionStream, answer: broker_pb.CommandAnswer) -> None:
+        if stream is self._stream:
+            self._replies.append(answer)
+            self._something_due.set()
+        else:
+            logger.info("the answer to command %d of %s comes too late", answer.command_id, self._address)
+
+    async def _write(self, stream: SessionStream) -> None:
         try:
             while not self._closing:
-                self._heartbeat_due.clear()
-                self._unanswered += 1
-                await stream.write(broker_pb.SessionRequest(heartbeat=self._handler.heartbeat()))
-                await self._heartbeat_due.wait()
+                self._something_due.clear()
+                if self._heartbeat_due:
+                    self._heartbeat_due = False
+                    self._unanswered += 1
+                    await stream.write(broker_pb.SessionRequest(heartbeat=self._handler.heartbeat()))
+                while self._replies:
+                    await stream.write(broker_pb.SessionRequest(command_answer=self._replies.popleft()))
+                await self._something_due.wait()
         except MQClientError as error:
-            logger.debug("the heartbeat to %s was not written, the reader reopens: %s", self._address, error)
+            logger.debug("nothing can be written to %s, the reader reopens: %s", self._address, error)
             stream.cancel()
 
     def _answered(self, ack: broker_pb.HeartbeatAck) -> None:
         self._unanswered -= 1
-        if self._unanswered <= 0 and not self._heartbeat_due.is_set():
+        if self._unanswered <= 0 and not self._heartbeat_due:
             self.answer = ack
         if ack.code != common_pb.SUCCESS:
             logger.warning("%s refused a heartbeat: %s: %s", self._address, code_name(ack.code), ack.remark)
-        elif not self._accepted:
-            self._accepted = True
+        if not self._is_known:
+            self._is_known = True
             self._handler.session_opened(self._address)
         self._handler.heartbeat_answered()

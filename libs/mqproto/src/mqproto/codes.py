@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ResponseCode(IntEnum):
@@ -26,6 +26,7 @@ class ResponseCode(IntEnum):
     NOT_IN_CURRENT_UNIT = 205
     CONSUMER_NOT_ONLINE = 206
     GO_AWAY = 1500
+    SUBSCRIPTION_NOT_CONSISTENT = 5001  # not RocketMQ's
 
 
 class PullStatus(IntEnum):
@@ -36,6 +37,13 @@ class PullStatus(IntEnum):
     NO_NEW_MSG = 2
     NO_MATCHED_MSG = 3
     OFFSET_ILLEGAL = 4
+
+
+class ExpressionType(StrEnum):
+    """In what language a subscription says which messages it wants (MISSION F1, F2)."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
 
 
 class LifeEventKind(IntEnum):

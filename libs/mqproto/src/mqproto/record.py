@@ -38,7 +38,7 @@ CRC_DIGITS = 10
 CRC_BYTES = len(CRC_PREFIX) + CRC_DIGITS + 1  # 20
 CRC_PLACEHOLDER = CRC_PREFIX + b"0" * CRC_DIGITS + b"\x02"
 _CRC_DIGITS_FROM_END = CRC_DIGITS + 1
-_PROPERTY_END = b"\x02"
+_CRC_BACKWARDS = b"\x02%010d"  # the separator that ends the property, and the digits
 _COPY_BYTES_MAX = 16 * 1024
 
 RECORD_BYTES_MIN = BODY_AT + 1 + 2 + CRC_BYTES
@@ -140,8 +140,8 @@ def seal(buffer: bytearray, at: int, size: int) -> None:
     """Write the CRC digits of the record that fills `size` bytes at `at`; everything else must be in its place."""
     end = at + size
     with memoryview(buffer) as view:
-        crc = zlib.crc32(view[at : end - CRC_BYTES]) & CRC_MASK
-    buffer[end - _CRC_DIGITS_FROM_END : end - 1] = (b"%010d" % crc)[::-1]
+        ending = crc_property(zlib.crc32(view[at : end - CRC_BYTES]))
+    buffer[end - _CRC_DIGITS_FROM_END : end - 1] = ending[-_CRC_DIGITS_FROM_END:-1]
 
 
 def is_sealed(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:
@@ -149,8 +149,13 @@ def is_sealed(buffer: bytes | bytearray | memoryview, at: int, size: int) -> boo
     end = at + size
     covered = end - CRC_BYTES
     # A small copy costs less than a view.
-    crc = zlib.crc32(buffer[at:covered] if size < _COPY_BYTES_MAX else memoryview(buffer)[at:covered]) & CRC_MASK
-    return bytes(buffer[covered:end]) == CRC_PREFIX + (b"%010d" % crc)[::-1] + _PROPERTY_END
+    crc = zlib.crc32(buffer[at:covered] if size < _COPY_BYTES_MAX else memoryview(buffer)[at:covered])
+    return bytes(buffer[covered:end]) == crc_property(crc)
+
+
+def crc_property(crc: int) -> bytes:
+    """The property that ends a record whose other bytes have this CRC-32: its digits stand there backwards."""
+    return CRC_PREFIX + (_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]
 
 
 def decode_record(buffer: bytes, at: int = 0) -> Record:
@@ -191,21 +196,17 @@ def decode_record(buffer: bytes, at: int = 0) -> Record:
     )  # fmt: skip
 
 
+def encoded_properties(buffer: bytes, at: int, size: int) -> bytes:
+    """The properties of the record that fills `size` bytes at `at`, the CRC property included; the record is whole."""
+    topic_at = at + BODY_AT + int.from_bytes(buffer[at + BODY_AT - 4 : at + BODY_AT], "big")
+    return buffer[topic_at + 3 + buffer[topic_at] : at + size]
+
+
 def iter_records(buffer: bytes) -> Iterator[Record]:
     """Each record of `buffer`, in which they lie end to end. Raises RecordError at the first one that is none."""
     at = 0
     while at < len(buffer):
         record = decode_record(buffer, at)
-        yield record
-        at += record.size
-
-
-def iter_sealed_records(buffer: bytes) -> Iterator[Record]:
-    """The same, of records that have come a long way: raises RecordError also where a CRC does not match."""
-    at = 0
-    for record in iter_records(buffer):
-        if not is_sealed(buffer, at, record.size):
-            raise RecordError(f"the record of log offset {record.log_offset} is damaged: CRC mismatch")
         yield record
         at += record.size
 

@@ -1,10 +1,29 @@
-"""Memory that costs nothing until it is used."""
+"""Memory that costs nothing until it is used, and memory that is not given back to be asked for again."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def zeroed_memory(size: int) -> memoryview:
     """`size` bytes of zeros, writable. Pages that were never written take no memory; all goes with the last view."""
     return memoryview(mmap.mmap(-1, size))
+
+
+def keep_freed_memory(kept_bytes_max: int, block_bytes_max: int) -> bool:
+    """Have malloc use freed blocks of up to `block_bytes_max` again, and give back only what exceeds `kept_bytes_max`.
+
+    By itself glibc gives much of what is freed back to the operating system at once. A process that takes and frees
+    blocks of some 100 KiB all the time then pays a page fault for every 4 KiB of them. Returns whether the C library
+    could be told, which is so for glibc alone; the limits are for each thread's heap.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, block_bytes_max) and mallopt(_M_TRIM_THRESHOLD, kept_bytes_max))

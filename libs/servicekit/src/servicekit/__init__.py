@@ -9,6 +9,7 @@ Plain values and ports, for a service's own `domain` and `service`:
     transactions        TransactionalPublisher.publish(message, local), check(); the ports TransactionalQueue,
                         TransactionRows
     idempotency         KeyClaim, the port IdempotencyKeys, InFlightKeys.holding(), fingerprint()
+    inbox               the port Inbox, require_first(): a message that comes again changes nothing
     page_cursor         cursors of lists
     health              Health over named checks
 
@@ -22,6 +23,7 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     mq_publisher        MessagePublisher and TransactionalQueue over mqclient, in one
     mq_consumer         a Subscription over mqclient
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
+    sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
     http_server         HttpServer: takes its address first, serves until an event
 
 HTTP (`servicekit.api`):
@@ -36,6 +38,7 @@ The trio at a service's root:
 
     config              ServiceConfig, read_environment(), COMMON_PARSERS  -> config.py
     runner              Service, Composition, serve(), run_migrations()    -> app.py
+    cleaning            cleaning(): old rows of inbox, transactions and keys go, in the background
     command_line        run_service()                                     -> __main__.py
 
 For tests (`servicekit.testing`): RecordingPublisher (a queue in memory, with half messages, check-backs and deaths of

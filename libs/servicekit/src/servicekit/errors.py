@@ -3,7 +3,8 @@
 ServiceError
 ├── RefusedError                 the request cannot be carried out as it stands; repeating it changes nothing
 │   ├── KeyReusedError
-│   └── InvalidCursorError
+│   ├── InvalidCursorError
+│   └── ConsumedBeforeError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
     ├── RequestInFlightError
     ├── StorageUnavailableError
@@ -40,6 +41,13 @@ class InvalidCursorError(RefusedError):
 
     def __init__(self, cursor: str) -> None:
         super().__init__(f"{cursor!r} is not a cursor; use next_cursor of the page before, or none for the first page")
+
+
+class ConsumedBeforeError(RefusedError):
+    """The message was carried out before; the only effect is that what it would do again is rolled back."""
+
+    def __init__(self, consumer_group: str, business_key: str) -> None:
+        super().__init__(f"{consumer_group} has consumed {business_key!r} before")
 
 
 class RequestInFlightError(TryAgainError):

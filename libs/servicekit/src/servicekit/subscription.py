@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`handle` gets a body; when it raises, the message is delivered again later. It may get a message twice."""
+    """`handle` gets a body; when it raises, the message is delivered again later.
+
+    It may get a message twice, and carries it out once: servicekit.inbox.
+    """
 
     group: str
     topic: str

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
+from hourglass_loadtest.measure.cpu_use import CpuUse
 from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.measure.percentiles import latency_metrics, percentile
 from hourglass_loadtest.measure.receiving import all_queues, make_consumer
@@ -35,12 +36,12 @@ async def measure(url: str, workload: Workload, broker: BrokerMeter) -> dict[str
     consumer = make_consumer(url, TOPIC, workload, arrivals)
     async with Producer(GROUP, url) as producer, consumer:
         await all_queues(consumer, TOPIC, workload)
-        cpu_begin = broker.cpu_seconds()
+        cpu = CpuUse(broker)
         begin = time.perf_counter() + LEAD_S
         intended = [begin + number / workload.rate_per_s for number in range(count)]
         called = await _send_on_time(producer, intended, workload)
         await arrivals.wait(intended[-1] + workload.delay_s + ARRIVAL_TIMEOUT_S)
-        cpu_seconds = broker.cpu_seconds() - cpu_begin
+        cpu_seconds = cpu.per_1000(count)
     measured = range(workload.warm_up_messages, count)
     lateness_s = [arrivals.at[number] - intended[number] - workload.delay_s for number in measured]
     early = sum(arrivals.at[number] < called[number] + workload.delay_s for number in measured)
@@ -48,7 +49,7 @@ async def measure(url: str, workload: Workload, broker: BrokerMeter) -> dict[str
         **latency_metrics(lateness_s),
         "early": float(early),
         "generator_p99_ms": percentile([called[number] - intended[number] for number in measured], 99) * 1000,
-        "broker_cpu_s_per_1000": cpu_seconds / count * 1000,
+        **cpu_seconds,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
+from hourglass_loadtest.measure.cpu_use import CpuUse
 from hourglass_loadtest.measure.percentiles import latency_metrics
 from hourglass_loadtest.measure.sending import GROUP, make_topic, send_all
 from hourglass_loadtest.workload import Workload
@@ -18,11 +19,11 @@ async def measure(url: str, workload: Workload, broker: BrokerMeter) -> dict[str
     await make_topic(url, TOPIC, workload)
     async with Producer(GROUP, url) as producer:
         await send_all(producer, TOPIC, workload.warm_up_messages, workload)
-        cpu_begin, begin = broker.cpu_seconds(), time.perf_counter()
+        cpu, begin = CpuUse(broker), time.perf_counter()
         latencies_s = await send_all(producer, TOPIC, workload.messages, workload)
-        seconds, cpu_seconds = time.perf_counter() - begin, broker.cpu_seconds() - cpu_begin
+        seconds, cpu_seconds = time.perf_counter() - begin, cpu.per_1000(workload.messages)
     return {
         "msg_per_s": workload.messages / seconds,
         **latency_metrics(latencies_s),
-        "broker_cpu_s_per_1000": cpu_seconds / workload.messages * 1000,
+        **cpu_seconds,
     }

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from hourglass_loadtest.workload import Workload
 from hourglass_local.waiting import eventually
-from mqclient import ConsumeFromWhere, MessageListenerConcurrently, PushConsumer
+from mqclient import ConsumeFromWhere, ConsumerConfig, MessageListenerConcurrently, PushConsumer
 
 GROUP = "bench-consumers"
 JOIN_TIMEOUT_S = 10.0
 
 
+def group_of(topic: str) -> str:
+    """Each topic of a benchmark has a group of its own."""
+    return f"{GROUP}-{topic}"
+
+
 def make_consumer(url: str, topic: str, workload: Workload, listener: MessageListenerConcurrently) -> PushConsumer:
     """The only member of a group that reads `topic` from its beginning; not started."""
     consumer = PushConsumer(
-        f"{GROUP}-{topic}",
+        group_of(topic),
         url,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        consume_message_batch_max_size=workload.listener_batch,
+        consumer_config=ConsumerConfig(consume_message_batch_max_size=workload.listener_batch),
     )
     consumer.subscribe(topic)
     consumer.register_message_listener(listener)

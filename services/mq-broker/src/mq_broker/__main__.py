@@ -12,11 +12,15 @@ from mq_broker import __version__
 from mq_broker.app import SERVICE, serve
 from mq_broker.config import FORMAT, BrokerConfig
 from mqproto.command_line import Command, Started
+from mqproto.grpc_options import FRAME_BYTES_MAX
+from osenv.memory import keep_freed_memory
 
 if sys.platform == "win32":
     from asyncio import run
 else:
     from uvloop import run
+
+FREED_BYTES_KEPT = 8 * 1024 * 1024  # the buffers of a few frames under way
 
 COMMAND = Command(
     name=SERVICE,
@@ -35,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(started: Started[BrokerConfig]) -> int:
     telemetry.configure(SERVICE, started.config.log_level)
+    keep_freed_memory(FREED_BYTES_KEPT, FRAME_BYTES_MAX)
     return run(serve(started))
 
 

@@ -52,8 +52,8 @@ class BrokerConfig:
 
     A broker listens on bindAddress:listenPort and is reached at brokerIP1:advertisedPort; an advertisedPort of 0 is the
     listenPort, a listenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
-    unconsumedDeleteGuard and logLevel are Hourglass's own keys. enablePropertyFilter is taken and switches nothing yet:
-    consumers filter by tags only. Values marked `reloadable` may change while the broker runs.
+    unconsumedDeleteGuard and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the broker
+    runs.
     """
 
     broker_cluster_name: str = key(default="DefaultCluster", important=True)
@@ -89,7 +89,7 @@ class BrokerConfig:
     default_topic_queue_nums: int = key(default=4, reloadable=True)
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     max_message_size: int = key(default=BODY_BYTES_MAX, reloadable=True)
-    enable_property_filter: bool = False
+    enable_property_filter: bool = False  # SQL92; a change needs a restart (MISSION F2)
     register_name_server_period: int = key(default=30_000, reloadable=True)
     flush_consumer_offset_interval: int = key(default=5_000, reloadable=True)
     transaction_check_interval: int = key(default=60_000, important=True, reloadable=True)
@@ -201,6 +201,7 @@ class BrokerConfig:
             auto_create_groups=self.auto_create_subscription_group,
             default_topic_queue_count=self.default_topic_queue_nums,
             body_size_max=self.max_message_size,
+            property_filter_enabled=self.enable_property_filter,
             flush_consumer_offset_interval_ms=self.flush_consumer_offset_interval,
             transactions=TransactionOptions(
                 self.transaction_check_interval, self.transaction_time_out, self.transaction_check_max

@@ -94,7 +94,7 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
         "timerWheelEnable timerPrecisionMs timerMaxDelaySec timerInterceptDelayLevel maxDelayTime",
     ),
     **ignored(
-        "filtering by SQL and by class does not exist yet",
+        "SQL92 is evaluated on the records themselves, without bloom filters; filter servers ended with RocketMQ 4.3",
         "filterServerNums enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt"
         " enableCalcFilterBitMap filterSupportRetry expectConsumerNumUseFilter maxErrorRateOfBloomFilter"
         " maxFilterMessageSize filterDataCleanTimeSpan",

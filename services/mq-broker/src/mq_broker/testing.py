@@ -13,13 +13,17 @@ from typing import Any
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.life import LifeEvent
+from mq_broker.core.members import ClientGroups
 from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery
+from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mqproto.codes import ExpressionType
 from mqproto.properties import (
     DELAY,
     KEYS,
@@ -133,7 +137,8 @@ class RecordingSession:
 
     changed: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, Record]] = field(default_factory=list)
-    resets: list[tuple[str, list[tuple[str, int, int]]]] = field(default_factory=list)
+    resets: list[tuple[str, list[tuple[str, int, Progress]]]] = field(default_factory=list)
+    commands: list[tuple[int, str, bytes]] = field(default_factory=list)  # id, group, record
 
     def consumer_ids_changed(self, group: str) -> None:
         self.changed.append(group)
@@ -141,8 +146,28 @@ class RecordingSession:
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         self.checks.append((producer_group, transaction_id, decode_record(record)))
 
-    def reset_consumer_offset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        self.resets.append((group, list(offsets)))
+    def reset_consumer_offset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> None:
+        self.resets.append((group, list(queues)))
+
+    def get_running_info(self, command_id: int, group: str) -> None:
+        self.commands.append((command_id, group, b""))
+
+    def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
+        self.commands.append((command_id, group, record))
+
+
+def client(
+    client_id: str,
+    *groups: str,
+    producer: str = "",
+    topics: Mapping[str, str] = NO_PROPERTIES,
+    broadcasting: bool = False,
+    orderly: bool = False,
+) -> ClientGroups:
+    """The heartbeat of a client that consumes in these groups, in all with the same tag expressions by topic."""
+    subscriptions = tuple(Subscription(topic, expression) for topic, expression in topics.items())
+    consumers = tuple(Consumer(group, subscriptions, broadcasting=broadcasting, orderly=orderly) for group in groups)
+    return ClientGroups(client_id, frozenset({producer} - {""}), consumers)
 
 
 def store_options(
@@ -197,12 +222,14 @@ async def produce(broker: Broker, *batches: IncomingBatch) -> list[BatchOutcome]
     return await broker.producing.acknowledge(outcomes, broker.store.log_end)
 
 
-async def read_all(broker: Broker, topic: str, queue_id: int = 0, tag_expression: str = "*") -> list[Record]:
+async def read_all(
+    broker: Broker, topic: str, queue_id: int = 0, expression: str = "*", expression_type: str = ExpressionType.TAG
+) -> list[Record]:
     """Everything that a consumer can read of one queue, by pulls."""
     records: list[Record] = []
     offset, _ = broker.store.queue_bounds(topic, queue_id)
     while True:
-        query = PullQuery("test-group", topic, queue_id, offset, 32, 1 << 20, tag_expression)
+        query = PullQuery("test-group", topic, queue_id, offset, 32, 1 << 20, expression, expression_type)
         result = broker.pulling.pull_hot(query) or await broker.pulling.pull(query)
         if result.next_begin_offset == offset:
             return records

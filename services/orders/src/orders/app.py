@@ -4,6 +4,7 @@ is written in servicekit.runner.
 
 from __future__ import annotations
 
+from orders.adapters.tables import idempotency_keys, inbox, transactions
 from orders.bootstrap import bootstrap
 from orders.config import Config
 from orders.service.events import ORDER_EVENTS_TOPIC, ORDER_TIMEOUTS_TOPIC, PAYMENT_EVENTS_TOPIC
@@ -12,6 +13,7 @@ from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
+from servicekit.cleaning import cleaning
 from servicekit.runner import Composition, Service
 
 MIGRATIONS = Migrations("orders:migrations")
@@ -29,6 +31,11 @@ async def serve(config: Config) -> None:
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
         health_parts = {"producer": queue.producer_health, "consumers": queue.consumers_health}
         application = bootstrap(config, database, queue.publisher, clock, SystemRng(), health_parts=health_parts)
-        return Composition(application.api, application.subscriptions, application.transactions.check)
+        return Composition(
+            application.api,
+            application.subscriptions,
+            application.transactions.check,
+            [cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys)],
+        )
 
     await runner.serve(SERVICE, config, compose)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from osenv import Clock, RealClock, SystemRng
 from payments.adapters.sandbox_gateway import SandboxGateway
+from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config
 from payments.service.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
@@ -13,6 +14,7 @@ from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
+from servicekit.cleaning import cleaning
 from servicekit.health import OK
 from servicekit.runner import Background, Composition, Service
 
@@ -44,7 +46,10 @@ async def serve(config: Config) -> None:
             application.api,
             application.subscriptions,
             application.check,
-            [Background("resumer", resumer.run, resumer.stop)],
+            [
+                Background("resumer", resumer.run, resumer.stop),
+                cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
+            ],
         )
 
     try:

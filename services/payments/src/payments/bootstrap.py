@@ -73,7 +73,7 @@ def bootstrap(
         queries=Queries(units, patient_gateway),
     )
     subscriptions = (
-        payable_orders(PayableOrders(units)),
+        payable_orders(PayableOrders(units, clock)),
         refund_handler(RefundPayment(units, settlement, wake, clock)),
     )
     return Application(units, use_cases, resumer, subscriptions, publisher.check, build_api(use_cases, health))

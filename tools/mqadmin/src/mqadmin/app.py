@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from mqadmin import brokers, explaining, groups, progress, queries, reading, sending, topic_changes, topics
+from mqadmin import (
+    brokers,
+    consumers,
+    dlq,
+    explaining,
+    groups,
+    progress,
+    queries,
+    reading,
+    resets,
+    sending,
+    topic_changes,
+    topics,
+)
 from mqadmin.errors import Commands
 from mqadmin.options import NO_VALUE
 
@@ -42,8 +55,10 @@ def _root(
         typer.echo(context.get_help())
 
 
-for module in (topics, topic_changes, brokers, groups, progress, queries, reading, sending, explaining):
+MODULES = (topics, topic_changes, brokers, groups, progress, consumers, resets, queries, reading, sending, explaining)
+for module in MODULES:
     app.registered_commands += module.commands.registered_commands
+app.add_typer(dlq.commands, name="dlq", rich_help_panel=queries.PANEL)
 
 
 @app.command("help", rich_help_panel="Help")

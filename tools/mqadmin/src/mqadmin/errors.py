@@ -58,7 +58,7 @@ def say(sentence: str) -> None:
 def _usage_sentence(error: typer.TyperException) -> str:
     """What is wrong with the command line, and where to read on."""
     context = getattr(error, "ctx", None)
-    command = context.info_name if context is not None and context.parent is not None else ""
+    command = context.command_path.partition(" ")[2] if context is not None else ""  # such as `dlq list`
     flag = getattr(error, "option_name", "")
     if (command, flag) in REFUSED:
         return f"{command} does not take {flag}: {REFUSED[command, flag]}"

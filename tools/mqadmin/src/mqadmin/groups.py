@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -27,6 +28,10 @@ RetryQueues = Annotated[
 RetryTimes = Annotated[
     int | None, typer.Option("-r", "--retryMaxTimes", metavar="N", help="Tries before a message is a dead letter.")
 ]
+DifferentSubscriptions = Annotated[
+    Switch | None,
+    typer.Option("--differentSubscriptions", help="Whether members may subscribe differently, for a while."),
+]
 RemoveOffset = Annotated[
     Switch, typer.Option("-r", "--removeOffset", help="Whether to forget its offsets and its retry topic too.")
 ]
@@ -45,6 +50,7 @@ def update_sub_group(
     broadcast_enable: BroadcastEnable = None,
     retry_queues: RetryQueues = None,
     retry_times: RetryTimes = None,
+    different_subscriptions: DifferentSubscriptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a consumer group, or change it; what is not named stays as it is."""
@@ -54,52 +60,52 @@ def update_sub_group(
         "consume_broadcast_enable": is_true(broadcast_enable),
         "retry_queue_count": retry_queues,
         "retry_max_times": retry_times,
+        "different_subscriptions_allowed": is_true(different_subscriptions),
     }
     wanted = {name: value for name, value in named.items() if value is not None}
 
     async def question(admin: Admin) -> Answers[Change]:
-        async def step(broker: ClusterBroker) -> Change:
-            groups = await admin.subscription_groups(broker.address)
-            known = next((one for one in groups if one.group == group), None)
-            config = replace(known or SubscriptionGroupConfig(group), **wanted)
-            await admin.update_subscription_group(config, broker_address=broker.address)
-            return config, ("created" if known is None else "changed" if config != known else "unchanged")
-
-        return await ask_each(await brokers_of(admin, broker_address=broker_address, cluster=cluster), step)
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
+        return await ask_each(brokers, lambda broker: _change(admin, broker, group, wanted))
 
     answers = World.of(context).ask(name_servers, question)
     document = {
         "group": group,
         "brokers": [
-            {
-                **broker_fields(broker),
-                "consume_enable": config.consume_enable,
-                "consume_broadcast_enable": config.consume_broadcast_enable,
-                "retry_max_times": config.retry_max_times,
-                "retry_queue_count": config.retry_queue_count,
-                "outcome": outcome,
-            }
+            {**broker_fields(broker), **_settings(config), "outcome": outcome}
             for broker, (config, outcome) in answers.given
         ],
         "failed": answers.failures(),
     }
     table = Table(
-        ("broker", "group", "may pull", "may broadcast", "tries", "retry queues", "outcome"),
+        ("broker", "group", "may pull", "may broadcast", "tries", "retry queues", "may differ", "outcome"),
         [
-            (
-                broker.broker_name or broker.address,
-                group,
-                config.consume_enable,
-                config.consume_broadcast_enable,
-                config.retry_max_times,
-                config.retry_queue_count,
-                outcome,
-            )
+            (broker.broker_name or broker.address, group, *_settings(config).values(), outcome)
             for broker, (config, outcome) in answers.given
         ],
     )
     show(document, *([table] if answers.given else []), as_json=as_json)
     answers.end()
+
+
+async def _change(admin: Admin, broker: ClusterBroker, group: str, wanted: Mapping[str, Any]) -> Change:
+    """Set what is wanted, and leave the rest as it is."""
+    groups = await admin.subscription_groups(broker.address)
+    known = next((one for one in groups if one.group == group), None)
+    config = replace(known or SubscriptionGroupConfig(group), **wanted)
+    await admin.update_subscription_group(config, broker_address=broker.address)
+    return config, ("created" if known is None else "changed" if config != known else "unchanged")
+
+
+def _settings(config: SubscriptionGroupConfig) -> dict[str, Any]:
+    """Everything but the name, in the order of the table."""
+    return {
+        "consume_enable": config.consume_enable,
+        "consume_broadcast_enable": config.consume_broadcast_enable,
+        "retry_max_times": config.retry_max_times,
+        "retry_queue_count": config.retry_queue_count,
+        "different_subscriptions_allowed": config.different_subscriptions_allowed,
+    }
 
 
 @commands.command("deleteSubGroup", rich_help_panel=PANEL)

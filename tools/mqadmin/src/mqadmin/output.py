@@ -83,6 +83,11 @@ def _cell(value: Cell) -> str:
     return "-" if value is None or value == "" else printable(str(value))
 
 
+def offset_or_none(offset: int) -> int | None:
+    """None for -1: a group that has never committed one."""
+    return None if offset < 0 else offset
+
+
 class JsonStream:
     """One JSON document with a list that is written as it grows: `{"name": [...]}`. A context manager."""
 

@@ -1,4 +1,4 @@
-"""consumerProgress, resetOffsetByTime: how far groups are, and where they go on (MISSION L13)."""
+"""consumerProgress: how far groups are (MISSION L13)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from mqadmin.asking_back import confirm
 from mqadmin.groups import PANEL
-from mqadmin.options import AsJson, Cluster, NameServers, Switch, Topic, Yes
-from mqadmin.output import Table, show
+from mqadmin.options import AsJson, Cluster, NameServers
+from mqadmin.output import Table, offset_or_none, show
 from mqadmin.targets import broker_names_of, brokers_of
-from mqadmin.times import ALLOWED, iso_time, parse_time, time_fields, time_text
+from mqadmin.times import time_fields, time_text
 from mqadmin.world import World
 from mqclient import Admin, ConsumeStats, QueueConsumeStats
 
 commands = typer.Typer()
-QUEUE_END = -1  # as a time: behind the last message of each queue
-NOW = "now"
 
 OneGroup = Annotated[
     str | None, typer.Option("-g", "--groupName", metavar="GROUP", help="Queue by queue; without it all groups.")
 ]
 OneTopic = Annotated[str | None, typer.Option("-t", "--topicName", metavar="TOPIC", help="With -g: only this topic.")]
-ResetGroup = Annotated[str, typer.Option("-g", "--group", metavar="GROUP", help="The consumer group.")]
-Timestamp = Annotated[
-    str, typer.Option("-s", "--timestamp", metavar="TIME", help=f"Where to go on: {ALLOWED}. now: behind everything.")
-]
-Force = Annotated[Switch, typer.Option("-f", "--force", help="false: offsets only move back.")]
 
 
 @commands.command("consumerProgress", rich_help_panel=PANEL)
@@ -101,15 +93,16 @@ def _show_group(stats: ConsumeStats, *, as_json: bool) -> None:
         "queues": [_queue_fields(one) for one in stats.queues],
     }
     table = Table(
-        ("topic", "broker", "queue", "broker offset", "consumer offset", "diff", "last consumed"),
+        ("topic", "broker", "queue", "broker offset", "consumer offset", "diff", "finished beyond", "last consumed"),
         [
             (
                 one.queue.topic,
                 one.queue.broker_name,
                 one.queue.queue_id,
                 one.broker_offset,
-                _offset(one.consumer_offset),
+                offset_or_none(one.consumer_offset),
                 one.lag,
+                one.finished_beyond,
                 time_text(one.last_timestamp_ms),
             )
             for one in stats.queues
@@ -125,58 +118,8 @@ def _queue_fields(stats: QueueConsumeStats) -> dict[str, Any]:
         "broker_name": stats.queue.broker_name,
         "queue_id": stats.queue.queue_id,
         "broker_offset": stats.broker_offset,
-        "consumer_offset": _offset(stats.consumer_offset),
+        "consumer_offset": offset_or_none(stats.consumer_offset),
         "lag": stats.lag,
+        "finished_beyond": stats.finished_beyond,
         **time_fields("last_consumed_stored_at", stats.last_timestamp_ms),
     }
-
-
-def _offset(offset: int) -> int | None:
-    """None for a group that has never committed one."""
-    return None if offset < 0 else offset
-
-
-@commands.command("resetOffsetByTime", rich_help_panel=PANEL)
-def reset_offset_by_time(
-    context: typer.Context,
-    *,
-    group: ResetGroup,
-    topic: Topic,
-    timestamp: Timestamp,
-    name_servers: NameServers,
-    force: Force = "true",
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Let a group go on elsewhere: at the first message that was stored at a time or after it."""
-    world = World.of(context)
-    is_end = timestamp.strip() == NOW
-    timestamp_ms = QUEUE_END if is_end else parse_time(timestamp, world.clock.wall_ms())
-    where = "behind the last message" if is_end else f"at {time_text(timestamp_ms)}"
-    confirm(f"Let group {group} go on {where} in every queue of {topic}?", yes=yes)
-    changes = world.ask(
-        name_servers, lambda admin: admin.reset_offset_by_time(group, topic, timestamp_ms, force=force == "true")
-    )
-    document = {
-        "group": group,
-        "topic": topic,
-        "timestamp": None if is_end else iso_time(timestamp_ms),
-        "timestamp_ms": None if is_end else timestamp_ms,
-        "queues": [
-            {
-                "broker_name": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "offset_before": _offset(change.before),
-                "offset": change.now,
-            }
-            for queue, change in sorted(changes.items())
-        ],
-    }
-    table = Table(
-        ("broker", "queue", "offset before", "offset now"),
-        [
-            (queue.broker_name, queue.queue_id, _offset(change.before), change.now)
-            for queue, change in sorted(changes.items())
-        ],
-    )
-    show(document, table, as_json=as_json)

@@ -17,7 +17,6 @@ from mqadmin.queries import PANEL
 from mqadmin.times import parse_time
 from mqadmin.world import World
 from mqclient import Admin, MessageExt, MessageQueue, NoRouteError
-from mqproto.codes import PullStatus
 
 commands = typer.Typer()
 CONSUME_DEFAULT = 128  # RocketMQ's consumeMessage
@@ -133,22 +132,10 @@ def _stretch(begin: str | None, end: str | None, now_ms: int, offset: int = 0) -
     return stretch
 
 
-async def _read(admin: Admin, queue: MessageQueue, stretch: Stretch, tag_expression: str) -> AsyncIterator[MessageExt]:
-    """The messages of one queue, as far as it reached when it was asked first."""
-    first, last = await admin.queue_offsets(queue)
-    if stretch.begin_ms is not None:
-        first = max(first, await admin.search_offset(queue, stretch.begin_ms))
-    if stretch.end_ms is not None:
-        last = min(last, await admin.search_offset(queue, stretch.end_ms))
-    at = max(first, stretch.offset)
-    while at < last:
-        result = await admin.pull(queue, at, tag_expression=tag_expression)
-        for message in result.messages:
-            if message.queue_offset < last:
-                yield message
-        if result.next_begin_offset <= at or result.status is PullStatus.NO_NEW_MSG:
-            return
-        at = result.next_begin_offset
+def _read(admin: Admin, queue: MessageQueue, stretch: Stretch, tag_expression: str) -> AsyncIterator[MessageExt]:
+    return admin.read_queue(
+        queue, offset=stretch.offset, begin_ms=stretch.begin_ms, end_ms=stretch.end_ms, expression=tag_expression
+    )
 
 
 def _show_each(

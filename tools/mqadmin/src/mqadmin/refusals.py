@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 _NO_ATTRIBUTES = "nothing has attributes here"
+_ONE_QUEUE = "all queues of the topic are reset; resetOffsetByOffset sets one of them"
 _NO_UNITS = "there are no units here"
-_NO_DIRECT = "no member can be told to consume one message; resetOffsetByTime lets a group read again"
+_DIRECTLY = "consumeMessageDirectly has one member consume one message"
+_ALL_BROKERS = "every broker is asked for the members that it knows"
 
 REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
     {
@@ -25,19 +27,26 @@ REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
         ("updateSubGroup", "-o"): "whether messages are consumed in order is the consumer's choice of listener",
         ("updateSubGroup", "-p"): "retries wait by the delay levels; -r sets how many there are",
         ("updateSubGroup", "-w"): "a group reads from the masters",
-        ("consumerProgress", "-s"): "which member has which queue is known to the members only; they are named below",
-        ("resetOffsetByTime", "-b"): "all queues of the topic are reset",
+        ("consumerConnection", "-b"): _ALL_BROKERS,
+        (
+            "consumerProgress",
+            "-s",
+        ): "which member has which queue is known to the members only; consumerStatus asks them",
+        ("consumerStatus", "-b"): _ALL_BROKERS,
+        ("consumerStatus", "-s"): "a member tells of its queues, not of its threads",
+        ("resetOffsetByOffset", "-c"): "all clients take the same reset",
+        ("resetOffsetByTime", "-b"): _ONE_QUEUE,
         ("resetOffsetByTime", "-c"): "all clients take the same reset",
-        ("resetOffsetByTime", "-o"): "an offset is set by the time, -s",
-        ("resetOffsetByTime", "-q"): "all queues of the topic are reset",
+        ("resetOffsetByTime", "-o"): _ONE_QUEUE,
+        ("resetOffsetByTime", "-q"): _ONE_QUEUE,
         ("queryMsgById", "-c"): "the id names its broker",
-        ("queryMsgById", "-d"): _NO_DIRECT,
+        ("queryMsgById", "-d"): _DIRECTLY,
         ("queryMsgById", "-f"): "a body is shown as UTF-8, or as hexadecimal digits when it is none",
-        ("queryMsgById", "-g"): _NO_DIRECT,
+        ("queryMsgById", "-g"): _DIRECTLY,
         ("queryMsgById", "-s"): "a message is not sent again by its id; sendMessage sends a new one",
         ("queryMsgById", "-u"): _NO_UNITS,
-        ("queryMsgByUniqueKey", "-d"): _NO_DIRECT,
-        ("queryMsgByUniqueKey", "-g"): _NO_DIRECT,
+        ("queryMsgByUniqueKey", "-d"): _DIRECTLY,
+        ("queryMsgByUniqueKey", "-g"): _DIRECTLY,
         ("printMsg", "-l"): "there are no light queues here",
         ("sendMessage", "-m"): "traces are OpenTelemetry's; set up the exporter of the application",
         ("consumeMessage", "-g"): "it reads without a group, and moves nobody's offset",

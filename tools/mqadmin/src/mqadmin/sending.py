@@ -95,12 +95,4 @@ def _body(world: World, text: str) -> bytes:
     """The bytes to send. Raises BadParameter when the file cannot be read."""
     if not text.startswith(FILE_SIGN) or text.startswith(FILE_SIGN * 2):
         return text.removeprefix(FILE_SIGN).encode(errors="surrogateescape")
-    path = Path(text.removeprefix(FILE_SIGN)).absolute()
-    try:
-        file = world.open_disk().open(path, read_only=True)
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror or error}") from None
+    return world.read_file(Path(text.removeprefix(FILE_SIGN)))

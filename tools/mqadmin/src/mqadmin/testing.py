@@ -23,10 +23,19 @@ from typer.testing import CliRunner
 from mqadmin.app import app
 from mqadmin.options import NAME_SERVER_VARIABLE
 from mqadmin.world import World
+from mqclient import (
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    MessageExt,
+    MessageListenerConcurrently,
+    PushConsumer,
+)
 from osenv import SimClock, SimDisk
 
 T = TypeVar("T")
 ANSWER_TIMEOUT_S = 30
+STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,17 @@ class Operator:
         """What the coroutine returns on the broker's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(ANSWER_TIMEOUT_S)
 
+    def run_while_time_passes(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same for what waits for the time, such as a member that has to be given queues by another one."""
+
+        async def passing() -> T:
+            task = asyncio.ensure_future(coroutine)
+            while not task.done():
+                await self.clock.advance(STEP_S)
+            return task.result()
+
+        return self.run(passing())
+
     def advance(self, seconds: float) -> None:
         """Let time pass for the broker and for whoever asks it."""
         self.run(self.clock.advance(seconds))
@@ -79,6 +99,27 @@ class Operator:
             app, arguments, prog_name="mqadmin", obj=world, env={NAME_SERVER_VARIABLE: self.url}, catch_exceptions=False
         )
         return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+async def succeed(_: list[MessageExt]) -> ConsumeStatus:
+    """A listener that has always consumed."""
+    return ConsumeStatus.CONSUME_SUCCESS
+
+
+async def started_consumer(
+    url: str, group: str, *, instance: str = "one", listener: MessageListenerConcurrently = succeed, tags: str = "*"
+) -> PushConsumer:
+    """A member of the group that has begun to consume the topic `orders`, from its first message."""
+    consumer = PushConsumer(
+        group,
+        url,
+        client_config=ClientConfig(instance_name=instance),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    consumer.subscribe("orders", tags)
+    consumer.register_message_listener(listener)
+    await consumer.start()
+    return consumer
 
 
 @contextmanager

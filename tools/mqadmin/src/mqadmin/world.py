@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import typer
@@ -27,6 +28,18 @@ class World:
     def of(context: typer.Context) -> World:
         """The world that the command runs in."""
         return context.ensure_object(World)
+
+    def read_file(self, path: Path) -> bytes:
+        """What the file holds. Raises BadParameter."""
+        path = path.absolute()
+        try:
+            file = self.open_disk().open(path, read_only=True)
+            try:
+                return file.pread(file.size(), 0)
+            finally:
+                file.close()
+        except OSError as error:
+            raise typer.BadParameter(f"{path} cannot be read: {error.strerror or error}") from None
 
     def ask(self, url: str, question: Callable[[Admin], Awaitable[T]]) -> T:
         """What the cluster behind `url` answers. Raises MQClientError."""

@@ -5,25 +5,50 @@ One module a subject; `Admin` puts them together.
 
 from mqclient.admin.admin import Admin
 from mqclient.admin.brokers import BrokerStatus, ClusterBroker, DelayLevelStatus, StoreStatus
+from mqclient.admin.consumers import (
+    ConsumeDirectlyResult,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+    SubscriptionData,
+    TopicConsumeStats,
+)
+from mqclient.admin.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterState, ReplayTarget
+from mqclient.admin.dead_letter_marks import DeadLetterMark
 from mqclient.admin.groups import ConsumeStats, OffsetChange, QueueConsumeStats, SubscriptionGroupConfig
 from mqclient.admin.life import LifeEvent
-from mqclient.admin.messages import PullResult
 from mqclient.admin.topics import QueueStats, TopicConfig
+from mqclient.consumer.pulling import PullResult
 from mqproto.codes import LifeEventKind
 
 __all__ = [
     "Admin",
     "BrokerStatus",
     "ClusterBroker",
+    "ConsumeDirectlyResult",
+    "ConsumeResult",
     "ConsumeStats",
+    "ConsumerConnection",
+    "ConsumerData",
+    "ConsumerRunningInfo",
+    "DeadLetter",
+    "DeadLetterFilter",
+    "DeadLetterMark",
+    "DeadLetterState",
     "DelayLevelStatus",
     "LifeEvent",
     "LifeEventKind",
     "OffsetChange",
+    "ProcessQueueInfo",
     "PullResult",
     "QueueConsumeStats",
     "QueueStats",
+    "ReplayTarget",
     "StoreStatus",
+    "SubscriptionData",
     "SubscriptionGroupConfig",
     "TopicConfig",
+    "TopicConsumeStats",
 ]

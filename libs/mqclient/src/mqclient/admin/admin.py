@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from mqclient.admin.brokers import BrokerAdmin
-from mqclient.admin.groups import GroupAdmin
+from mqclient.admin.consumers import ConsumerAdmin
+from mqclient.admin.dead_letters import DeadLetterAdmin
 from mqclient.admin.life import LifeAdmin
-from mqclient.admin.messages import MessageAdmin
-from mqclient.admin.topics import TopicAdmin
 
 
-class Admin(TopicAdmin, GroupAdmin, BrokerAdmin, MessageAdmin, LifeAdmin):
+class Admin(DeadLetterAdmin, ConsumerAdmin, BrokerAdmin, LifeAdmin):
     """What an operator asks of the cluster.
 
     A change goes to every master that a name server knows, or to those of `cluster_name`, or to the broker at

@@ -52,9 +52,11 @@ class Target:
     def address(self) -> str:
         return self.connection.address
 
-    async def ask(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
-        """The answer, whatever it says. Raises MQClientError when there is none."""
-        return await self.connection.unary(method, request)
+    async def ask(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+    ) -> ResponseT:
+        """The answer, whatever it says. Raises MQClientError when there is none, by default in `request_timeout_s`."""
+        return await self.connection.unary(method, request, timeout_s)
 
 
 class AdminCalls(Living):
@@ -109,9 +111,11 @@ class AdminCalls(Living):
         raise NoRouteError(f"no master lives that is called {broker_name!r}")
 
 
-async def answer_of(target: Target, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+async def answer_of(
+    target: Target, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+) -> ResponseT:
     """The broker's answer. Raises its refusal, and MQClientError when there is none."""
-    response = await target.ask(method, request)
+    response = await target.ask(method, request, timeout_s)
     coded: CodedAnswer = response  # type: ignore[assignment]  # protobuf's messages know their fields only by name
     require_success(coded.code, coded.remark, target.name)
     return response

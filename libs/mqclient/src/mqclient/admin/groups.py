@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
-from mqclient.admin.asking import AdminCalls, answer_of, on_each
+from hourglass.mq.v1 import common_pb2 as common_pb
+from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
 from mqclient.errors import IllegalArgumentError
 from mqclient.message_queue import MessageQueue
 from mqclient.transport.methods import (
@@ -27,7 +30,8 @@ class SubscriptionGroupConfig:
 
     `consume_enable`: its members may pull at all. `consume_broadcast_enable`: they may join with MessageModel
     BROADCASTING. `retry_max_times`: tries before a message is a dead letter. `retry_queue_count`: queues of its retry
-    topic; 0: what is given back is not tried again.
+    topic; 0: what is given back is not tried again. `different_subscriptions_allowed`, which RocketMQ does not have:
+    members may subscribe differently, as they do while a change of the subscription is rolled out (MISSION C4).
     """
 
     group: str
@@ -35,6 +39,7 @@ class SubscriptionGroupConfig:
     consume_broadcast_enable: bool = True
     retry_max_times: int = 16
     retry_queue_count: int = 1
+    different_subscriptions_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +48,18 @@ class QueueConsumeStats:
 
     `broker_offset` is that of the next message to come, `consumer_offset` that of the next one to be consumed, -1 when
     the group has never committed one; `last_timestamp_ms` is when the last consumed message was stored, 0 when that is
-    not known any more.
+    not known any more. `finished_beyond` counts the messages behind `consumer_offset` that are finished all the same.
     """
 
     queue: MessageQueue
     broker_offset: int
     consumer_offset: int
     last_timestamp_ms: int
+    finished_beyond: int = 0
 
     @property
     def lag(self) -> int:
-        """Messages that wait; without a committed offset all that the queue ever had, as RocketMQ counts."""
+        """Messages behind the offset; without a committed offset all that the queue ever had, as RocketMQ counts."""
         return self.broker_offset - max(0, self.consumer_offset)
 
 
@@ -97,6 +103,7 @@ class GroupAdmin(AdminCalls):
                 consume_broadcast_enable=config.consume_broadcast_enable,
                 retry_max_times=config.retry_max_times,
                 retry_queue_count=config.retry_queue_count,
+                different_subscriptions_allowed=config.different_subscriptions_allowed,
             )
         )
         await on_each(
@@ -137,6 +144,7 @@ class GroupAdmin(AdminCalls):
                 one.consume_broadcast_enable,
                 one.retry_max_times,
                 one.retry_queue_count,
+                one.different_subscriptions_allowed,
             )
             for one in answer.groups
         ]
@@ -159,6 +167,7 @@ class GroupAdmin(AdminCalls):
                 one.broker_offset,
                 one.consumer_offset,
                 one.last_timestamp_ms,
+                one.finished_beyond,
             )
             for target, answer in answers
             for one in answer.queues
@@ -186,11 +195,40 @@ class GroupAdmin(AdminCalls):
             lambda target: answer_of(target, RESET_CONSUMER_OFFSET, request),
             passing_over=lacking,
         )
-        return {
-            MessageQueue(topic, target.name, one.queue_id): OffsetChange(one.offset_before, one.offset)
-            for target, answer in answers
-            for one in answer.queues
-        }
+        return {queue: change for target, answer in answers for queue, change in _changes(topic, target, answer)}
+
+    async def reset_offset_by_queue(
+        self, group: str, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, OffsetChange]:
+        """Let the group go on at these offsets, forward as well as back; its other queues stay as they are.
+
+        Durable, and told to the living members, as with `reset_offset_by_time`. Returns the changes of these queues.
+        Raises IllegalArgumentError, NoRouteError when no living broker has a queue, and the first refusal of a broker,
+        which has changed nothing of that topic then.
+        """
+        _check_group(group)
+        if any(offset < 0 for offset in offsets.values()):
+            raise IllegalArgumentError(f"offsets are 0 and more: {dict(sorted(offsets.items()))}")
+        requests: defaultdict[tuple[str, str], list[common_pb.QueueOffset]] = defaultdict(list)
+        for queue, offset in sorted(offsets.items()):
+            one = common_pb.QueueOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+            requests[queue.broker_name, queue.topic].append(one)
+        targets = {name: await self._target_named(name) for name, _ in requests}
+        changes: dict[MessageQueue, OffsetChange] = {}
+        for (name, topic), wanted in requests.items():
+            request = admin_pb.ResetConsumerOffsetRequest(group=group, topic=topic, offsets=wanted)
+            answer = await answer_of(targets[name], RESET_CONSUMER_OFFSET, request)
+            changes |= dict(_changes(topic, targets[name], answer))
+        return changes
+
+
+def _changes(
+    topic: str, target: Target, answer: admin_pb.ResetConsumerOffsetResponse
+) -> list[tuple[MessageQueue, OffsetChange]]:
+    return [
+        (MessageQueue(topic, target.name, one.queue_id), OffsetChange(one.offset_before, one.offset))
+        for one in answer.queues
+    ]
 
 
 def _check_group(group: str) -> None:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.admin.asking import AdminCalls, answer_of, on_each
-from mqclient.consumer.subscription import parse_subscription
-from mqclient.errors import ConnectionLostError, IllegalArgumentError
+from mqclient.consumer.pulling import PullResult, messages_of, offset_at, offsets_of, pull_from
+from mqclient.consumer.subscription import ALL, MessageSelector, parse_subscription
 from mqclient.message_ext import MessageExt
 from mqclient.message_id import parse_offset_message_id
 from mqclient.message_queue import MessageQueue
-from mqclient.transport.methods import GET_QUEUE_OFFSETS, PULL, QUERY_MESSAGE, SEARCH_OFFSET, VIEW_MESSAGE
+from mqclient.transport.methods import QUERY_MESSAGE, VIEW_MESSAGE
 from mqproto.codes import PullStatus
-from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.names import TOOLS_CONSUMER_GROUP
 from mqproto.properties import UNIQ_KEY
-from mqproto.record import RecordError, iter_sealed_records
 
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """What one pull found (MISSION C6). `next_begin_offset` is where to go on, whatever the status."""
-
-    status: PullStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    messages: tuple[MessageExt, ...]
+PAGE_MESSAGES = 256  # of a queue that is read through; a page is no more than FRAME_BYTES_TARGET
 
 
 class MessageAdmin(AdminCalls):
@@ -47,7 +35,7 @@ class MessageAdmin(AdminCalls):
             topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
         )
         answers = await on_each(await self._targets(), lambda target: answer_of(target, QUERY_MESSAGE, request))
-        found = [message for target, answer in answers for message in _messages(answer.records, target.name)]
+        found = [message for target, answer in answers for message in messages_of(answer.records, target.name)]
         return sorted(found, key=lambda message: message.store_timestamp_ms, reverse=True)[: max_messages or None]
 
     async def query_message_by_unique_key(self, topic: str, unique_key: str) -> list[MessageExt]:
@@ -66,64 +54,63 @@ class MessageAdmin(AdminCalls):
         host, port, log_offset = parse_offset_message_id(message_id)
         target = self._target_at(f"{host}:{port}")
         answer = await answer_of(target, VIEW_MESSAGE, broker_pb.ViewMessageRequest(log_offset=log_offset))
-        (message,) = _messages(answer.record, target.name)
+        (message,) = messages_of(answer.record, target.name)
         return message
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, tag_expression: str = "*"
+        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, expression: str | MessageSelector = ALL
     ) -> PullResult:
-        """Messages of the queue from `offset` on, at once, whether there are any or not.
+        """Messages of the queue from `offset` on, at once, whether there are any or not; all, or those that are wanted.
 
         Nobody's offset moves and no group is made: the broker is asked in the name of RocketMQ's TOOLS_CONSUMER.
         Raises IllegalArgumentError, NoRouteError when no living broker has the queue, and the broker's refusal.
         """
-        if max_messages < 1:
-            raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
-        subscription = parse_subscription(queue.topic, tag_expression)
-        request = broker_pb.PullRequest(
-            group=TOOLS_CONSUMER_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_messages=max_messages,
-            max_bytes=FRAME_BYTES_TARGET,
-            tag_expression=subscription.expression,
+        subscription = parse_subscription(queue.topic, expression)
+        target = await self._target_named(queue.broker_name)
+        return await pull_from(
+            target.connection, TOOLS_CONSUMER_GROUP, queue, offset, subscription, max_messages=max_messages
         )
-        answer = await answer_of(await self._target_named(queue.broker_name), PULL, request)
-        messages = _messages(answer.records, queue.broker_name)
-        return PullResult(
-            PullStatus(answer.status),
-            answer.next_begin_offset,
-            answer.min_offset,
-            answer.max_offset,
-            tuple(message for message in messages if subscription.matches(message)),
-        )
+
+    async def read_queue(
+        self,
+        queue: MessageQueue,
+        *,
+        offset: int = 0,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        expression: str | MessageSelector = ALL,
+    ) -> AsyncIterator[MessageExt]:
+        """The messages of the queue from `offset` on, as far as it reaches when it is asked first, a page at a time.
+
+        Stored from `begin_ms` to before `end_ms`; None: no bound. Raises as `pull`.
+        """
+        first, last = await self.queue_offsets(queue)
+        if begin_ms is not None:
+            first = max(first, await self.search_offset(queue, begin_ms))
+        if end_ms is not None:
+            last = min(last, await self.search_offset(queue, end_ms))
+        at = max(first, offset)
+        while at < last:
+            result = await self.pull(queue, at, max_messages=PAGE_MESSAGES, expression=expression)
+            for message in result.messages:
+                if message.queue_offset < last:
+                    yield message
+            if result.next_begin_offset <= at or result.status is PullStatus.NO_NEW_MSG:
+                return
+            at = result.next_begin_offset
 
     async def queue_offsets(self, queue: MessageQueue) -> tuple[int, int]:
         """(first offset that can be read, offset of the next message to come).
 
         Raises NoRouteError when no living broker has the queue, and the broker's refusal.
         """
-        request = broker_pb.GetQueueOffsetsRequest(queue=_reference(queue))
-        answer = await answer_of(await self._target_named(queue.broker_name), GET_QUEUE_OFFSETS, request)
-        return answer.min_offset, answer.max_offset
+        target = await self._target_named(queue.broker_name)
+        return await offsets_of(target.connection, queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of the queue that was stored at or after the time; its end when all are older.
 
         Raises NoRouteError when no living broker has the queue, and the broker's refusal.
         """
-        request = broker_pb.SearchOffsetRequest(queue=_reference(queue), timestamp_ms=timestamp_ms)
-        answer = await answer_of(await self._target_named(queue.broker_name), SEARCH_OFFSET, request)
-        return answer.offset
-
-
-def _reference(queue: MessageQueue) -> common_pb.QueueRef:
-    return common_pb.QueueRef(topic=queue.topic, queue_id=queue.queue_id)
-
-
-def _messages(records: bytes, broker_name: str) -> list[MessageExt]:
-    try:
-        return [MessageExt(record, broker_name) for record in iter_sealed_records(records)]
-    except RecordError as error:
-        raise ConnectionLostError(f"the answer of {broker_name} was damaged on its way: {error}") from error
+        target = await self._target_named(queue.broker_name)
+        return await offset_at(target.connection, queue, timestamp_ms)

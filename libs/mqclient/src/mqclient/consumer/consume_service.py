@@ -1,117 +1,134 @@
-"""Hands messages to the listener, several at a time (MISSION C9, C12).
-
-Invariants: at most `concurrency` listeners run; a message leaves its process queue when the listener has consumed it or
-the broker has taken it back, and in no other way; whatever a listener does, the worker goes on.
-"""
+"""What the two ways to consume have in common (MISSION C9, O1, O2, L10)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from mqclient.background import BackgroundTasks, wait_event
-from mqclient.consumer.listener import ConsumeStatus, MessageListenerConcurrently
+from mqclient.background import wait_event
 from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.errors import MQClientError
 from mqclient.message_ext import MessageExt
+from mqclient.message_queue import MessageQueue
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.consume_service")
 
-LOCAL_RETRY_S = 5.0  # after a send-back that failed; RocketMQ waits as long
-
-SendBack = Callable[[MessageExt], Awaitable[None]]
+Finished = Callable[[ProcessQueue], None]  # called when messages of the queue have been finished
 
 
-class ConsumeMessageConcurrentlyService:
-    """Workers around one listener. `send_back` gives one message back to its broker or raises MQClientError."""
+class GiveBack(Protocol):
+    """What becomes of a message that was not consumed: back to its broker, or out into the log (broadcasting)."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        listener: MessageListenerConcurrently,
-        send_back: SendBack,
-        *,
-        concurrency: int,
-        batch_size_max: int,
-    ) -> None:
-        self._clock = clock
-        self._listener = listener
-        self._send_back = send_back
-        self._concurrency = concurrency
-        self._batch_size_max = batch_size_max
-        self._tasks = BackgroundTasks(clock)
-        self._batches: asyncio.Queue[tuple[ProcessQueue, list[MessageExt]]] = asyncio.Queue()
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._closing = False
+    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
+        """With `dead` it is not tried again. Raises MQClientError when it could not be given back."""
+
+
+class ConsumeService(Protocol):
+    """Takes messages from process queues to the listener, and finished ones out of them."""
 
     def start(self) -> None:
-        for number in range(self._concurrency):
-            self._tasks.start(self._work(), f"mqclient consume {number}")
+        """Begin to consume what is submitted."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """Queue the messages for consumption; `ProcessQueue.must_pause` is what bounds their number."""
-        for at in range(0, len(messages), self._batch_size_max):
-            self._batches.put_nowait((process_queue, list(messages[at : at + self._batch_size_max])))
+        """These have been put into the process queue; flow control is what bounds their number."""
 
-    async def close(self, timeout_s: float) -> None:
-        """Let the listeners that run finish within `timeout_s`; what has not begun stays unfinished."""
-        self._closing = True
-        if self._running:
-            self._idle.clear()
-            if not await wait_event(self._clock, self._idle, timeout_s):
-                logger.warning("%d listeners did not finish in time; their messages will come again", self._running)
-        await self._tasks.close()
+    def set_concurrency(self, count: int) -> None:
+        """Let at most so many listeners run at the same time from now on."""
 
-    async def _work(self) -> None:
-        while not self._closing:
-            process_queue, messages = await self._batches.get()
-            messages = [message for message in messages if process_queue.holds(message)]
-            if not messages or self._closing:
-                continue
-            self._running += 1
-            try:
-                await self._consume(process_queue, messages)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
+    async def finish(self, queue: MessageQueue) -> None:
+        """Return when no listener runs for this queue that would have to end before somebody else consumes it."""
 
-    async def _consume(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        if await self._listen(messages):
-            process_queue.remove(messages)
-            return
-        failed = []
-        for message in messages:
-            if not process_queue.holds(message):
-                continue  # handed over meanwhile: the new owner of the queue gets it again anyway
-            try:
-                await self._send_back(message)
-            except MQClientError as error:
-                logger.warning("%r stays here and is tried again in %.0f s: %s", message, LOCAL_RETRY_S, error)
-                failed.append(message)
-            else:
-                process_queue.remove([message])
-        if failed:
-            self._tasks.start(self._submit_later(process_queue, failed), "mqclient local retry")
+    async def close(self, timeout_s: float) -> bool:
+        """Let the listeners that run finish within `timeout_s`, and say whether all have.
 
-    async def _listen(self, messages: list[MessageExt]) -> bool:
-        """Whether the listener has consumed the messages."""
+        What has not begun stays unfinished.
+        """
+
+
+class Running:
+    """How many listeners run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until none runs, for at most `timeout_s`, and say whether that is so."""
+        idle = await wait_event(self._clock, self._idle, timeout_s)
+        if not idle:
+            logger.warning("%d listeners did not finish in time; their messages will come again", self._count)
+        return idle
+
+
+class Slots:
+    """At most `count` at a time, first come, first served; the number can be changed at any time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._used = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit()
         try:
-            status: object = await self._listener(list(messages))
-        except Exception:
-            logger.exception("the listener failed; %s will be consumed again", messages)
-            return False
-        if status is ConsumeStatus.CONSUME_SUCCESS:
-            return True
-        if not isinstance(status, ConsumeStatus):
-            logger.error("the listener returned %r, not a ConsumeStatus; %s will be consumed again", status, messages)
-        return False
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            raise
 
-    async def _submit_later(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        await self._clock.sleep(LOCAL_RETRY_S)
-        for message in messages:
-            message.reconsume_times += 1
-        self.submit(process_queue, messages)
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def resize(self, count: int) -> None:
+        """More may come in at once; those who are in stay, also when they are too many now."""
+        self._count = count
+        self._admit()
+
+    def _leave(self) -> None:
+        self._used -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._used < self._count:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._used += 1
+                turn.set_result(None)
+
+
+class ConcurrencyControl:
+    """How many listeners may run, adjusted to what waits (MISSION L10): one more or one less at a time.
+
+    More than `threshold` messages waiting: one more; fewer than 80 % of it: one less, as in RocketMQ.
+    """
+
+    SHRINK_SHARE = 0.8
+
+    def __init__(self, least: int, most: int, threshold: int) -> None:
+        self._least, self._most, self._threshold = least, most, threshold
+        self.count = least
+
+    def adjusted(self, waiting: int) -> int:
+        """The new number, with so many messages waiting."""
+        if waiting >= self._threshold:
+            self.count = min(self.count + 1, self._most)
+        elif waiting < self.SHRINK_SHARE * self._threshold:
+            self.count = max(self.count - 1, self._least)
+        return self.count

@@ -1,7 +1,8 @@
-"""A group's offsets, kept by the brokers (MISSION C1, C10, C22).
+"""A group's offsets, kept by the brokers (MISSION C1, C10, C20, C22).
 
-Invariants: an offset goes to the broker only when it differs from the one that is there as far as this client knows;
-one commit at a time is under way to a broker, so that none overtakes a later one.
+Invariants: progress goes to the broker only when it differs from what is there as far as this client knows; one commit
+at a time is under way to a broker. A broker joins what it is told to what it has, so that nothing that comes late moves
+an offset back; what somebody has set anew meanwhile is found out by its version.
 """
 
 from __future__ import annotations
@@ -9,81 +10,121 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.listener import ConsumeFromWhere
+from mqclient.consumer.progress import Progress, from_wire, to_wire
+from mqclient.consumer.pulling import reference
 from mqclient.errors import MQClientError, require_success
 from mqclient.message_queue import MessageQueue
-from mqclient.transport.methods import GET_QUEUE_OFFSETS, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
-from mqproto.names import RETRY_PREFIX
+from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 
 logger = logging.getLogger("mqclient.offset_store")
 
+FROM_FIRST = broker_pb.ConsumeBegin(where=broker_pb.CONSUME_FROM_FIRST_OFFSET)
 
-class OffsetStore:
-    """Reads and writes the offsets of `group`."""
+SetAnew = Callable[[Mapping[MessageQueue, Progress]], None]
 
-    def __init__(self, instance: ClientInstance, group: str, consume_from_where: ConsumeFromWhere) -> None:
+
+class OffsetStore(Protocol):
+    """Where a group's offsets are kept: by the brokers (clustering), or on this machine (broadcasting)."""
+
+    async def open(self) -> None:
+        """Get ready. Raises IllegalStateError when somebody else keeps the same offsets."""
+
+    async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
+        """Where to begin with a queue that was just assigned, `from_first` if nothing is kept of it.
+
+        Raises MQClientError when that cannot be told now.
+        """
+
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
+        """Keep what has changed. What cannot be kept now is logged; the next commit tries again."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """This consumer does not have the queue any more, or somebody has set its offset."""
+
+    def doubt(self) -> None:
+        """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
+
+    async def close(self) -> None:
+        """Nothing is committed any more."""
+
+
+class RemoteBrokerOffsetStore:
+    """Reads and writes the offsets of `group`; a group that has none begins at `begin`.
+
+    `set_anew` is told of queues whose offsets have been set by somebody else, and where they go on.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, begin: broker_pb.ConsumeBegin, set_anew: SetAnew) -> None:
         self._instance = instance
         self._group = group
-        self._consume_from_where = consume_from_where
-        self._committed: dict[MessageQueue, int] = {}
+        self._begin = begin
+        self._set_anew = set_anew
+        self._committed: dict[MessageQueue, Progress] = {}
         self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
-    async def initial_offset(self, queue: MessageQueue) -> int:
-        """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say."""
-        connection = self._instance.connection(queue.broker_name)
-        reference = common_pb.QueueRef(topic=queue.topic, queue_id=queue.queue_id)
-        stored = await connection.unary(
-            QUERY_CONSUMER_OFFSET, broker_pb.QueryConsumerOffsetRequest(group=self._group, queue=reference)
-        )
-        if stored.code != common_pb.QUERY_NOT_FOUND:
-            require_success(stored.code, stored.remark, queue.broker_name)
-            self._committed[queue] = stored.offset
-            return stored.offset
-        limits = await connection.unary(GET_QUEUE_OFFSETS, broker_pb.GetQueueOffsetsRequest(queue=reference))
-        require_success(limits.code, limits.remark, queue.broker_name)
-        # A retry topic holds what this group has to see again, so nothing of it may be skipped.
-        from_first = self._consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-        offset = limits.min_offset if from_first or queue.topic.startswith(RETRY_PREFIX) else limits.max_offset
-        # Committed at once: whoever crashes before the first commit must not begin at a later end next time.
-        await self.commit({queue: offset})
-        return offset
+    async def open(self) -> None:
+        """The brokers are ready, or will be."""
 
-    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
+        """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say."""
+        begin = FROM_FIRST if from_first else self._begin
+        answer = await self._instance.connection(queue.broker_name).unary(
+            QUERY_CONSUMER_OFFSET,
+            broker_pb.QueryConsumerOffsetRequest(group=self._group, queue=reference(queue), begin=begin),
+        )
+        require_success(answer.code, answer.remark, queue.broker_name)
+        progress = self._committed[queue] = from_wire(answer)
+        return progress
+
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
         """Write what has changed. A broker that does not take it is logged; the next commit tries again."""
-        by_broker: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
-        for queue, offset in offsets.items():
-            by_broker[queue.broker_name][queue] = offset
+        by_broker: dict[str, dict[MessageQueue, Progress]] = defaultdict(dict)
+        for queue, one in progress.items():
+            by_broker[queue.broker_name][queue] = one
         await asyncio.gather(*(self._commit_to(broker_name, part) for broker_name, part in by_broker.items()))
 
     def forget(self, queue: MessageQueue) -> None:
         """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
         self._committed.pop(queue, None)
 
-    async def _commit_to(self, broker_name: str, offsets: Mapping[MessageQueue, int]) -> None:
+    def doubt(self) -> None:
+        """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
+        self._committed.clear()
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    async def _commit_to(self, broker_name: str, progress: Mapping[MessageQueue, Progress]) -> None:
         async with self._committing[broker_name]:
-            changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+            changed = {queue: one for queue, one in progress.items() if self._committed.get(queue) != one}
             if not changed:
                 return
             try:
-                await self._update(broker_name, changed)
+                anew = await self._update(broker_name, changed)
             except MQClientError as error:
                 logger.warning("offsets of %s were not committed to %s: %s", self._group, broker_name, error)
-            else:
-                self._committed.update(changed)
+                return
+            self._committed.update((queue, one) for queue, one in changed.items() if queue not in anew)
+        if anew:
+            self._set_anew(anew)
 
-    async def _update(self, broker_name: str, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _update(
+        self, broker_name: str, progress: Mapping[MessageQueue, Progress]
+    ) -> Mapping[MessageQueue, Progress]:
+        """Those that have been set anew since this client heard of them."""
         request = broker_pb.UpdateConsumerOffsetRequest(
             group=self._group,
             client_id=self._instance.client_id,
-            offsets=[
-                common_pb.QueueOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
-                for queue, offset in offsets.items()
-            ],
+            queues=[to_wire(queue, one) for queue, one in progress.items()],
         )
-        response = await self._instance.connection(broker_name).unary(UPDATE_CONSUMER_OFFSET, request)
-        require_success(response.code, response.remark, broker_name)
+        answer = await self._instance.connection(broker_name).unary(UPDATE_CONSUMER_OFFSET, request)
+        require_success(answer.code, answer.remark, broker_name)
+        now = {MessageQueue(one.topic, broker_name, one.queue_id): from_wire(one) for one in answer.queues}
+        return {
+            queue: now[queue] for queue, one in progress.items() if queue in now and now[queue].version != one.version
+        }

@@ -18,7 +18,6 @@ from mqclient.request_stream import RequestStream
 from mqclient.transport import Channel
 from mqclient.transport.methods import POLL
 from osenv import Clock
-from osenv.clock import timeout
 
 Waiter = asyncio.Future[broker_pb.PollResponse]
 
@@ -33,6 +32,7 @@ class PollStream:
         self._stream = RequestStream(address, channel, POLL, lambda response: response.poll_id, tasks)
         self._poll_ids = itertools.count(1)
         self._outbox: deque[tuple[broker_pb.PollRequest, Waiter | None]] = deque()
+        self._reports: list[broker_pb.GroupProgress] = []
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._waiters: set[Waiter] = set()
@@ -48,17 +48,21 @@ class PollStream:
         suspend_ms = int(suspend_s * 1000)
         self._put(broker_pb.PollRequest(poll_id=poll_id, pull=request, suspend_timeout_ms=suspend_ms), waiter)
         self._waiters.add(waiter)
+        guard = self._clock.call_later(guard_s, partial(self._give_up, poll_id, waiter, guard_s))
         try:
-            async with timeout(self._clock, guard_s):
-                return (await waiter).pull
-        except TimeoutError:
-            self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
-            raise RequestTimeoutError(f"{self._address} held a poll for more than {guard_s:.0f} s") from None
+            return (await waiter).pull
         except asyncio.CancelledError:
             self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
             raise
         finally:
+            guard.cancel()
             self._waiters.discard(waiter)
+
+    def report(self, progress: broker_pb.GroupProgress) -> None:
+        """Tell the broker what has been finished, with the next request; lost when the stream breaks before."""
+        if not self._closed:
+            self._reports.append(progress)
+            self._wake_writer()
 
     def close(self) -> None:
         """End every poll with ConnectionLostError."""
@@ -72,6 +76,14 @@ class PollStream:
         if self._closed:
             return
         self._outbox.append((request, waiter))
+        self._wake_writer()
+
+    def _give_up(self, poll_id: int, waiter: Waiter, guard_s: float) -> None:
+        if not waiter.done():
+            waiter.set_exception(RequestTimeoutError(f"{self._address} held a poll for more than {guard_s:.0f} s"))
+            self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
+
+    def _wake_writer(self) -> None:
         self._wake.set()
         if self._writer is None:
             self._writer = self._tasks.start(self._write(), f"mqclient poll {self._address}")
@@ -80,20 +92,13 @@ class PollStream:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._outbox:
-                request, waiter = self._outbox.popleft()
+            while self._outbox or self._reports:
+                request, waiter = self._outbox.popleft() if self._outbox else (broker_pb.PollRequest(), None)
+                if waiter is not None and waiter.done():
+                    continue
+                request.progress.extend(self._reports)
+                self._reports.clear()
                 if waiter is None:
                     await self._stream.tell(request)
-                elif not waiter.done():
-                    answer = await self._stream.send(request.poll_id, request)
-                    answer.add_done_callback(partial(_hand_over, waiter))
-
-
-def _hand_over(waiter: Waiter, answer: asyncio.Future[broker_pb.PollResponse]) -> None:
-    error = answer.exception()  # asked for in any case: an error that nobody looks at would be reported as forgotten
-    if waiter.done():
-        return
-    if error is not None:
-        waiter.set_exception(error)
-    else:
-        waiter.set_result(answer.result())
+                else:
+                    await self._stream.send(request.poll_id, request, waiter)

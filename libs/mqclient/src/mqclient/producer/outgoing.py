@@ -6,11 +6,12 @@ So each send makes a new one (MISSION M9), and a message that the application se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mqclient.errors import MessageRejectedError
 from mqclient.message import Message
+from mqclient.message_ext import MessageExt
 from mqclient.message_id import UniqueIdMaker
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.frames import PendingBatch, PendingSend, SendTerms, Stored
@@ -38,8 +39,8 @@ class Outgoing:
     """One message. Raises MessageRejectedError when it breaks a rule; later changes of it are not seen any more."""
 
     __slots__ = (
-        "_born_timestamp_ms", "_flag", "_origin", "_properties", "_topic_bytes", "alone", "body", "compressible_bytes",
-        "message", "sys_flag", "topic", "unique_id",
+        "_born_timestamp_ms", "_flag", "_origin", "_properties", "_reconsume_times", "_topic_bytes", "alone", "body",
+        "compressible_bytes", "message", "sys_flag", "topic", "unique_id",
     )  # fmt: skip
 
     def __init__(self, message: Message, origin: Origin) -> None:
@@ -47,6 +48,7 @@ class Outgoing:
         self._origin = origin
         self._born_timestamp_ms = origin.clock.wall_ms()
         self._flag = message.flag
+        self._reconsume_times = 0
         self.message = message
         self.topic = message.topic
         self.body = message.body
@@ -82,6 +84,7 @@ class Outgoing:
             born_ip=self._origin.ip,
             flag=self._flag,
             sys_flag=self.sys_flag,
+            reconsume_times=self._reconsume_times,
         )
 
     def result(self, pending: PendingSend, stored: Stored, address: str) -> SendResult:
@@ -110,6 +113,31 @@ class OutgoingHalf(Outgoing):
     def _identify(self) -> None:
         own = {TRAN_MSG: "true", PGROUP: self._origin.group}
         self._properties = message_properties(self.message, self.unique_id, own)
+
+
+class OutgoingOfOperator(Outgoing):
+    """A message with properties of the queue's own.
+
+    With `again` it is that message once more, whatever was changed: it keeps its unique id and its born time.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        message: Message,
+        origin: Origin,
+        queue_own: Mapping[str, str],
+        *,
+        again: MessageExt | None = None,
+        reconsume_times: int = 0,
+    ) -> None:
+        super().__init__(message, origin)
+        self._reconsume_times = reconsume_times
+        if again is not None:
+            self.unique_id = again.message_id
+            self._born_timestamp_ms = again.born_timestamp_ms
+        self._properties = message_properties(message, self.unique_id, queue_own)
 
 
 class OutgoingBatch:

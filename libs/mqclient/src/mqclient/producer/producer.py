@@ -18,7 +18,6 @@ from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.errors import (
     IllegalArgumentError,
-    IllegalGroupError,
     IllegalStateError,
     MessageRejectedError,
 )
@@ -34,7 +33,7 @@ from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, al
 from mqclient.producer.send_callback import CallbackSends, SendCallback
 from mqclient.producer.send_result import BatchSendResult, SendResult
 from mqclient.producer.sender import Sender
-from mqproto.names import IllegalNameError, check_group
+from mqclient.settings import legal_group
 from mqproto.record import pack_ip
 
 logger = logging.getLogger("mqclient.producer")
@@ -57,11 +56,7 @@ class Producer(Living):
         producer_config: ProducerConfig | None = None,
     ) -> None:
         """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError."""
-        try:
-            check_group(group)
-        except IllegalNameError as error:
-            raise IllegalGroupError(str(error)) from error
-        self.group = group
+        self.group = legal_group(group)
         self._url = url
         self._client_config = client_config or ClientConfig()
         self._config = producer_config or ProducerConfig()

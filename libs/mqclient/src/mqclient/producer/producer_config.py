@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqclient.errors import IllegalArgumentError
+from mqclient.settings import require_integer, require_number
 from mqproto.record import BODY_BYTES_MAX
 
 ZLIB_LEVEL_MAX = 9
@@ -38,33 +39,22 @@ class ProducerConfig:
     client_callback_executor_threads: int = 4
 
     def __post_init__(self) -> None:
-        self._require_number("send_msg_timeout_s")
+        require_number(self, "send_msg_timeout_s")
         if self.send_msg_max_timeout_per_request_s is not None:
-            self._require_number("send_msg_max_timeout_per_request_s")
+            require_number(self, "send_msg_max_timeout_per_request_s")
         for name in ("retry_times_when_send_failed", "retry_times_when_send_async_failed"):
-            self._require_integer(name, 0)
+            require_integer(self, name, 0)
         for name in ("retry_another_broker_when_not_store_ok", "send_latency_fault_enable"):
             if not isinstance(getattr(self, name), bool):
                 raise IllegalArgumentError(f"{name} has to be True or False, not {getattr(self, name)!r}")
         if self.compress_msg_body_over_howmuch is not None:
-            self._require_integer("compress_msg_body_over_howmuch", 1)
-        self._require_integer("compress_level", 1, ZLIB_LEVEL_MAX)
-        self._require_integer("max_message_size", 1, BODY_BYTES_MAX)
-        self._require_integer("back_pressure_for_async_send_size", self.max_message_size)
+            require_integer(self, "compress_msg_body_over_howmuch", 1)
+        require_integer(self, "compress_level", 1, ZLIB_LEVEL_MAX)
+        require_integer(self, "max_message_size", 1, BODY_BYTES_MAX)
+        require_integer(self, "back_pressure_for_async_send_size", self.max_message_size)
         for name in (
             "client_async_semaphore_value",
             "client_oneway_semaphore_value",
             "client_callback_executor_threads",
         ):
-            self._require_integer(name, 1)
-
-    def _require_number(self, name: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise IllegalArgumentError(f"{name} has to be a number above 0, not {value!r}")
-
-    def _require_integer(self, name: str, least: int, most: int | None = None) -> None:
-        value = getattr(self, name)
-        if type(value) is not int or value < least or (most is not None and value > most):
-            allowed = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
-            raise IllegalArgumentError(f"{name} has to be an integer, {allowed}, not {value!r}")
+            require_integer(self, name, 1)

@@ -14,13 +14,14 @@ before the first face is started, or start processes by the method "spawn".
 """
 
 from mqclient.sync.admin import SyncAdmin
-from mqclient.sync.consumer import SyncMessageListener, SyncPushConsumer
+from mqclient.sync.consumer import SyncPushConsumer
 from mqclient.sync.producers import SyncProducer, SyncTransactionListener, SyncTransactionProducer
+from mqclient.sync.pull_consumer import SyncPullConsumer
 
 __all__ = [
     "SyncAdmin",
-    "SyncMessageListener",
     "SyncProducer",
+    "SyncPullConsumer",
     "SyncPushConsumer",
     "SyncTransactionListener",
     "SyncTransactionProducer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqclient.admin import Admin
-from mqclient.sync.faces import Face, blocking, made_like
+from mqclient.sync.faces import Face, blocking, iterating, made_like
 
 
 class SyncAdmin(Face[Admin]):
@@ -18,13 +18,22 @@ class SyncAdmin(Face[Admin]):
     broker_statuses = blocking(Admin.broker_statuses)
     cluster_list = blocking(Admin.cluster_list)
     consume_stats = blocking(Admin.consume_stats)
+    consume_message_directly = blocking(Admin.consume_message_directly)
+    consumer_connections = blocking(Admin.consumer_connections)
+    consumer_running_info = blocking(Admin.consumer_running_info)
+    dead_letter_marks = blocking(Admin.dead_letter_marks)
+    dead_letters = iterating(Admin.dead_letters)
     delete_subscription_group = blocking(Admin.delete_subscription_group)
     delete_topic = blocking(Admin.delete_topic)
+    edit_dead_letter = blocking(Admin.edit_dead_letter)
     explain = blocking(Admin.explain)
     pull = blocking(Admin.pull)
     query_message = blocking(Admin.query_message)
     query_message_by_unique_key = blocking(Admin.query_message_by_unique_key)
     queue_offsets = blocking(Admin.queue_offsets)
+    read_queue = iterating(Admin.read_queue)
+    replay_dead_letter = blocking(Admin.replay_dead_letter)
+    reset_offset_by_queue = blocking(Admin.reset_offset_by_queue)
     reset_offset_by_time = blocking(Admin.reset_offset_by_time)
     search_offset = blocking(Admin.search_offset)
     subscription_groups = blocking(Admin.subscription_groups)

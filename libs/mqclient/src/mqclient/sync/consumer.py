@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
-from mqclient.consumer.listener import ConsumeStatus
+from mqclient.consumer.hooks import ConsumeMessageHook
+from mqclient.consumer.listener import MessageListenerConcurrently, MessageListenerOrderly
 from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.consumer.subscription import ALL
-from mqclient.message_ext import MessageExt
+from mqclient.consumer.subscription import ALL, MessageSelector
 from mqclient.message_queue import MessageQueue
-from mqclient.sync.faces import Face, made_like
-from mqclient.worker_threads import WorkerThreads
-
-SyncMessageListener = Callable[[list[MessageExt]], ConsumeStatus]
+from mqclient.sync.faces import Face, at_once, made_like
 
 LISTENERS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for
 
 
 class SyncPushConsumer(Face[PushConsumer]):
-    """PushConsumer with a listener that is a plain function: it runs in threads, `consume_concurrency` at most."""
+    """PushConsumer for programs without an event loop; its listener is a plain function, and runs in threads."""
 
     @made_like(PushConsumer)
     def __init__(self, inner: PushConsumer) -> None:
         super().__init__(inner)
-        self._listeners = WorkerThreads("mqclient consume", sys.maxsize)  # the asyncio consumer bounds their number
 
-    def subscribe(self, topic: str, tag_expression: str = ALL) -> None:
+    def subscribe(self, topic: str, expression: str | MessageSelector = ALL) -> None:
         """As PushConsumer.subscribe: before the start."""
-        self._inner.subscribe(topic, tag_expression)
+        self._inner.subscribe(topic, expression)
 
-    def register_message_listener(self, listener: SyncMessageListener) -> None:
+    def register_message_listener(self, listener: MessageListenerConcurrently) -> None:
         """As PushConsumer.register_message_listener: before the start."""
+        self._inner.register_message_listener(listener)
 
-        async def in_a_thread(messages: list[MessageExt]) -> ConsumeStatus:
-            return await self._listeners.run(listener, messages)
+    def register_message_listener_orderly(self, listener: MessageListenerOrderly) -> None:
+        """As PushConsumer.register_message_listener_orderly: before the start."""
+        self._inner.register_message_listener_orderly(listener)
 
-        self._inner.register_message_listener(in_a_thread)
+    def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
+        """As PushConsumer.register_consume_message_hook; the hook is called on the shared thread."""
+        self._inner.register_consume_message_hook(hook)
+
+    suspend = at_once(PushConsumer.suspend)
+    resume = at_once(PushConsumer.resume)
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -48,4 +48,4 @@ class SyncPushConsumer(Face[PushConsumer]):
         return self._run("queues", of_the_loop)
 
     def _close_threads(self) -> None:
-        self._listeners.close(LISTENERS_TIMEOUT_S)
+        self._inner.close_listener_threads(LISTENERS_TIMEOUT_S)

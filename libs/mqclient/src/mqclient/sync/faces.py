@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import partial, update_wrapper, wraps
 from types import TracebackType
@@ -152,6 +152,27 @@ def at_once(method: Callable[Concatenate[LifeT, P], T]) -> Callable[Concatenate[
             return method(face._inner, *args, **kwargs)
 
         return face._run(method.__name__, call_method)
+
+    return call
+
+
+def iterating(
+    method: Callable[Concatenate[LifeT, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Face[LifeT], P], Iterator[T]]:
+    """The same for a method that gives an async iterator: each item is waited for when it is asked for."""
+
+    @wraps(method)
+    def call(face: Face[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(face._inner, *args, **kwargs)
+
+        async def following() -> tuple[T] | None:
+            try:
+                return (await anext(items),)
+            except StopAsyncIteration:
+                return None
+
+        while found := face._run(method.__name__, following):
+            yield found[0]
 
     return call
 

@@ -7,7 +7,7 @@
 The clock is a SimClock: nothing waits for real. A broker with a real store in memory is `memory://`, not this.
 """
 
-from mqclient.testing.consuming import RecordingListener, consumer_of
+from mqclient.testing.consuming import RecordingListener, consumer_of, made_consumer
 from mqclient.testing.fake_broker import FakeBroker, FrameFault
 from mqclient.testing.fake_channel import FakeChannel, FakeStream
 from mqclient.testing.fake_cluster import FakeCluster, FakeTransport, open_transport
@@ -25,5 +25,6 @@ __all__ = [
     "RecordingListener",
     "RecordingTransactionListener",
     "consumer_of",
+    "made_consumer",
     "open_transport",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2
 from mqclient.transport import methods
 from mqproto.record import decode_record
@@ -24,6 +25,9 @@ class FakeAdmin:
         self.config = {"brokerName": broker.name}
         self.life: list[pb.LifeEvent] = []
         self.requests: list[Any] = []
+        self.running_info: dict[str, broker_pb.ConsumerRunningInfo] = {}  # by client id
+        self.consumed = broker_pb.ConsumeDirectlyResult(result=broker_pb.CR_SUCCESS)
+        self.last_heartbeat_timestamp_ms = 1
         self._broker = broker
         self.methods: dict[str, Callable[[Any], Any]] = {
             methods.UPDATE_TOPIC.path: self._update_topic,
@@ -35,6 +39,9 @@ class FakeAdmin:
             methods.LIST_SUBSCRIPTION_GROUPS.path: self._list_groups,
             methods.GET_CONSUME_STATS.path: self._get_consume_stats,
             methods.RESET_CONSUMER_OFFSET.path: self._reset_offset,
+            methods.GET_CONSUMER_CONNECTIONS.path: self._get_connections,
+            methods.GET_CONSUMER_RUNNING_INFO.path: self._get_running_info,
+            methods.CONSUME_MESSAGE_DIRECTLY.path: self._consume_directly,
             methods.GET_BROKER_STATUS.path: self._get_broker_status,
             methods.GET_BROKER_CONFIG.path: self._get_broker_config,
             methods.EXPLAIN_MESSAGE.path: self._explain,
@@ -117,12 +124,14 @@ class FakeAdmin:
             code = common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST
             return pb.ResetConsumerOffsetResponse(code=code, remark="no such group")
         response = pb.ResetConsumerOffsetResponse(client_ids=self._broker.members(request.group))
-        for queue_id in range(config.read_queue_count):
+        by_hand = {one.queue_id: one.offset for one in request.offsets}
+        for queue_id in sorted(by_hand) or range(config.read_queue_count):
             key = (request.group, request.topic, queue_id)
-            before, offset = self._broker.offsets.get(key, NO_OFFSET), self._offset_at(request, queue_id)
-            if before != NO_OFFSET and not request.force:
+            before = self._broker.offsets.get(key, NO_OFFSET)
+            offset = by_hand[queue_id] if by_hand else self._offset_at(request, queue_id)
+            if before != NO_OFFSET and not request.force and not by_hand:
                 offset = min(offset, before)
-            self._broker.offsets[key] = offset
+            self._broker.progress.set(key, offset)
             response.queues.add(queue_id=queue_id, offset_before=before, offset=offset)
         return response
 
@@ -134,6 +143,30 @@ class FakeAdmin:
 
     def _knows(self, group: str) -> bool:
         return group in self.groups or any(one == group for one, _, _ in self._broker.offsets)
+
+    # ------------------------------------------------------------------------------------------------------ members
+
+    def _get_connections(self, request: pb.GetConsumerConnectionsRequest) -> pb.GetConsumerConnectionsResponse:
+        response = pb.GetConsumerConnectionsResponse()
+        members = self._broker.sessions.connections(request.group)
+        if not members and not self._knows(request.group):
+            response.code, response.remark = common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST, "no such group"
+        for client_id, data in members:
+            response.connections.add(
+                client_id=client_id, data=data, last_heartbeat_timestamp_ms=self.last_heartbeat_timestamp_ms
+            )
+        return response
+
+    def _get_running_info(self, request: pb.GetConsumerRunningInfoRequest) -> pb.GetConsumerRunningInfoResponse:
+        info = self.running_info.get(request.client_id)
+        if info is None:
+            code = common_pb2.CONSUMER_NOT_ONLINE
+            return pb.GetConsumerRunningInfoResponse(code=code, remark=f"{request.client_id} is not here")
+        return pb.GetConsumerRunningInfoResponse(info=info)
+
+    def _consume_directly(self, request: pb.ConsumeMessageDirectlyRequest) -> pb.ConsumeMessageDirectlyResponse:
+        self.requests.append(request)
+        return pb.ConsumeMessageDirectlyResponse(result=self.consumed)
 
     # ------------------------------------------------------------------------------------------- the broker itself
 

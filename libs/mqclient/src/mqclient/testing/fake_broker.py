@@ -17,6 +17,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.errors import MQClientError
 from mqclient.testing.fake_admin import FakeAdmin
 from mqclient.testing.fake_channel import FakeStream
+from mqclient.testing.fake_progress import FakeLocks, FakeProgress
 from mqclient.testing.fake_sequences import FakeSequences, Place, fill_in
 from mqclient.testing.fake_sessions import FakeSessions
 from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
@@ -65,8 +66,9 @@ class FakeBroker:
         self.topics: dict[str, common_pb.TopicConfig] = {}
         self.queues: defaultdict[_Queue, list[bytes]] = defaultdict(list)
         self.min_offsets: defaultdict[_Queue, int] = defaultdict(int)
-        self.offsets: dict[tuple[str, str, int], int] = {}
-        self.commits: list[broker_pb.UpdateConsumerOffsetRequest] = []
+        self.progress = FakeProgress()
+        self.offsets, self.commits = self.progress.offsets, self.progress.commits
+        self.locks = FakeLocks(clock)
         self.frames: list[broker_pb.ProduceRequest] = []
         self.send_backs: list[broker_pb.ConsumerSendBackRequest] = []
         self.polled_offsets: list[int] = []
@@ -90,7 +92,9 @@ class FakeBroker:
             methods.CONSUMER_SEND_BACK.path: self._consumer_send_back,
             methods.GET_CONSUMER_LIST.path: self._get_consumer_list,
             methods.QUERY_CONSUMER_OFFSET.path: self._query_consumer_offset,
-            methods.UPDATE_CONSUMER_OFFSET.path: self._update_consumer_offset,
+            methods.UPDATE_CONSUMER_OFFSET.path: self.progress.update,
+            methods.LOCK_QUEUES.path: self.locks.lock,
+            methods.UNLOCK_QUEUES.path: self._unlock_queues,
             methods.GET_QUEUE_OFFSETS.path: self._get_queue_offsets,
             methods.END_TRANSACTION.path: self._end_transaction,
             methods.QUERY_MESSAGE.path: self._query_message,
@@ -171,11 +175,18 @@ class FakeBroker:
             if not self.silent:
                 self._answer_or_break(stream, request)
         elif stream.path == methods.SESSION.path:
-            self.sessions.heartbeat(stream, request.heartbeat, silent=self.silent)
-        elif request.cancel:
+            self.sessions.request(stream, request, silent=self.silent)
+        else:
+            self._poll_request(stream, request)
+
+    def _poll_request(self, stream: FakeStream, request: broker_pb.PollRequest) -> None:
+        for progress in request.progress:
+            self.progress.report(progress)
+        action = request.WhichOneof("action")
+        if action == "cancel":
             self.cancelled_polls.append(request.poll_id)
             self._polls.pop((id(stream), request.poll_id), None)
-        else:
+        elif action == "pull":
             self.polled_offsets.append(request.pull.queue_offset)
             self._polls[id(stream), request.poll_id] = (stream, request)
             self._answer_polls()
@@ -308,18 +319,14 @@ class FakeBroker:
     def _query_consumer_offset(
         self, request: broker_pb.QueryConsumerOffsetRequest
     ) -> broker_pb.QueryConsumerOffsetResponse:
-        offset = self.offsets.get((request.group, request.queue.topic, request.queue.queue_id))
-        if offset is None:
-            return broker_pb.QueryConsumerOffsetResponse(code=common_pb.QUERY_NOT_FOUND)
-        return broker_pb.QueryConsumerOffsetResponse(offset=offset)
+        topic, queue_id = request.queue.topic, request.queue.queue_id
+        limits = (self.min_offsets[topic, queue_id], len(self.queues[topic, queue_id]))
+        return self.progress.query(request, limits, lambda ms: self._offset_at(topic, queue_id, ms))
 
-    def _update_consumer_offset(
-        self, request: broker_pb.UpdateConsumerOffsetRequest
-    ) -> broker_pb.UpdateConsumerOffsetResponse:
-        self.commits.append(request)
-        for item in request.offsets:
-            self.offsets[request.group, item.topic, item.queue_id] = item.offset
-        return broker_pb.UpdateConsumerOffsetResponse()
+    def _unlock_queues(self, request: broker_pb.UnlockQueuesRequest) -> broker_pb.UnlockQueuesResponse:
+        response = self.locks.unlock(request)
+        self.sessions.notify({request.group})
+        return response
 
     def _get_queue_offsets(self, request: broker_pb.GetQueueOffsetsRequest) -> broker_pb.GetQueueOffsetsResponse:
         queue = (request.queue.topic, request.queue.queue_id)
@@ -354,10 +361,13 @@ class FakeBroker:
         return broker_pb.ViewMessageResponse(record=record)
 
     def _search_offset(self, request: broker_pb.SearchOffsetRequest) -> broker_pb.SearchOffsetResponse:
-        queue = (request.queue.topic, request.queue.queue_id)
-        stored = [decode_record(data).store_timestamp_ms for data in self.queues[queue]]
-        offset = next((at for at, ms in enumerate(stored) if ms >= request.timestamp_ms), len(stored))
-        return broker_pb.SearchOffsetResponse(offset=max(offset, self.min_offsets[queue]))
+        offset = self._offset_at(request.queue.topic, request.queue.queue_id, request.timestamp_ms)
+        return broker_pb.SearchOffsetResponse(offset=offset)
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        stored = [decode_record(data).store_timestamp_ms for data in self.queues[topic, queue_id]]
+        offset = next((at for at, ms in enumerate(stored) if ms >= timestamp_ms), len(stored))
+        return max(offset, self.min_offsets[topic, queue_id])
 
 
 def _keys(record: Record) -> set[str]:

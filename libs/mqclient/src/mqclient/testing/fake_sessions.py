@@ -1,4 +1,4 @@
-"""The sessions of a fake broker: who is a member of which group, and what heartbeats are answered."""
+"""The sessions of a fake broker: who is a member of which group, what heartbeats are answered, what was commanded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,22 @@ class FakeSessions:
     def __init__(self) -> None:
         self.heartbeats: list[broker_pb.Heartbeat] = []
         self.answer = broker_pb.HeartbeatAck()  # to a heartbeat that names a consumer, and success to others
+        self.command_answers: list[broker_pb.CommandAnswer] = []
         self._members: dict[FakeStream, broker_pb.Heartbeat] = {}
 
-    def heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat, *, silent: bool) -> None:
+    def request(self, stream: FakeStream, request: broker_pb.SessionRequest, *, silent: bool) -> None:
+        """What comes up a session: a heartbeat, or the answer to a command."""
+        if request.WhichOneof("event") == "command_answer":
+            self.command_answers.append(request.command_answer)
+        else:
+            self._heartbeat(stream, request.heartbeat, silent=silent)
+
+    def tell(self, command: broker_pb.SessionResponse) -> None:
+        """Send the command down every session that is open."""
+        for stream in list(self._members):
+            stream.answer(command)
+
+    def _heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat, *, silent: bool) -> None:
         """Take the client's word, unless `answer` refuses it; tell everybody whose group has changed."""
         self.heartbeats.append(heartbeat)
         if heartbeat.consumers and self.answer.code != common_pb.SUCCESS:
@@ -25,15 +38,27 @@ class FakeSessions:
         self._members[stream] = heartbeat
         if not silent:
             stream.answer(broker_pb.SessionResponse(heartbeat_ack=broker_pb.HeartbeatAck()))
-            self._notify(before ^ _groups(heartbeat))
+            self.notify(before ^ _groups(heartbeat))
 
     def ended(self, stream: FakeStream) -> None:
         """The client has left, or its connection is gone."""
-        self._notify(_groups(self._members.pop(stream, None)))
+        self.notify(_groups(self._members.pop(stream, None)))
 
     def consumers(self, group: str) -> list[str]:
         """The client ids of the group's members, sorted."""
         return sorted(heartbeat.client_id for heartbeat in self._members.values() if group in _groups(heartbeat))
+
+    def connections(self, group: str) -> list[tuple[str, broker_pb.ConsumerData]]:
+        """The members of the group, sorted, each with what it last said of itself."""
+        return sorted(
+            (
+                (heartbeat.client_id, data)
+                for heartbeat in self._members.values()
+                for data in heartbeat.consumers
+                if data.group == group
+            ),
+            key=lambda member: member[0],
+        )
 
     def producer_groups(self) -> list[str]:
         """Of all members, sorted."""
@@ -47,7 +72,8 @@ class FakeSessions:
             if any(producer.group == group for producer in heartbeat.producers)
         ]
 
-    def _notify(self, groups: set[str]) -> None:
+    def notify(self, groups: set[str]) -> None:
+        """Tell the members that somebody came or went, or gave queues back."""
         for stream, heartbeat in list(self._members.items()):
             for group in sorted(groups & _groups(heartbeat)):
                 changed = broker_pb.ConsumerIdsChanged(group=group)

@@ -29,6 +29,8 @@ QUERY_CONSUMER_OFFSET = Method(
 UPDATE_CONSUMER_OFFSET = Method(
     f"{_BROKER}/UpdateConsumerOffset", broker_pb.UpdateConsumerOffsetRequest, broker_pb.UpdateConsumerOffsetResponse
 )
+LOCK_QUEUES = Method(f"{_BROKER}/LockQueues", broker_pb.LockQueuesRequest, broker_pb.LockQueuesResponse)
+UNLOCK_QUEUES = Method(f"{_BROKER}/UnlockQueues", broker_pb.UnlockQueuesRequest, broker_pb.UnlockQueuesResponse)
 GET_QUEUE_OFFSETS = Method(
     f"{_BROKER}/GetQueueOffsets", broker_pb.GetQueueOffsetsRequest, broker_pb.GetQueueOffsetsResponse
 )
@@ -61,6 +63,15 @@ GET_CONSUME_STATS = Method(
 )
 RESET_CONSUMER_OFFSET = Method(
     f"{_ADMIN}/ResetConsumerOffset", admin_pb.ResetConsumerOffsetRequest, admin_pb.ResetConsumerOffsetResponse
+)
+GET_CONSUMER_CONNECTIONS = Method(
+    f"{_ADMIN}/GetConsumerConnections", admin_pb.GetConsumerConnectionsRequest, admin_pb.GetConsumerConnectionsResponse
+)
+GET_CONSUMER_RUNNING_INFO = Method(
+    f"{_ADMIN}/GetConsumerRunningInfo", admin_pb.GetConsumerRunningInfoRequest, admin_pb.GetConsumerRunningInfoResponse
+)
+CONSUME_MESSAGE_DIRECTLY = Method(
+    f"{_ADMIN}/ConsumeMessageDirectly", admin_pb.ConsumeMessageDirectlyRequest, admin_pb.ConsumeMessageDirectlyResponse
 )
 GET_BROKER_STATUS = Method(
     f"{_ADMIN}/GetBrokerStatus", admin_pb.GetBrokerStatusRequest, admin_pb.GetBrokerStatusResponse

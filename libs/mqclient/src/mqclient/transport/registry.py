@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from mqclient.errors import IllegalArgumentError, UnknownTransportError
@@ -19,8 +20,14 @@ def open_transport(url: str) -> Transport:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise IllegalArgumentError(f"{url!r} is not a URL of the queue; write mq://host:port, several separated by ;")
-    found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == scheme]
-    if not found:
-        known = ", ".join(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
+    transport = _installed().get(scheme)
+    if transport is None:
+        known = ", ".join(sorted(_installed())) or "none"
         raise UnknownTransportError(f"no transport is installed for {scheme}://; there is: {known}")
-    return cast("Transport", found[0].load()(rest))
+    return cast("Transport", transport.load()(rest))
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """By scheme; read once, because every file of every installed package is looked at for it."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

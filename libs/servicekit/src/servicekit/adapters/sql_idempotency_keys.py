@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, MetaData, String, Table, bindparam, insert, select
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, MetaData, String, Table, bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from mqclient.sqlalchemy import Expiry
 from servicekit.errors import RequestInFlightError
 from servicekit.idempotency import KeyClaim
 
@@ -17,10 +18,11 @@ class IdempotencyKeysTable:
     """The table `idempotency_keys` of a service, and the repositories over it.
 
     `result` is the primary key of what a key makes, such as `orders.c.order_id`; the table refers to it under the same
-    name.
+    name. `expiry` deletes old ones.
     """
 
     def __init__(self, metadata: MetaData, result: Column[str]) -> None:
+        created = Column("created_at_ms", BigInteger, nullable=False)
         self.table = Table(
             "idempotency_keys",
             metadata,
@@ -28,8 +30,10 @@ class IdempotencyKeysTable:
             Column("fingerprint", String(FINGERPRINT_LENGTH), nullable=False),
             # Checked at commit: the key is claimed before its result is written.
             Column(result.name, ForeignKey(result, deferrable=True, initially="DEFERRED"), nullable=False),
-            Column("created_at_ms", BigInteger, nullable=False),
+            created,
+            Index("ix_idempotency_keys_created_at_ms", "created_at_ms"),
         )
+        self.expiry = Expiry(self.table, created)
         columns = self.table.c
         self._result_name = result.name
         # Built once: building a statement takes SQLAlchemy longer than SQLite takes to execute it.

@@ -1,6 +1,7 @@
-"""How far each group has consumed each queue (MISSION C20, C22).
+"""How far each group has consumed each queue (MISSION C20-C22).
 
-Invariant: an offset is never beyond the end of its queue; what was never committed is absent, not zero.
+Invariants: nothing that is finished lies beyond the end of its queue; what was never committed is absent, not zero;
+every change makes `data_version` grow and is told to the listener, but for those that are read from a file.
 """
 
 from __future__ import annotations
@@ -9,93 +10,205 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mq_broker.core import documents as tables
+from mq_broker.core.progress import Progress, Range
 
 GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
+QUEUE_ID_MAX = (1 << 31) - 1
+COUNTER_MAX = (1 << 62) - 1
+
+Listener = Callable[[str, str, int], None]  # of group, topic, queue id
+_Table = dict[tuple[str, str], dict[int, Progress]]
 
 
 class ConsumerOffsets:
-    """Offsets by topic, group and queue id."""
+    """Progress by topic, group and queue id."""
 
     def __init__(self) -> None:
-        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._progress: _Table = {}
+        self._listener: Listener = lambda _group, _topic, _queue_id: None
         self.data_version = 0
+
+    def on_change(self, listener: Listener) -> None:
+        """Have `listener` called after every change, with the queue that has changed."""
+        self._listener = listener
+
+    def progress(self, group: str, topic: str, queue_id: int) -> Progress | None:
+        """What the group has finished of the queue; None when it has no offset there."""
+        return self._progress.get((topic, group), {}).get(queue_id)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, or None when there is none."""
-        return self._offsets.get((topic, group), {}).get(queue_id)
+        progress = self.progress(group, topic, queue_id)
+        return None if progress is None else progress.offset
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember `offset` as the next one to consume."""
-        queues = self._offsets.setdefault((topic, group), {})
-        if queues.get(queue_id) != offset:
-            queues[queue_id] = offset
-            self.data_version += 1
+    def joined(self, group: str, topic: str, queue_id: int, reported: Progress) -> Progress:
+        """What is finished with what was reported, or, when that is of another version, without it.
+
+        A group that has no offset for the queue has no version either, and takes over what is reported.
+        """
+        known = self.progress(group, topic, queue_id)
+        if known is None:
+            return reported
+        return known.merged(reported) if known.version == reported.version else known
+
+    def put(self, group: str, topic: str, queue_id: int, progress: Progress) -> None:
+        """From now on the group has finished this of the queue."""
+        queues = self._progress.setdefault((topic, group), {})
+        if queues.get(queue_id) != progress:
+            queues[queue_id] = progress
+            self._changed(group, topic, queue_id)
+
+    def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
+        """Let the group go on exactly at `offset`. Returns what is the case now, with its new version."""
+        now = (self.progress(group, topic, queue_id) or Progress(0)).set_to(offset)
+        self.put(group, topic, queue_id, now)
+        return now
+
+    def begin(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
+        """Let the group begin at `offset`, unless it has begun. Returns what is the case now."""
+        known = self.progress(group, topic, queue_id)
+        if known is None:
+            known = Progress(offset)
+            self.put(group, topic, queue_id, known)
+        return known
+
+    def restore(self, group: str, topic: str, queue_id: int, progress: Progress | None) -> None:
+        """Take over what a file says of one queue; None when the group has no offset there."""
+        queues = self._progress.setdefault((topic, group), {})
+        if progress is None:
+            queues.pop(queue_id, None)
+        else:
+            queues[queue_id] = progress
+        if not queues:
+            del self._progress[topic, group]
 
     def topics_of(self, group: str) -> list[str]:
         """The topics for which the group has an offset, sorted."""
-        return sorted(topic for topic, one in self._offsets if one == group)
+        return sorted(topic for topic, one in self._progress if one == group)
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have an offset in the topic, sorted."""
-        return sorted(group for one, group in self._offsets if one == topic)
+        return sorted(group for one, group in self._progress if one == topic)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is gone, and with it what anybody had consumed of it."""
-        self._forget([key for key in self._offsets if key[0] == topic])
+        self._forget([place for place in self._places() if place[1] == topic])
 
     def forget_below(self, topic: str, first_offset: Callable[[int], int]) -> None:
         """Of each queue of the topic, forget what lies below its first offset: nobody can go on there."""
-        for (one, _), queues in self._offsets.items():
-            stale = [queue_id for queue_id, offset in queues.items() if offset < first_offset(queue_id)]
-            for queue_id in stale if one == topic else ():
-                del queues[queue_id]
-                self.data_version += 1
+        stale = [
+            (group, topic, queue_id)
+            for group, one, queue_id, offset in self.all()
+            if one == topic and offset < first_offset(queue_id)
+        ]
+        self._forget(stale)
 
     def forget_group(self, group: str) -> None:
         """The group begins anew everywhere."""
-        self._forget([key for key in self._offsets if key[1] == group])
-
-    def _forget(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            del self._offsets[key]
-        self.data_version += len(keys)
+        self._forget([place for place in self._places() if place[0] == group])
 
     def all(self) -> Iterator[tuple[str, str, int, int]]:
         """Every committed offset: (group, topic, queue id, offset)."""
-        for (topic, group), queues in self._offsets.items():
-            for queue_id, offset in queues.items():
-                yield group, topic, queue_id, offset
+        for (topic, group), queues in self._progress.items():
+            for queue_id, progress in queues.items():
+                yield group, topic, queue_id, progress.offset
 
-    def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, int, int]]:
-        """Bring back what lies beyond its queue's end, as after a lost tail.
+    def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, Progress, Progress]]:
+        """Cut off what lies beyond its queue's end, as after a lost tail.
 
-        Returns what was changed: (group, topic, queue id, offset before, offset now).
+        Returns what was changed: (group, topic, queue id, progress before, progress now).
         """
         changed = []
-        for (topic, group), queues in self._offsets.items():
-            for queue_id, offset in queues.items():
-                end = max_offset(topic, queue_id)
-                if offset > end:
-                    queues[queue_id] = end
-                    changed.append((group, topic, queue_id, offset, end))
-        self.data_version += len(changed)
+        for group, topic, queue_id in self._places():
+            before, end = self._progress[topic, group][queue_id], max_offset(topic, queue_id)
+            if before.end > end:
+                now = before.cut(end)
+                self.put(group, topic, queue_id, now)
+                changed.append((group, topic, queue_id, before, now))
         return changed
 
+    def renew_versions(self) -> None:
+        """Messages may have been lost, and their numbers given again: what members say of the old ones must not count.
+
+        They hear of it with the answer to their next report, and go on from what is known here.
+        """
+        for group, topic, queue_id in self._places():
+            self.put(group, topic, queue_id, self._progress[topic, group][queue_id].renewed())
+
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's consumerOffset.json."""
-        table = {
-            f"{topic}{GROUP_SEPARATOR}{group}": {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
-            for (topic, group), queues in sorted(self._offsets.items())
+        """RocketMQ's consumerOffset.json, and two tables of our own."""
+        offsets: dict[str, dict[str, int]] = {}
+        finished: dict[str, dict[str, str]] = {}
+        versions: dict[str, dict[str, int]] = {}
+        for (topic, group), queues in sorted(self._progress.items()):
+            name = f"{topic}{GROUP_SEPARATOR}{group}"
+            ordered = sorted(queues.items())
+            offsets[name] = {str(queue_id): progress.offset for queue_id, progress in ordered}
+            if ranges := {str(queue_id): _text(one.ranges) for queue_id, one in ordered if one.ranges}:
+                finished[name] = ranges
+            if changed := {str(queue_id): one.version for queue_id, one in ordered if one.version}:
+                versions[name] = changed
+        return {
+            "dataVersion": {"counter": self.data_version},
+            "offsetTable": offsets,
+            "finishedTable": finished,
+            "versionTable": versions,
         }
-        return {"dataVersion": {"counter": self.data_version}, "offsetTable": table}
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what consumerOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
-        found = tables.table(document, "offsetTable")
-        for name in found:
-            queues = tables.table(found, name)
-            topic, separator, group = name.partition(GROUP_SEPARATOR)
-            if not separator:
-                raise ValueError(f"{name!r} is not topic@group")
-            self._offsets[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-        self.data_version = int(tables.table(document, "dataVersion")["counter"])
+        progress = progress_of(document)
+        counter = int(tables.table(document, "dataVersion")["counter"])
+        if not 0 <= counter <= COUNTER_MAX:
+            raise ValueError(f"dataVersion {counter}; allowed are 0 to {COUNTER_MAX}")
+        self._progress, self.data_version = progress, counter
+
+    def _places(self) -> list[tuple[str, str, int]]:
+        return [(group, topic, queue_id) for (topic, group), queues in self._progress.items() for queue_id in queues]
+
+    def _forget(self, places: list[tuple[str, str, int]]) -> None:
+        for place in places:
+            self.restore(*place, None)
+            self._changed(*place)
+
+    def _changed(self, group: str, topic: str, queue_id: int) -> None:
+        self.data_version += 1
+        self._listener(group, topic, queue_id)
+
+
+def progress_of(document: dict[str, Any]) -> _Table:
+    """What consumerOffset.json says: (topic, group) -> queue id -> progress.
+
+    Raises KeyError, TypeError or ValueError when it is not of that form.
+    """
+    offsets = tables.table(document, "offsetTable")
+    # RocketMQ's document, and one from before there were ranges, has these two not.
+    finished = tables.table(document, "finishedTable") if "finishedTable" in document else {}
+    versions = tables.table(document, "versionTable") if "versionTable" in document else {}
+    found: _Table = {}
+    for name in offsets:
+        topic, separator, group = name.partition(GROUP_SEPARATOR)
+        if not separator or not name.isprintable():
+            raise ValueError(f"{name!r} is not topic@group")
+        ranges = tables.table(finished, name) if name in finished else {}
+        changed = tables.table(versions, name) if name in versions else {}
+        queues = found[topic, group] = {}
+        for queue_id, offset in tables.table(offsets, name).items():
+            progress = Progress(int(offset), _ranges(ranges.get(queue_id, "")), int(changed.get(queue_id, 0)))
+            progress.check()
+            if not 0 <= int(queue_id) <= QUEUE_ID_MAX:
+                raise ValueError(f"{name!r} has no queue {queue_id}")
+            queues[int(queue_id)] = progress
+    return found
+
+
+def _text(ranges: tuple[Range, ...]) -> str:
+    return " ".join(f"{begin}+{end - begin}" for begin, end in ranges)
+
+
+def _ranges(text: str) -> tuple[Range, ...]:
+    found = []
+    for entry in text.split():
+        begin, _, count = entry.partition("+")
+        found.append((int(begin), int(begin) + int(count)))
+    return tuple(found)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.traces import DETOUR_TOPICS, Trace
 from mq_broker.core.transactions import Phase
 from mqproto.codes import LifeEventKind
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import HALF_TIMESTAMP, TRANSACTION_STATE
-
-NEVER_COMMITTED = -1  # a group's offset in a queue for which it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,11 @@ class LifeEvent:
 class Tables:
     """What the broker knows beside the log.
 
-    `readers` tells the offset of each group that reads the topic in one of its queues, NEVER_COMMITTED where it has
-    none; `phase` tells where a transaction stands, None for one that it does not remember.
+    `readers` tells what each group that reads the topic has finished of one of its queues, None where it has no offset;
+    `phase` tells where a transaction stands, None for one that it does not remember.
     """
 
-    readers: Callable[[str, int], Mapping[str, int]]
+    readers: Callable[[str, int], Mapping[str, Progress | None]]
     phase: Callable[[str], Phase | None]
 
 
@@ -126,19 +125,20 @@ def _arrivals(traces: Sequence[Trace]) -> list[LifeEvent]:
 
 
 def _readers(traces: Sequence[Trace], tables: Tables) -> list[LifeEvent]:
-    """Which groups' offsets have passed it now. A group that gave it back counts where it has come back to."""
+    """Which groups have finished it now. A group that gave it back counts where it has come back to."""
     came_back = {trace.consumer_group: trace for trace in traces if trace.consumer_group}  # the newest of each group
     events = []
     for trace in traces:
         if not trace.is_readable:
             continue
-        offsets = tables.readers(trace.topic, trace.queue_id)
+        readers = tables.readers(trace.topic, trace.queue_id)
         if group := trace.consumer_group:
-            offsets = {group: offsets.get(group, NEVER_COMMITTED)} if came_back[group] is trace else {}
+            readers = {group: readers.get(group)} if came_back[group] is trace else {}
         else:
-            offsets = {group: offset for group, offset in offsets.items() if group not in came_back}
-        for group, offset in sorted(offsets.items()):
-            kind = LifeEventKind.CONSUMED if offset > trace.queue_offset else LifeEventKind.UNCONSUMED
+            readers = {group: progress for group, progress in readers.items() if group not in came_back}
+        for group, progress in sorted(readers.items(), key=lambda reader: reader[0]):
+            is_finished = progress is not None and trace.queue_offset in progress
+            kind = LifeEventKind.CONSUMED if is_finished else LifeEventKind.UNCONSUMED
             events.append(_event(trace, kind, group, timestamp_ms=0))
     return events
 

@@ -1,7 +1,7 @@
 """Who is there: the living members of each consumer and producer group.
 
-Invariants: a client is a member of exactly the groups that its newest heartbeat named; a group without members is not
-in the table; the functions return the consumer groups whose membership they changed.
+Invariants: a client is a member of exactly the groups that its newest heartbeat named and that it was let into; a group
+without members is not in the table; the functions return the consumer groups whose membership they changed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from mq_broker.core.subscriptions import Consumer, difference
+
 S = TypeVar("S")  # a session: whatever leads to the client
 
 HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat every 30 s (MISSION L8)
@@ -17,18 +19,27 @@ HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat eve
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """What one heartbeat says."""
+    """What one heartbeat says: producer groups by name, consumers one for each of their groups."""
 
     client_id: str
     producer_groups: frozenset[str] = frozenset()
-    consumer_groups: frozenset[str] = frozenset()
-    broadcast_groups: frozenset[str] = frozenset()  # of the consumer groups, those with MessageModel BROADCASTING
+    consumers: tuple[Consumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A member of a consumer group: who it is, what it last said of the group, and when (milliseconds since 1970)."""
+
+    client_id: str
+    consumer: Consumer
+    last_heartbeat_ms: int
 
 
 @dataclass(slots=True)
 class _Client(Generic[S]):
-    groups: ClientGroups
     session: S
+    producer_groups: frozenset[str]
+    consumers: dict[str, Consumer]  # by group
     seen_ms: int
 
 
@@ -43,20 +54,31 @@ class GroupMembers(Generic[S]):
     def heartbeat(self, groups: ClientGroups, session: S, now_ms: int) -> set[str]:
         """A client says that it lives, through `session`; the newest session of a client id is the one that counts."""
         known = self._clients.get(groups.client_id)
-        before = known.groups if known else ClientGroups(groups.client_id)
-        self._clients[groups.client_id] = _Client(groups, session, now_ms)
-        _move(self._producers, groups.client_id, before.producer_groups, groups.producer_groups)
-        _move(self._consumers, groups.client_id, before.consumer_groups, groups.consumer_groups)
-        return set(before.consumer_groups ^ groups.consumer_groups)
+        consumers = {consumer.group: consumer for consumer in groups.consumers}
+        producers_before = known.producer_groups if known else frozenset[str]()
+        consumers_before = frozenset(known.consumers) if known else frozenset[str]()
+        self._clients[groups.client_id] = _Client(session, groups.producer_groups, consumers, now_ms)
+        _move(self._producers, groups.client_id, producers_before, groups.producer_groups)
+        _move(self._consumers, groups.client_id, consumers_before, frozenset(consumers))
+        return set(consumers_before ^ consumers.keys())
 
-    def speaks_through(self, client_id: str, session: S) -> bool:
-        """Whether this is the session of the client that counts."""
+    def consumer(self, client_id: str, group: str) -> Consumer | None:
+        """What the client last said of the consumer group; None when it is no member of it."""
         client = self._clients.get(client_id)
-        return client is not None and client.session is session
+        return client.consumers.get(group) if client else None
+
+    def difference(self, client_id: str, consumer: Consumer) -> str | None:
+        """How the client would differ from the other members of its group, in words; None when it would not."""
+        for other_id in self.consumer_ids(consumer.group):
+            if other_id != client_id:
+                found = difference(other_id, self._clients[other_id].consumers[consumer.group], consumer)
+                if found is not None:
+                    return found
+        return None
 
     def is_broadcasting(self, group: str) -> bool:
         """Whether a member of the consumer group consumes by broadcasting."""
-        return any(group in self._clients[id_].groups.broadcast_groups for id_ in self._consumers.get(group, ()))
+        return any(self._clients[id_].consumers[group].broadcasting for id_ in self._consumers.get(group, ()))
 
     def leave(self, client_id: str, session: S) -> set[str]:
         """This session has ended; a newer session of the same client is not touched by it."""
@@ -64,9 +86,9 @@ class GroupMembers(Generic[S]):
         if client is None or client.session is not session:
             return set()
         del self._clients[client_id]
-        _move(self._producers, client_id, client.groups.producer_groups, frozenset())
-        _move(self._consumers, client_id, client.groups.consumer_groups, frozenset())
-        return set(client.groups.consumer_groups)
+        _move(self._producers, client_id, client.producer_groups, frozenset())
+        _move(self._consumers, client_id, frozenset(client.consumers), frozenset())
+        return set(client.consumers)
 
     def expire(self, now_ms: int) -> set[str]:
         """Drop the clients that have been silent for too long."""
@@ -79,6 +101,18 @@ class GroupMembers(Generic[S]):
     def consumer_ids(self, group: str) -> list[str]:
         """Members of the consumer group, sorted: every member has to see the same order."""
         return sorted(self._consumers.get(group, ()))
+
+    def connections(self, group: str) -> list[Connection]:
+        """The consumer group's members, sorted."""
+        return [
+            Connection(id_, self._clients[id_].consumers[group], self._clients[id_].seen_ms)
+            for id_ in self.consumer_ids(group)
+        ]
+
+    def session_of(self, client_id: str, group: str) -> S | None:
+        """The session of this member of the consumer group; None when it is none."""
+        client = self._clients.get(client_id)
+        return client.session if client and group in client.consumers else None
 
     def sessions_of(self, groups: Iterable[str]) -> dict[str, list[S]]:
         """The sessions of each group's members."""

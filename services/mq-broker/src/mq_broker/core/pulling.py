@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.tag_filter import TagFilter
-from mqproto.codes import PullStatus, ResponseCode
+from mqproto.codes import ExpressionType, PullStatus, ResponseCode
 
 PULL_MESSAGES_MAX = 1_024  # never allocate by a number that a client names (RELIABILITY.md)
 PULL_BYTES_MAX = 1024 * 1024
@@ -23,7 +23,8 @@ class PullQuery:
     queue_offset: int
     max_messages: int
     max_bytes: int
-    tag_expression: str
+    expression: str
+    expression_type: str = ExpressionType.TAG
 
 
 @dataclass(frozen=True, slots=True)

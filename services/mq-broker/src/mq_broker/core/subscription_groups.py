@@ -21,7 +21,8 @@ class SubscriptionGroup:
     """One consumer group, with RocketMQ's settings and defaults (its SubscriptionGroupConfig).
 
     Without `consume_enable` its members get nothing; without `consume_broadcast_enable` they get nothing while they
-    consume by broadcasting. `retry_queue_count` 0: what is given back is not tried again.
+    consume by broadcasting. `retry_queue_count` 0: what is given back is not tried again. With
+    `different_subscriptions_allowed`, which RocketMQ does not have, members need not be alike (MISSION C4).
     """
 
     group: str
@@ -29,6 +30,7 @@ class SubscriptionGroup:
     consume_enable: bool = True
     consume_broadcast_enable: bool = True
     retry_queue_count: int = 1
+    different_subscriptions_allowed: bool = False
 
 
 _TOOLS = SubscriptionGroup(TOOLS_CONSUMER_GROUP)
@@ -85,11 +87,12 @@ class SubscriptionGroups:
         return config
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's subscriptionGroup.json."""
+        """RocketMQ's subscriptionGroup.json, with a field of our own that RocketMQ passes over."""
         table = {
             group.group: {
                 "consumeBroadcastEnable": group.consume_broadcast_enable,
                 "consumeEnable": group.consume_enable,
+                "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
                 "groupName": group.group,
                 "retryMaxTimes": group.retry_max_times,
                 "retryQueueNums": group.retry_queue_count,
@@ -110,6 +113,7 @@ class SubscriptionGroups:
                     entry["consumeEnable"],
                     entry.get("consumeBroadcastEnable", True),  # not in the first version of this file
                     entry["retryQueueNums"],
+                    entry.get("differentSubscriptionsAllowed", False),  # not in older ones, nor in RocketMQ's
                 )
         self.data_version = int(tables.table(document, "dataVersion")["counter"])
 

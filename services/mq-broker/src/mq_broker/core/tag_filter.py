@@ -43,3 +43,6 @@ def parse_tag_expression(expression: str) -> TagFilter:
     if ALL in tags:
         raise ValueError(f"the tag expression {expression!r} mixes * with tags; write * or A || B")
     return TagFilter(frozenset(java_string_hash(tag) for tag in tags))
+
+
+EVERYTHING = parse_tag_expression(ALL)

@@ -47,6 +47,7 @@ class EmbeddedBroker:
         delay_levels: str = DEFAULT_DELAY_LEVELS,
         flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH,
         transactions: TransactionOptions | None = None,
+        property_filter_enabled: bool = False,
         commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES,
         seed: int = 0,
     ) -> None:
@@ -67,6 +68,7 @@ class EmbeddedBroker:
             transaction_check_interval=checks.check_interval_ms,
             transaction_time_out=checks.immunity_ms,
             transaction_check_max=checks.check_times_max,
+            enable_property_filter=property_filter_enabled,
         )
         self._broker: Broker | None = None
         self._running: asyncio.Task[None] | None = None

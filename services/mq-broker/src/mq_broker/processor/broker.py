@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,18 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.members import GroupMembers
+from mq_broker.core.message_filter import MessageFilters
 from mq_broker.core.producer_sequences import ProducerSequences
+from mq_broker.core.queue_locks import QueueLocks
 from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
+from mq_broker.processor.admission import Admission
+from mq_broker.processor.client_commands import ClientCommands
 from mq_broker.processor.consume_progress import ConsumeProgress
 from mq_broker.processor.explaining import Explaining
 from mq_broker.processor.group_administration import GroupAdministration
@@ -32,12 +36,14 @@ from mq_broker.processor.offsets import Offsets
 from mq_broker.processor.producing import Producing
 from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.querying import Querying
+from mq_broker.processor.queue_locks import QueueLocking
 from mq_broker.processor.send_back import SendBack
-from mq_broker.processor.sessions import Sessions
+from mq_broker.processor.sessions import Session, Sessions
 from mq_broker.processor.state_names import (
     CONSUMER_OFFSETS,
     DELAY_OFFSETS,
     PRODUCER_SEQUENCES,
+    QUEUE_LOCKS,
     SUBSCRIPTION_GROUPS,
     TOPICS,
     TRANSACTION_OFFSETS,
@@ -46,10 +52,11 @@ from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
+from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.retention import Retention
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import BODY_BYTES_MAX, Record
-from osenv import Clock, Disk, Rng, SystemRng
+from osenv import Clock, Disk, Rng, SyncError, SystemRng
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +73,7 @@ class BrokerOptions:
     auto_create_groups: bool = True
     default_topic_queue_count: int = 4
     body_size_max: int = BODY_BYTES_MAX
+    property_filter_enabled: bool = False
     flush_consumer_offset_interval_ms: int = 5_000
     transactions: TransactionOptions = field(default_factory=TransactionOptions)
 
@@ -86,10 +94,12 @@ class Broker:
             delay_level_count=options.delay_levels.highest,
         )
         self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
+        self.filters = MessageFilters(options.property_filter_enabled)
         self.consumer_offsets = ConsumerOffsets()
-        self.offset_fences = OffsetFences()
+        self.offset_journal = ProgressJournal(disk, clock, store_options.layout.config, self.consumer_offsets)
         self.delay_progress = DelayProgress()
         self.producer_sequences = ProducerSequences()
+        self.queue_locks = QueueLocks()
         self._topics_changed = asyncio.Event()
         self.topics.on_change(self._topics_changed.set)
         self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
@@ -105,10 +115,12 @@ class Broker:
                 DELAY_OFFSETS: self.delay_progress,
                 TRANSACTION_OFFSETS: self.transaction_scan,
                 PRODUCER_SEQUENCES: self.producer_sequences,
+                QUEUE_LOCKS: self.queue_locks,
             },
             told_by_log=frozenset({TOPICS, DELAY_OFFSETS}),
-            dispensable=frozenset({PRODUCER_SEQUENCES}),
+            dispensable=frozenset({PRODUCER_SEQUENCES, QUEUE_LOCKS}),
         )
+        self.store.states.keep_journal(CONSUMER_OFFSETS, self.offset_journal)
         self.transaction_scan.ends = lambda: (
             self.store.queue_end(HALF_TOPIC, 0),
             self.store.queue_end(OP_HALF_TOPIC, 0),
@@ -118,15 +130,16 @@ class Broker:
         """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
         report = self.store.open(self._recovered)
         for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
-            log.warning("offset of %s in queue %d of %s: %d is lost, back to %d", group, queue_id, topic, before, now)
+            where = f"progress of {group} in queue {queue_id} of {topic}"
+            log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
+        if not report.clean and not self.store.is_sync_flush:
+            self.consumer_offsets.renew_versions()
         self.producer_sequences.clamp(self.store.queue_end)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
             wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms
         )
-        self.sessions = Sessions(
-            self.topics, self.groups, self.time, self._clock, self.consumer_offsets, self.offset_fences
-        )
+        self._open_membership()
         self.transactions = Transactions(
             self.store,
             self.transaction_table,
@@ -149,12 +162,12 @@ class Broker:
             self.producer_sequences,
         )
         self.pulling = Pulling(
-            self.store, self.topics, self.groups, self.offset_fences, self.sessions.members.is_broadcasting
+            self.store, self.topics, self.groups, self.filters, self.sessions.members.is_broadcasting
         )
         self.long_polling = LongPolling(self.pulling, self._clock)
         self.send_back = SendBack(self.producing, self.topics, self.groups)
         self.querying = Querying(self.store)
-        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.offset_fences)
+        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
         self._open_administration()
         self.delay = DelayService(
             self.store, self.options.delay_levels, self.delay_progress, self.time, self._clock, self.producing.forward
@@ -173,9 +186,14 @@ class Broker:
         await self.store.checkpoint()
 
     def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
-        """Follow other options from now on; identity and delay levels stay as they are until a restart."""
+        """Follow other options from now on; identity, delay levels and filters stay as they are until a restart."""
         now = self.options
-        self.options = replace(options, identity=now.identity, delay_levels=now.delay_levels)
+        self.options = replace(
+            options,
+            identity=now.identity,
+            delay_levels=now.delay_levels,
+            property_filter_enabled=now.property_filter_enabled,
+        )
         self.topics.reconfigure(
             auto_create=options.auto_create_topics, default_queue_count=options.default_topic_queue_count
         )
@@ -185,16 +203,30 @@ class Broker:
         self.transaction_table.check_times_max = options.transactions.check_times_max
         self.store.gate.options = retention
 
+    def _open_membership(self) -> None:
+        members = GroupMembers[Session]()
+        self.sessions = Sessions(
+            self.topics,
+            self.groups,
+            self.time,
+            self._clock,
+            members,
+            Admission(self.groups, members, self.filters.parse),
+        )
+        self.queue_locking = QueueLocking(
+            self.store, self.queue_locks, self.topics, self.groups, self.sessions, self._clock
+        )
+        self.queue_locking.begin(lost=QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new)
+
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(
-            self.store, self.topics, self.consumer_offsets, self.offset_fences, self.long_polling, self.querying
+            self.store, self.topics, self.consumer_offsets, self.long_polling, self.querying
         )
         self.topic_administration.recover()
         self.group_administration = GroupAdministration(
             self.store,
             self.groups,
             self.consumer_offsets,
-            self.offset_fences,
             self.sessions,
             self.long_polling,
             self.topic_administration,
@@ -204,9 +236,11 @@ class Broker:
             self.topics,
             self.groups,
             self.consumer_offsets,
-            self.offset_fences,
             self.sessions,
             self.querying,
+        )
+        self.client_commands = ClientCommands(
+            self.groups, self.consumer_offsets, self.sessions, self.querying, self._clock
         )
 
     async def run(self) -> None:
@@ -217,7 +251,8 @@ class Broker:
             self.transactions.check_forever,
             self.retention.run,
             self._checkpoint_forever,
-            self._persist_offsets_forever,
+            self._journal_offsets_forever,
+            self._rewrite_offsets_forever,
             self._persist_topics_forever,
         )
         tasks = [asyncio.create_task(job(), name=job.__qualname__) for job in jobs]
@@ -261,7 +296,7 @@ class Broker:
         while True:
             await self._topics_changed.wait()
             self._topics_changed.clear()
-            await self._persist(TOPICS)
+            await self._try_to_write(TOPICS, self.store.persist(TOPICS))
 
     async def _checkpoint_forever(self) -> None:
         while True:
@@ -269,16 +304,24 @@ class Broker:
             self.producer_sequences.expire(self.time.now_ms())
             await self.store.checkpoint()
 
-    async def _persist_offsets_forever(self) -> None:
+    async def _journal_offsets_forever(self) -> None:
+        """What members report is on disk a moment later (MISSION C21)."""
+        try:
+            await self.offset_journal.run()
+        except SyncError as error:
+            self.store.fence(error)
+
+    async def _rewrite_offsets_forever(self) -> None:
+        """The document that RocketMQ reads, too; what is newer stands in the journal (MISSION C22)."""
         written = -1
         while True:
             await self._clock.sleep(self.options.flush_consumer_offset_interval_ms / 1000)
             if written != (version := self.consumer_offsets.data_version):
-                await self._persist(CONSUMER_OFFSETS)
+                await self._try_to_write(CONSUMER_OFFSETS, self.store.rewrite(CONSUMER_OFFSETS))
                 written = version
 
-    async def _persist(self, name: str) -> None:
+    async def _try_to_write(self, name: str, writing: Awaitable[None]) -> None:
         try:
-            await self.store.persist(name)
+            await writing
         except OSError as error:
             log.warning("%s could not be written: %s; the next checkpoint tries again", name, error)

@@ -1,15 +1,15 @@
-"""How far a group has consumed, and where it is to begin anew (MISSION L13).
+"""How far a group has consumed, and where it is to begin anew (MISSION C23, L13).
 
-Invariant: a reset is on disk before it is answered; from the moment it is decided nobody's late commit undoes it.
+Invariant: a reset is on disk before it is answered; from the moment it is decided nobody's late report undoes it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.offset_fences import OffsetFences
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.group_administration import require_known
@@ -27,13 +27,17 @@ QUEUE_END = -1  # as a time to reset to: behind the last message
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """One queue: `consumer_offset` is None without a commit, `last_consumed_ms` 0 when that is not known any more."""
+    """One queue: `consumer_offset` is None without a commit, `last_consumed_ms` 0 when that is not known any more.
+
+    `finished_beyond` counts the messages that are finished although they lie beyond the offset.
+    """
 
     topic: str
     queue_id: int
     broker_offset: int
     consumer_offset: int | None
     last_consumed_ms: int
+    finished_beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,6 @@ class ConsumeProgress:
     topics: TopicTable
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
-    fences: OffsetFences
     sessions: Sessions
     querying: Querying
 
@@ -67,10 +70,12 @@ class ConsumeProgress:
         for name in [topic] if topic else self.offsets.topics_of(group):
             config = self.topics.get(name)
             for queue_id in range(config.read_queue_count if config else 0):
-                offset = self.offsets.query(group, name, queue_id)
-                _, end = self.store.queue_bounds(name, queue_id)
+                progress = self.offsets.progress(group, name, queue_id)
+                offset = None if progress is None else progress.offset
                 last_ms = await self.querying.stored_at_ms(name, queue_id, offset - 1) if offset else 0
-                found.append(QueueProgress(name, queue_id, end, offset, last_ms))
+                beyond = 0 if progress is None else progress.finished_beyond
+                end = self.store.queue_end(name, queue_id)
+                found.append(QueueProgress(name, queue_id, end, offset, last_ms, beyond))
         return found
 
     async def reset(
@@ -78,32 +83,65 @@ class ConsumeProgress:
     ) -> tuple[list[OffsetChange], list[str]]:
         """Let the group go on at the first message of each queue that was stored at or after the time (-1: at its end).
 
-        Without `force` no offset moves forward. Returns the changes, and the client ids of the members that were told.
-        Raises RefusedError, OSError.
+        Without `force` no offset moves forward. What is finished beyond an offset that is set is forgotten. Durable on
+        return; returns the changes, and the client ids of the members that were told. Raises RefusedError, OSError.
         """
         require_known(group, self.groups, self.offsets)
         queue_count = self._queue_count(topic)
         wanted = [await self._offset_at(topic, queue_id, timestamp_ms) for queue_id in range(queue_count)]
         self._queue_count(topic)  # it may have been deleted while we searched
-        changes = [self._change(group, topic, *queue, force=force) for queue in enumerate(wanted)]
-        moved = [change for change in changes if force or change.now != change.before]
-        for change in moved:
-            _, end = self.store.queue_bounds(topic, change.queue_id)
-            self.offsets.commit(group, topic, change.queue_id, change.now)
-            self.fences.raise_at(group, topic, change.queue_id, change.now, end)
-        log.warning("group %s goes on in %s at %s", group, topic, {change.queue_id: change.now for change in moved})
-        told = self.sessions.tell_reset(group, [(topic, change.queue_id, change.now) for change in moved])
+        moving, staying = list[OffsetChange](), list[OffsetChange]()
+        for queue_id, offset in enumerate(wanted):
+            known = self.offsets.progress(group, topic, queue_id)
+            if known is None:
+                moving.append(OffsetChange(queue_id, None, offset))
+            elif force or (offset <= known.offset and offset < known.end):
+                moving.append(OffsetChange(queue_id, known.offset, offset))
+            else:
+                staying.append(OffsetChange(queue_id, known.offset, known.offset))
+        told = await self._set(group, topic, moving)
+        return sorted([*moving, *staying], key=lambda change: change.queue_id), told
+
+    async def reset_to(
+        self, group: str, topic: str, offsets: Sequence[tuple[int, int]]
+    ) -> tuple[list[OffsetChange], list[str]]:
+        """Let the group go on exactly at (queue id, offset), and leave the topic's other queues as they are.
+
+        All of them, or none when one makes no sense. Durable on return, and returns the same as `reset`. Raises
+        RefusedError, OSError.
+        """
+        require_known(group, self.groups, self.offsets)
+        queue_count = self._queue_count(topic)
+        if len(dict(offsets)) < len(offsets):
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "each queue can be named once")
+        for queue_id, offset in offsets:
+            if not 0 <= queue_id < queue_count:
+                sentence = f"topic {topic!r} has no queue {queue_id}; it has 0 to {queue_count - 1}"
+                raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+            end = self.store.queue_end(topic, queue_id)
+            if not 0 <= offset <= end:
+                sentence = f"offset {offset} of queue {queue_id} of {topic!r}; allowed are 0 to {end}"
+                raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+        changes = [
+            OffsetChange(queue_id, self.offsets.query(group, topic, queue_id), offset) for queue_id, offset in offsets
+        ]
+        return changes, await self._set(group, topic, changes)
+
+    async def _set(self, group: str, topic: str, changes: Iterable[OffsetChange]) -> list[str]:
+        """Make the changes, durably; returns the client ids of the members that were told."""
+        now = [
+            (topic, change.queue_id, self.offsets.set(group, topic, change.queue_id, change.now)) for change in changes
+        ]
+        where = {queue_id: progress.offset for _, queue_id, progress in now}
+        log.warning("group %s goes on in %s at %s", group, topic, where)
+        told = self.sessions.tell_reset(group, now)
         await self.store.persist(CONSUMER_OFFSETS)
-        return changes, told
+        return told
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         if timestamp_ms == QUEUE_END:
             return self.store.queue_end(topic, queue_id)
         return await self.querying.offset_by_time(topic, queue_id, timestamp_ms)
-
-    def _change(self, group: str, topic: str, queue_id: int, offset: int, *, force: bool) -> OffsetChange:
-        before = self.offsets.query(group, topic, queue_id)
-        return OffsetChange(queue_id, before, offset if force or before is None else min(offset, before))
 
     def _queue_count(self, topic: str) -> int:
         config = self.topics.get(topic)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.life import NEVER_COMMITTED, LifeEvent, Tables, by_time, tell_life
+from mq_broker.core.life import LifeEvent, Tables, by_time, tell_life
+from mq_broker.core.progress import Progress
 from mq_broker.core.rewrite import due_then_ms
 from mq_broker.core.topics import TopicTable, is_group_topic
 from mq_broker.core.traces import DETOUR_TOPICS, Trace, trace_of
@@ -95,10 +96,9 @@ class Explaining:
             return self.delay.due_ms(record.queue_id + 1, record)
         return due_then_ms(record) or 0
 
-    def _readers(self, topic: str, queue_id: int) -> dict[str, int]:
-        """The offset in this queue of each group that has one in the topic."""
-        offsets = {group: self.offsets.query(group, topic, queue_id) for group in self.offsets.groups_of(topic)}
-        return {group: NEVER_COMMITTED if offset is None else offset for group, offset in offsets.items()}
+    def _readers(self, topic: str, queue_id: int) -> dict[str, Progress | None]:
+        """What each group that has an offset in the topic has finished of this queue."""
+        return {group: self.offsets.progress(group, topic, queue_id) for group in self.offsets.groups_of(topic)}
 
 
 def _newest(traces: list[Trace], count: int) -> list[tuple[str, list[Trace]]]:

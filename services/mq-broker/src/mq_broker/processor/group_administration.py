@@ -9,7 +9,6 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.offset_fences import OffsetFences
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.refusals import RefusedError
@@ -40,7 +39,6 @@ class GroupAdministration:
     store: MessageStore
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
-    fences: OffsetFences
     sessions: Sessions
     long_polling: LongPolling
     topics: TopicAdministration
@@ -88,5 +86,4 @@ class GroupAdministration:
         if self.topics.topics.get(retry_topic(group)) is not None:
             await self.topics.delete(retry_topic(group))
         self.offsets.forget_group(group)
-        self.fences.forget_group(group)
         await self.store.persist(CONSUMER_OFFSETS)

@@ -1,19 +1,35 @@
-"""Consumer offsets: asked for, and committed (MISSION C20, C22).
+"""What groups have finished: asked for, reported, set anew, and where a group begins (MISSION C20-C23).
 
-Invariant: after a reset nobody who has not heard of it moves the offset (core/offset_fences.py).
+Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
+nothing (core/progress.py); a request is taken whole or not at all; what is answered as set, or as a beginning, is on
+disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.progress import RANGES_MAX, Progress
 from mq_broker.core.topics import TopicTable
+from mq_broker.processor.querying import Querying
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.state_names import CONSUMER_OFFSETS
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
-from mqproto.names import IllegalNameError, check_group
+from mqproto.names import RETRY_PREFIX, IllegalNameError, check_group
+
+QueueReport = tuple[str, int, Progress]  # topic, queue id, and what is finished of the queue
+
+
+class ConsumeFromWhere(IntEnum):
+    """Where a group begins; the numbers are the wire's."""
+
+    CONSUME_FROM_LAST_OFFSET = 0
+    CONSUME_FROM_FIRST_OFFSET = 1
+    CONSUME_FROM_TIMESTAMP = 2
 
 
 @dataclass
@@ -23,34 +39,104 @@ class Offsets:
     store: MessageStore
     topics: TopicTable
     offsets: ConsumerOffsets
-    fences: OffsetFences
+    querying: Querying
 
-    def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where the group goes on in this queue; None when it has never said."""
-        return self.offsets.query(group, topic, queue_id)
+    def query(self, group: str, topic: str, queue_id: int) -> Progress | None:
+        """What the group has finished of this queue; None when it has never said."""
+        return self.offsets.progress(group, topic, queue_id)
 
-    def commit(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> tuple[ResponseCode, str]:
-        """Remember (topic, queue id, offset) for the group: all of them, or none when one makes no sense.
+    async def begin(
+        self, group: str, topic: str, queue_id: int, where: ConsumeFromWhere, timestamp_ms: int = 0
+    ) -> Progress:
+        """What the group has finished of this queue, which begins where it should if it has no offset yet.
 
-        What was consumed before a reset is left out, and the remark says so. It is SUCCESS all the same, as in
-        RocketMQ: the committer is about to hear of the reset.
+        Durable on return: another beginning after a crash would pass over what lies in between. `timestamp_ms` is of
+        CONSUME_FROM_TIMESTAMP. Retries always begin with the first one. Raises RefusedError, OSError.
         """
+        self._check_group(group)
+        self._check_queue(topic, queue_id)
+        progress = self.query(group, topic, queue_id)
+        if progress is None:
+            offset = await self._first_offset(topic, queue_id, where, timestamp_ms)
+            self._check_queue(topic, queue_id)  # it may have been deleted while we searched
+            progress = self.offsets.begin(group, topic, queue_id, offset)
+        await self.store.persist(CONSUMER_OFFSETS)
+        return self.query(group, topic, queue_id) or progress
+
+    def commit(self, group: str, reports: Iterable[QueueReport]) -> str:
+        """Add what a member of the group has finished: of all the queues, or none when one makes no sense.
+
+        It is durable a moment later. What is of another version than the queue's progress is left out, and the remark
+        that is returned says so. Raises RefusedError.
+        """
+        self._check_group(group)
+        joined: dict[tuple[str, int], Progress] = {}
+        late = []
+        for topic, queue_id, reported in reports:
+            self._check_report(topic, queue_id, reported)
+            if (topic, queue_id) in joined:
+                raise _refusal("each queue can be named once")
+            found = joined[topic, queue_id] = self.offsets.joined(group, topic, queue_id, reported)
+            if len(found.ranges) > RANGES_MAX:
+                sentence = f"queue {queue_id} of {topic!r} would have {len(found.ranges)} finished ranges"
+                raise _refusal(f"{sentence}; allowed are {RANGES_MAX}")
+            if found.version != reported.version:
+                late.append(f"{reported.offset} in queue {queue_id} of {topic}")
+        for queue, progress in joined.items():
+            self.offsets.put(group, *queue, progress)
+        return f"left out, because the offsets have been reset since: {', '.join(late)}" if late else ""
+
+    async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Let the group go on exactly at (topic, queue id, offset): all of them, or none when one makes no sense.
+
+        Durable on return. Raises RefusedError, OSError.
+        """
+        self._check_group(group)
+        for topic, queue_id, offset in offsets:
+            self._check_queue(topic, queue_id)
+            self._check_end(topic, queue_id, Progress(offset))
+        if len({(topic, queue_id) for topic, queue_id, _ in offsets}) < len(offsets):
+            raise _refusal("each queue can be named once")
+        for queue in offsets:
+            self.offsets.set(group, *queue)
+        await self.store.persist(CONSUMER_OFFSETS)
+
+    async def _first_offset(self, topic: str, queue_id: int, where: ConsumeFromWhere, timestamp_ms: int) -> int:
+        low, high = self.store.queue_bounds(topic, queue_id)
+        if topic.startswith(RETRY_PREFIX) or where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return low
+        if where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            return await self.querying.offset_by_time(topic, queue_id, timestamp_ms)
+        return high
+
+    def _check_report(self, topic: str, queue_id: int, reported: Progress) -> None:
+        self._check_queue(topic, queue_id)
+        try:
+            reported.check()
+        except ValueError as error:
+            raise _refusal(f"queue {queue_id} of {topic!r}: {error}") from error
+        self._check_end(topic, queue_id, reported)
+
+    def _check_end(self, topic: str, queue_id: int, progress: Progress) -> None:
+        high = self.store.queue_end(topic, queue_id)
+        if not 0 <= progress.offset <= high:
+            raise _refusal(f"offset {progress.offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}")
+        if progress.end > high:
+            raise _refusal(f"queue {queue_id} of {topic!r} ends at {high}; finished up to {progress.end} it cannot be")
+
+    def _check_group(self, group: str) -> None:
         try:
             check_group(group)
         except IllegalNameError as error:
-            return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)
-        for topic, queue_id, offset in offsets:
-            if self.topics.get(topic) is None:
-                return ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist"
-            _, high = self.store.queue_bounds(topic, queue_id)
-            if not 0 <= offset <= high:
-                remark = f"offset {offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}"
-                return ResponseCode.SYSTEM_ERROR, remark
-        late = []
-        for topic, queue_id, offset in offsets:
-            if self.fences.passes(group, topic, queue_id, offset):
-                self.offsets.commit(group, topic, queue_id, offset)
-            else:
-                late.append(f"{offset} in queue {queue_id} of {topic}")
-        remark = f"left out, because the offsets have been reset since: {', '.join(late)}" if late else ""
-        return ResponseCode.SUCCESS, remark
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        config = self.topics.get(topic)
+        if config is None:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist")
+        if not 0 <= queue_id < config.queue_count and self.store.queue(topic, queue_id) is None:
+            raise _refusal(f"topic {topic!r} has no queue {queue_id}; it has 0 to {config.queue_count - 1}")
+
+
+def _refusal(sentence: str) -> RefusedError:
+    return RefusedError(ResponseCode.SYSTEM_ERROR, sentence)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.message_filter import MessageFilter, MessageFilters
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
+from mq_broker.core.searching import Search
 from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
 from mq_broker.core.topics import TopicTable
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.message_store import MessageStore
+from mqfilter import Condition
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import IllegalNameError
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A pull that will find entries to look at."""
+    """A pull that will find entries to look at, and how much it may bring."""
 
     queue: ConsumeQueue
-    tags: TagFilter
+    wanted: MessageFilter
     max_messages: int
     max_bytes: int
 
@@ -33,7 +34,7 @@ class Pulling:
     store: MessageStore
     topics: TopicTable
     groups: SubscriptionGroups
-    fences: OffsetFences
+    filters: MessageFilters
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
     messages_got: int = 0
 
@@ -42,9 +43,16 @@ class Pulling:
         plan = self._plan(query)
         if isinstance(plan, PullResult):
             return plan
-        found = self.store.reader.select_hot(
-            plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
-        )
+        if plan.wanted.condition is not None:
+            found = self._search_hot(query.queue_offset, plan, plan.wanted.condition)
+        else:
+            found = self.store.reader.select_hot(
+                plan.queue,
+                query.queue_offset,
+                plan.wanted.tags,
+                max_messages=plan.max_messages,
+                max_bytes=plan.max_bytes,
+            )
         return None if found is None else self._answer(query, plan.queue, *found)
 
     async def pull(self, query: PullQuery) -> PullResult:
@@ -53,9 +61,7 @@ class Pulling:
         if isinstance(plan, PullResult):
             return plan
         try:
-            found = await self.store.reader.select_cold(
-                plan.queue, query.queue_offset, plan.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
-            )
+            found = await self._read_cold(query.queue_offset, plan)
         except (OSError, ValueError):
             plan = self._plan(query)  # deleted while we read: then there is another place to go on
             if isinstance(plan, PullResult):
@@ -63,19 +69,40 @@ class Pulling:
             raise
         return self._answer(query, plan.queue, *found)
 
+    def _search_hot(self, begin: int, plan: _Plan, condition: Condition) -> tuple[Selection, bytes] | None:
+        search = Search(condition, begin, plan.max_messages, plan.max_bytes)
+        while not search.ended and search.at < plan.queue.max_offset:
+            found = self.store.reader.select_hot(plan.queue, search.at, plan.wanted.tags, **search.step)
+            if found is None:
+                return None
+            search.look_at(*found)
+        return search.outcome()
+
+    async def _read_cold(self, begin: int, plan: _Plan) -> tuple[Selection, bytes]:
+        if plan.wanted.condition is None:
+            return await self.store.reader.select_cold(
+                plan.queue, begin, plan.wanted.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
+            )
+        search = Search(plan.wanted.condition, begin, plan.max_messages, plan.max_bytes)
+        while not search.ended and search.at < plan.queue.max_offset:
+            found = await self.store.reader.select_cold(plan.queue, search.at, plan.wanted.tags, **search.step)
+            search.look_at(*found)
+        return search.outcome()
+
     def _plan(self, query: PullQuery) -> _Plan | PullResult:
         refused = self._refusal(query)
         if refused is not None:
             return refused
         try:
-            tags = parse_tag_expression(query.tag_expression)
+            wanted = self.filters.parse(query.expression_type, query.expression)
         except ValueError as error:
             return PullResult(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        except PermissionError as error:
+            return PullResult(ResponseCode.SYSTEM_ERROR, str(error))  # RocketMQ's code
         queue = self.store.queue(query.topic, query.queue_id)
         low, high = self.store.queue_bounds(query.topic, query.queue_id)
         if not low <= query.queue_offset <= high:
             nearest = low if query.queue_offset < low else high
-            self._note(query, nearest)
             return PullResult(
                 status=PullStatus.OFFSET_ILLEGAL, next_begin_offset=nearest, min_offset=low, max_offset=high
             )
@@ -83,7 +110,7 @@ class Pulling:
             return self._nothing_new(query, low, high)
         return _Plan(
             queue,
-            tags,
+            wanted,
             max_messages=max(1, min(query.max_messages, PULL_MESSAGES_MAX)),
             max_bytes=max(1, min(query.max_bytes, PULL_BYTES_MAX)),
         )
@@ -117,7 +144,6 @@ class Pulling:
         if not chosen.scanned:  # the next record is not readable yet
             return self._nothing_new(query, low, high)
         self.messages_got += chosen.count
-        self._note(query, query.queue_offset + chosen.scanned)
         return PullResult(
             status=PullStatus.FOUND if chosen.count else PullStatus.NO_MATCHED_MSG,
             next_begin_offset=query.queue_offset + chosen.scanned,
@@ -128,12 +154,6 @@ class Pulling:
         )
 
     def _nothing_new(self, query: PullQuery, low: int, high: int) -> PullResult:
-        self._note(query, query.queue_offset)
         return PullResult(
             status=PullStatus.NO_NEW_MSG, next_begin_offset=query.queue_offset, min_offset=low, max_offset=high
         )
-
-    def _note(self, query: PullQuery, following: int) -> None:
-        """The group knows everything from where it asked up to `following`."""
-        if self.fences:
-            self.fences.handed_out(query.group, query.topic, query.queue_id, query.queue_offset, following)

@@ -11,7 +11,7 @@ from mq_broker.core.topics import TopicTable
 from mq_broker.processor.producing import Producing
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
-from mqproto.names import SCHEDULE_TOPIC, IllegalNameError, retry_topic
+from mqproto.names import WAITING_TOPICS, IllegalNameError, retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SendBack:
             return ResponseCode.QUERY_NOT_FOUND, str(error)
         if not store.is_message(record):
             return ResponseCode.QUERY_NOT_FOUND, f"no message begins at offset {log_offset}"
-        if record.topic == SCHEDULE_TOPIC:
+        if record.topic in WAITING_TOPICS:
             return ResponseCode.MESSAGE_ILLEGAL, f"the record at {log_offset} still waits for its delivery"
         if not known.retry_queue_count:
             log.info("group %s has no retry queues: the message at %d is given up", group, log_offset)

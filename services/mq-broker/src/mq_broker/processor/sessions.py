@@ -1,23 +1,24 @@
 """Sessions: clients say that they live and what they are; the broker tells them when a group has changed.
 
-Invariants: whoever is a member of a group hears of every change of its membership, the ones that made it included; who
-was away when the group's offsets were reset hears of it when it comes back.
+Invariant: whoever is a member of a group hears of every change of its membership, the ones that made it included. Whom
+a group takes says admission.py.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.members import ClientGroups, GroupMembers
-from mq_broker.core.offset_fences import OffsetFences
+from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
-from mqproto.names import check_group, retry_topic
+from mq_broker.processor.admission import Admission
+from mqproto.codes import ResponseCode
+from mqproto.names import retry_topic
 from osenv import Clock
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,14 @@ class Session(Protocol):
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         """Ask the client what has become of the transaction; it answers by ending it."""
 
-    def reset_consumer_offset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        """Tell the client that the group goes on at (topic, queue id, offset), whatever it has pulled already."""
+    def reset_consumer_offset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> None:
+        """Tell the client where the group goes on in (topic, queue id), whatever it has pulled already."""
+
+    def get_running_info(self, command_id: int, group: str) -> None:
+        """Ask the client how its consumer is; it answers with the command's id."""
+
+    def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
+        """Have the client's listener consume the record now; it answers with the command's id."""
 
 
 @dataclass
@@ -46,35 +53,45 @@ class Sessions:
     groups: SubscriptionGroups
     time: BrokerTime
     clock: Clock
-    offsets: ConsumerOffsets
-    fences: OffsetFences
-    members: GroupMembers[Session] = field(default_factory=GroupMembers)
+    members: GroupMembers[Session]
+    admission: Admission[Session]
 
-    def heartbeat(self, session: Session, groups: ClientGroups) -> None:
-        """A client lives. Its consumer groups get their retry topics. Raises IllegalNameError and PermissionError."""
-        for group in sorted(groups.producer_groups | groups.consumer_groups):
-            check_group(group)
-        for group in sorted(groups.consumer_groups):
-            known = self.groups.get_or_create(group)
-            if known is None:
-                raise PermissionError(f"group {group!r} does not exist and autoCreateSubscriptionGroup is false")
-            self.ensure_retry_topic(known)
-        is_new = not self.members.speaks_through(groups.client_id, session)
+    def heartbeat(self, session: Session, said: ClientGroups) -> tuple[ResponseCode, str]:
+        """A client lives. Its consumer groups get their retry topics.
+
+        Anything but SUCCESS is the code of the first refusal. The sentence has them all, and with them the groups that
+        do not take the client; it leaves those, and is a member of all the others.
+        """
+        groups, refusals = self.admission.admit(said)
+        for consumer in groups.consumers:
+            if (known := self.groups.get(consumer.group)) is not None:
+                self.ensure_retry_topic(known)
         self._tell(self.members.heartbeat(groups, session, self.time.now_ms()))
-        if is_new and self.fences:
-            self._tell_resets(session, groups)
+        if not refusals:
+            return ResponseCode.SUCCESS, ""
+        return refusals[0].code, "; ".join(map(str, refusals))
 
     def ensure_retry_topic(self, group: SubscriptionGroup) -> None:
         """The group's retry topic has the queues that it should; its members read it, though nothing be retried."""
         self.topics.ensure_group_topic(retry_topic(group.group), max(1, group.retry_queue_count))
 
-    def tell_reset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> list[str]:
-        """Tell every living member to go on at (topic, queue id, offset), if at any; returns their client ids."""
-        if not offsets:
+    def tell_reset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> list[str]:
+        """Tell every living member where to go on in (topic, queue id), if in any; returns their client ids.
+
+        Who is away is not told when it comes back: it learns of the new version from the answer to its next commit.
+        """
+        if not queues:
             return []
         for session in self.members.sessions_of([group])[group]:
-            session.reset_consumer_offset(group, offsets)
+            session.reset_consumer_offset(group, queues)
         return self.members.consumer_ids(group)
+
+    def tell_members(self, group: str, *, but: str) -> None:
+        """Have the members of the group, but for this client, balance its queues anew."""
+        for client_id in self.members.consumer_ids(group):
+            session = self.members.session_of(client_id, group)
+            if session is not None and client_id != but:
+                session.consumer_ids_changed(group)
 
     def ended(self, session: Session, client_id: str) -> None:
         """The stream of this session has ended."""
@@ -85,17 +102,6 @@ class Sessions:
         while True:
             await self.clock.sleep(EXPIRY_SCAN_S)
             self._tell(self.members.expire(self.time.now_ms()))
-
-    def _tell_resets(self, session: Session, groups: ClientGroups) -> None:
-        """The client may be one of before a reset that its old session did not live to tell it."""
-        for group in sorted(groups.consumer_groups):
-            offsets = [
-                (topic, queue_id, offset)
-                for topic, queue_id in self.fences.fenced(group)
-                if (offset := self.offsets.query(group, topic, queue_id)) is not None
-            ]
-            if offsets:
-                session.reset_consumer_offset(group, offsets)
 
     def _tell(self, changed: Iterable[str]) -> None:
         for group, sessions in self.members.sessions_of(changed).items():

@@ -13,7 +13,6 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.offset_fences import OffsetFences
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.querying import Querying
@@ -43,7 +42,6 @@ class TopicAdministration:
     store: MessageStore
     topics: TopicTable
     offsets: ConsumerOffsets
-    fences: OffsetFences
     long_polling: LongPolling
     querying: Querying
 
@@ -103,6 +101,5 @@ class TopicAdministration:
         """Of a topic that is there again, offsets of the time before its deletion only."""
         if self.topics.get(topic) is None:
             self.offsets.forget_topic(topic)
-            self.fences.forget_topic(topic)
         else:
             self.offsets.forget_below(topic, lambda queue_id: self.topics.deleted_below(topic, queue_id))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
-from hourglass.mq.v1 import admin_service_pb2_grpc, common_pb2
+from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
+from mq_broker.processor.refusals import RefusedError
 from mq_broker.rpc.answers import answering
 from mq_broker.rpc.conversions import (
+    connection,
     life_event,
     offset_change,
     queue_consume_stats,
     queue_stats,
+    reset_offsets,
     subscription_group,
     subscription_group_message,
     topic_config,
@@ -22,6 +25,9 @@ from mq_broker.rpc.conversions import (
 )
 from mq_broker.rpc.registration import Registration
 from mq_broker.schedule.delay_service import LevelStatistics
+from mqproto.codes import ResponseCode
+
+ResultT = TypeVar("ResultT")
 
 
 class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
@@ -93,10 +99,40 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
     async def ResetConsumerOffset(  # noqa: N802
         self, request: pb.ResetConsumerOffsetRequest, context: Any
     ) -> pb.ResetConsumerOffsetResponse:
-        changes, told = await self._broker.consume_progress.reset(
-            request.group, request.topic, request.timestamp_ms, force=request.force
-        )
+        progress = self._broker.consume_progress
+        if request.offsets:
+            changes, told = await progress.reset_to(
+                request.group, request.topic, reset_offsets(request.topic, request.offsets)
+            )
+        else:
+            changes, told = await progress.reset(
+                request.group, request.topic, request.timestamp_ms, force=request.force
+            )
         return pb.ResetConsumerOffsetResponse(queues=map(offset_change, changes), client_ids=told)
+
+    # ------------------------------------------------------------------------------------------------ members
+
+    @answering(pb.GetConsumerConnectionsResponse)
+    async def GetConsumerConnections(  # noqa: N802
+        self, request: pb.GetConsumerConnectionsRequest, context: Any
+    ) -> pb.GetConsumerConnectionsResponse:
+        connections = self._broker.client_commands.connections(request.group)
+        return pb.GetConsumerConnectionsResponse(connections=map(connection, connections))
+
+    @answering(pb.GetConsumerRunningInfoResponse)
+    async def GetConsumerRunningInfo(  # noqa: N802
+        self, request: pb.GetConsumerRunningInfoRequest, context: Any
+    ) -> pb.GetConsumerRunningInfoResponse:
+        result = await self._broker.client_commands.running_info(request.group, request.client_id)
+        return pb.GetConsumerRunningInfoResponse(info=_require(result, broker_service_pb2.ConsumerRunningInfo))
+
+    @answering(pb.ConsumeMessageDirectlyResponse)
+    async def ConsumeMessageDirectly(  # noqa: N802
+        self, request: pb.ConsumeMessageDirectlyRequest, context: Any
+    ) -> pb.ConsumeMessageDirectlyResponse:
+        commands = self._broker.client_commands
+        result = await commands.consume_directly(request.group, request.client_id, request.log_offset)
+        return pb.ConsumeMessageDirectlyResponse(result=_require(result, broker_service_pb2.ConsumeDirectlyResult))
 
     # ------------------------------------------------------------------------------------- the broker itself
 
@@ -157,3 +193,10 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             files_deleted=retention.files_deleted,
             messages_carried=retention.carried,
         )
+
+
+def _require(result: object, kind: type[ResultT]) -> ResultT:
+    """What the client answered. Raises RefusedError when that is something else than it was asked for."""
+    if isinstance(result, kind):
+        return result
+    raise RefusedError(ResponseCode.SYSTEM_ERROR, f"the client answered {type(result).__name__}, not {kind.__name__}")

@@ -13,23 +13,32 @@ from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
+from mq_broker.processor.offsets import ConsumeFromWhere, QueueReport
 from mq_broker.processor.producing import BatchOutcome
 from mq_broker.processor.querying import QueryError
+from mq_broker.rpc.answers import answering
 from mq_broker.rpc.conversions import (
     batch_result,
     client_groups,
+    command_answer,
+    consumer_offset,
     incoming_batch,
+    locked_queues,
     pull_query,
-    pull_response,
+    queue_progress,
+    queue_refs,
+    queue_report,
     reset_command,
+    write_pull_result,
 )
+from mq_broker.rpc.progress_reports import ProgressReports
 from mq_broker.rpc.streams import Replies, pump
 from mqproto.codes import ResponseCode
-from mqproto.names import IllegalNameError
 
 FRAME_BATCHES_MAX = 1_024
 POLLS_PER_STREAM_MAX = 16_384
 OFFSETS_PER_REQUEST_MAX = 16_384
+LOCKS_PER_REQUEST_MAX = 16_384
 
 
 class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
@@ -73,19 +82,24 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
         polling, replies = self._broker.long_polling, Replies()
         polls: dict[int, Poll | None] = {}
+        reports = ProgressReports(self._broker.offsets)
 
         def handle(request: pb.PollRequest) -> None:
-            poll_id = request.poll_id
-            if request.WhichOneof("action") == "cancel":
-                if (poll := polls.get(poll_id)) is not None:
-                    polling.expire(poll)
+            poll_id, action = request.poll_id, request.WhichOneof("action")
+            if request.progress:
+                reports.take(request)
+            if action == "cancel" and (waiting := polls.get(poll_id)) is not None:
+                polling.expire(waiting)
+            if action != "pull":
                 return
             if poll_id in polls or len(polls) >= POLLS_PER_STREAM_MAX:
                 raise _BadRequestError(f"poll {poll_id} is open, or there are more than {POLLS_PER_STREAM_MAX}")
 
             def reply(result: Any) -> None:
                 polls.pop(poll_id, None)
-                replies.put(pb.PollResponse(poll_id=poll_id, pull=pull_response(result)))
+                response = pb.PollResponse(poll_id=poll_id)
+                write_pull_result(result, response.pull)
+                replies.put(response)
 
             polls[poll_id] = None
             poll = polling.poll(pull_query(request.pull), request.suspend_timeout_ms, reply)
@@ -104,26 +118,29 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
         pulling = self._broker.pulling
         query = pull_query(request)
-        return pull_response(pulling.pull_hot(query) or await pulling.pull(query))
+        response = pb.PullResponse()
+        write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response)
+        return response
 
     # --------------------------------------------------------------------------------------------- session
 
     async def Session(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A client's session: the end of the stream is the client's end."""
-        sessions, replies = self._broker.sessions, Replies()
+        sessions, commands, replies = self._broker.sessions, self._broker.client_commands, Replies()
         session, client_id = _Session(replies), ""
 
         def handle(request: pb.SessionRequest) -> None:
             nonlocal client_id
+            if request.WhichOneof("event") == "command_answer":
+                answer = request.command_answer
+                commands.answered(session, answer.command_id, command_answer(answer))
+                return
             heartbeat = request.heartbeat
             if not heartbeat.client_id or (client_id and heartbeat.client_id != client_id):
                 raise _BadRequestError("a heartbeat names its client, and the same one for all of a session")
-            ack = pb.HeartbeatAck()
-            try:
-                sessions.heartbeat(session, client_groups(heartbeat))
-                client_id = heartbeat.client_id
-            except (IllegalNameError, PermissionError) as error:
-                ack = pb.HeartbeatAck(code=common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST, remark=str(error))
+            client_id = heartbeat.client_id
+            code, remark = sessions.heartbeat(session, client_groups(heartbeat))
+            ack = pb.HeartbeatAck(code=code, remark=remark)  # type: ignore[arg-type]
             replies.put(pb.SessionResponse(heartbeat_ack=ack))
 
         try:
@@ -132,11 +149,24 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             await _refuse(context, str(error))
         finally:
             sessions.ended(session, client_id)
+            commands.ended(session)
 
     async def GetConsumerList(  # noqa: N802
         self, request: pb.GetConsumerListRequest, context: Any
     ) -> pb.GetConsumerListResponse:
         return pb.GetConsumerListResponse(client_ids=self._broker.sessions.members.consumer_ids(request.group))
+
+    @answering(pb.LockQueuesResponse)
+    async def LockQueues(self, request: pb.LockQueuesRequest, context: Any) -> pb.LockQueuesResponse:  # noqa: N802
+        await _limit_locks(request, context)
+        queues = locked_queues(request.queues)
+        held = await self._broker.queue_locking.lock(request.group, request.client_id, queues)
+        return pb.LockQueuesResponse(locked=queue_refs(held))
+
+    async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:  # noqa: N802
+        await _limit_locks(request, context)
+        self._broker.queue_locking.unlock(request.group, request.client_id, locked_queues(request.queues))
+        return pb.UnlockQueuesResponse()
 
     # ----------------------------------------------------------------------------------- retries and offsets
 
@@ -151,24 +181,40 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         )
         return pb.ConsumerSendBackResponse(code=code, remark=remark)  # type: ignore[arg-type]
 
+    @answering(pb.QueryConsumerOffsetResponse)
     async def QueryConsumerOffset(  # noqa: N802
         self, request: pb.QueryConsumerOffsetRequest, context: Any
     ) -> pb.QueryConsumerOffsetResponse:
-        offset = self._broker.offsets.query(request.group, request.queue.topic, request.queue.queue_id)
-        if offset is None:
+        offsets, queue = self._broker.offsets, (request.group, request.queue.topic, request.queue.queue_id)
+        if request.HasField("begin"):
+            try:
+                where = ConsumeFromWhere(request.begin.where)
+            except ValueError:
+                await _refuse(context, f"{request.begin.where} is no beginning; allowed are 0, 1 and 2")
+            return consumer_offset(await offsets.begin(*queue, where, request.begin.timestamp_ms))
+        progress = offsets.query(*queue)
+        if progress is None:
             remark = f"group {request.group!r} has committed no offset for this queue"
             return pb.QueryConsumerOffsetResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)
-        return pb.QueryConsumerOffsetResponse(offset=offset)
+        return consumer_offset(progress)
 
+    @answering(pb.UpdateConsumerOffsetResponse)
     async def UpdateConsumerOffset(  # noqa: N802
         self, request: pb.UpdateConsumerOffsetRequest, context: Any
     ) -> pb.UpdateConsumerOffsetResponse:
-        if len(request.offsets) > OFFSETS_PER_REQUEST_MAX:
-            await _refuse(context, f"{len(request.offsets)} offsets; at most {OFFSETS_PER_REQUEST_MAX} are allowed")
-        code, remark = self._broker.offsets.commit(
-            request.group, [(one.topic, one.queue_id, one.offset) for one in request.offsets]
-        )
-        return pb.UpdateConsumerOffsetResponse(code=code, remark=remark)  # type: ignore[arg-type]
+        if len(request.queues) > OFFSETS_PER_REQUEST_MAX:
+            await _refuse(context, f"{len(request.queues)} offsets; at most {OFFSETS_PER_REQUEST_MAX} are allowed")
+        offsets, group, remark = self._broker.offsets, request.group, ""
+        if request.set:
+            await offsets.set(group, [(one.topic, one.queue_id, one.offset) for one in request.queues])
+        else:
+            remark = offsets.commit(group, map(queue_report, request.queues))
+        now = [
+            queue_progress(one.topic, one.queue_id, progress)
+            for one in request.queues
+            if (progress := offsets.query(group, one.topic, one.queue_id)) is not None
+        ]
+        return pb.UpdateConsumerOffsetResponse(remark=remark, queues=now)
 
     async def GetQueueOffsets(  # noqa: N802
         self, request: pb.GetQueueOffsetsRequest, context: Any
@@ -260,8 +306,21 @@ class _Session:
     def consumer_ids_changed(self, group: str) -> None:
         self._replies.put(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
 
-    def reset_consumer_offset(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        self._replies.put(pb.SessionResponse(reset_consumer_offset=reset_command(group, offsets)))
+    def reset_consumer_offset(self, group: str, queues: Sequence[QueueReport]) -> None:
+        self._replies.put(pb.SessionResponse(reset_consumer_offset=reset_command(group, queues)))
+
+    def get_running_info(self, command_id: int, group: str) -> None:
+        command = pb.GetRunningInfo(command_id=command_id, group=group)
+        self._replies.put(pb.SessionResponse(get_running_info=command))
+
+    def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
+        command = pb.ConsumeDirectly(command_id=command_id, group=group, record=record)
+        self._replies.put(pb.SessionResponse(consume_directly=command))
+
+
+async def _limit_locks(request: pb.LockQueuesRequest | pb.UnlockQueuesRequest, context: Any) -> None:
+    if len(request.queues) > LOCKS_PER_REQUEST_MAX:
+        await _refuse(context, f"{len(request.queues)} queues; at most {LOCKS_PER_REQUEST_MAX} are allowed")
 
 
 async def _refuse(context: Any, sentence: str) -> NoReturn:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.life import LifeEvent
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.members import ClientGroups, Connection
 from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.queue_locks import LockedQueue
 from mq_broker.core.subscription_groups import SubscriptionGroup
+from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.core.topics import TopicConfig
+from mq_broker.processor.client_commands import CommandAnswer
 from mq_broker.processor.consume_progress import OffsetChange, QueueProgress
+from mq_broker.processor.offsets import QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
+from mq_broker.processor.refusals import RefusedError
 from mq_broker.processor.topic_administration import QueueStats
+from mqproto.codes import ResponseCode
 
 NO_OFFSET = -1  # on the wire
 
@@ -55,39 +62,108 @@ def pull_query(request: pb.PullRequest) -> PullQuery:
         request.queue_offset,
         request.max_messages,
         request.max_bytes,
-        request.tag_expression,
+        request.expression,
+        request.expression_type,
     )
 
 
-def pull_response(result: PullResult) -> pb.PullResponse:
-    return pb.PullResponse(
-        code=result.code,  # type: ignore[arg-type]
-        remark=result.remark,
-        status=result.status,  # type: ignore[arg-type]
-        next_begin_offset=result.next_begin_offset,
-        min_offset=result.min_offset,
-        max_offset=result.max_offset,
-        count=result.count,
-        records=result.records,
-    )
+def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
+    """Fill the response where it stands: to put one message into another copies it, the records included."""
+    response.code = result.code  # type: ignore[assignment]
+    response.remark = result.remark
+    response.status = result.status  # type: ignore[assignment]
+    response.next_begin_offset = result.next_begin_offset
+    response.min_offset = result.min_offset
+    response.max_offset = result.max_offset
+    response.count = result.count
+    response.records = result.records
 
 
 def client_groups(heartbeat: pb.Heartbeat) -> ClientGroups:
     return ClientGroups(
         heartbeat.client_id,
         frozenset(producer.group for producer in heartbeat.producers),
-        frozenset(consumer.group for consumer in heartbeat.consumers),
-        frozenset(one.group for one in heartbeat.consumers if one.message_model == pb.BROADCASTING),
+        tuple(map(_consumer, heartbeat.consumers)),
     )
 
 
-def reset_command(group: str, offsets: Sequence[tuple[str, int, int]]) -> pb.ResetConsumerOffset:
-    return pb.ResetConsumerOffset(
-        group=group,
-        offsets=[
-            common_pb2.QueueOffset(topic=topic, queue_id=queue_id, offset=offset) for topic, queue_id, offset in offsets
+def _consumer(data: pb.ConsumerData) -> Consumer:
+    return Consumer(
+        data.group,
+        tuple(Subscription(one.topic, one.expression, one.expression_type) for one in data.subscriptions),
+        broadcasting=data.message_model == pb.BROADCASTING,
+        orderly=data.orderly,
+        consume_from_where=data.consume_from_where,
+    )
+
+
+def _consumer_data(consumer: Consumer) -> pb.ConsumerData:
+    return pb.ConsumerData(
+        group=consumer.group,
+        message_model=pb.BROADCASTING if consumer.broadcasting else pb.CLUSTERING,
+        consume_from_where=consumer.consume_from_where,  # type: ignore[arg-type]
+        subscriptions=[
+            pb.Subscription(topic=one.topic, expression=one.expression, expression_type=one.expression_type)
+            for one in consumer.subscriptions
         ],
+        orderly=consumer.orderly,
     )
+
+
+def connection(one: Connection) -> admin_pb.ConsumerConnection:
+    return admin_pb.ConsumerConnection(
+        client_id=one.client_id,
+        data=_consumer_data(one.consumer),
+        last_heartbeat_timestamp_ms=one.last_heartbeat_ms,
+    )
+
+
+def command_answer(answer: pb.CommandAnswer) -> CommandAnswer:
+    """The answer; its result stays the wire's, for the call that waits for it."""
+    result = answer.WhichOneof("result")
+    try:
+        code = ResponseCode(answer.code)
+    except ValueError:
+        return CommandAnswer(ResponseCode.SYSTEM_ERROR, f"the client answered {answer.code}: {answer.remark}", None)
+    return CommandAnswer(code, answer.remark, getattr(answer, result) if result else None)
+
+
+def locked_queues(queues: Iterable[common_pb2.QueueRef]) -> list[LockedQueue]:
+    return [LockedQueue(one.topic, one.queue_id) for one in queues]
+
+
+def queue_refs(queues: Iterable[LockedQueue]) -> list[common_pb2.QueueRef]:
+    return [common_pb2.QueueRef(topic=one.topic, queue_id=one.queue_id) for one in queues]
+
+
+def queue_report(queue: pb.QueueProgress) -> QueueReport:
+    """What a member reports of one queue."""
+    ranges = tuple((one.begin, one.end) for one in queue.finished)
+    return queue.topic, queue.queue_id, Progress(queue.offset, ranges, queue.version)
+
+
+def queue_progress(topic: str, queue_id: int, progress: Progress) -> pb.QueueProgress:
+    return pb.QueueProgress(
+        topic=topic,
+        queue_id=queue_id,
+        offset=progress.offset,
+        finished=_offset_ranges(progress),
+        version=progress.version,
+    )
+
+
+def consumer_offset(progress: Progress) -> pb.QueryConsumerOffsetResponse:
+    return pb.QueryConsumerOffsetResponse(
+        offset=progress.offset, finished=_offset_ranges(progress), version=progress.version
+    )
+
+
+def _offset_ranges(progress: Progress) -> list[pb.OffsetRange]:
+    return [pb.OffsetRange(begin=begin, end=end) for begin, end in progress.ranges]
+
+
+def reset_command(group: str, queues: Iterable[QueueReport]) -> pb.ResetConsumerOffset:
+    return pb.ResetConsumerOffset(group=group, queues=[queue_progress(*queue) for queue in queues])
 
 
 def topic_config(config: common_pb2.TopicConfig) -> TopicConfig:
@@ -119,6 +195,7 @@ def subscription_group(config: admin_pb.SubscriptionGroupConfig) -> Subscription
         config.consume_enable,
         config.consume_broadcast_enable,
         config.retry_queue_count,
+        config.different_subscriptions_allowed,
     )
 
 
@@ -129,6 +206,7 @@ def subscription_group_message(group: SubscriptionGroup) -> admin_pb.Subscriptio
         consume_broadcast_enable=group.consume_broadcast_enable,
         retry_max_times=group.retry_max_times,
         retry_queue_count=group.retry_queue_count,
+        different_subscriptions_allowed=group.different_subscriptions_allowed,
     )
 
 
@@ -139,7 +217,16 @@ def queue_consume_stats(progress: QueueProgress) -> admin_pb.QueueConsumeStats:
         broker_offset=progress.broker_offset,
         consumer_offset=_or_none(progress.consumer_offset),
         last_timestamp_ms=progress.last_consumed_ms,
+        finished_beyond=progress.finished_beyond,
     )
+
+
+def reset_offsets(topic: str, offsets: Iterable[common_pb2.QueueOffset]) -> list[tuple[int, int]]:
+    """Where the queues of the topic are to go on: (queue id, offset). Raises RefusedError for another topic's."""
+    for one in offsets:
+        if one.topic not in ("", topic):
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"topic {topic!r} is reset, and not {one.topic!r}")
+    return [(one.queue_id, one.offset) for one in offsets]
 
 
 def offset_change(change: OffsetChange) -> admin_pb.OffsetChange:

@@ -11,8 +11,9 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mq_broker.core.batches import Batch, patch_batch
 from mq_broker.core.retention import RetentionOptions, WriteGate
@@ -89,7 +90,7 @@ class MessageStore:
         self.disk, self.options = disk, options
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
-        self._sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.is_sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
         make_durable_dirs(disk, layout.config)
         try:
             self._lock = disk.lock(layout.lock)
@@ -112,7 +113,7 @@ class MessageStore:
             disk,
             clock,
             self.log,
-            interval_s=0 if self._sync_flush else options.flush_interval_ms / 1000,
+            interval_s=0 if self.is_sync_flush else options.flush_interval_ms / 1000,
             on_synced=self._checkpointer.synced,
             on_durable=self._durable,
         )
@@ -122,6 +123,7 @@ class MessageStore:
         self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
         self._listeners: list[Callable[[str, int], None]] = []
         self.newest_store_ms = 0
+        self.is_new = False  # after `open`: whether there was no log
         self._fencing: OSError | None = None
         self.messages_put = 0
 
@@ -133,6 +135,7 @@ class MessageStore:
         Raises StoreDamagedError, OSError.
         """
         existing = bool(self.log.files.capacity_end)
+        self.is_new = not existing
         clean = not self.disk.exists(self.layout.abort)
         missing = self.states.load()
         if existing and missing:
@@ -185,8 +188,15 @@ class MessageStore:
 
         Raises OSError when it is not on disk.
         """
+        await self._keeping(self.states.persist(name))
+
+    async def rewrite(self, name: str) -> None:
+        """The same, as a whole document, though the state may have a journal."""
+        await self._keeping(self.states.rewrite(name))
+
+    async def _keeping(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await uninterrupted(self.states.persist(name))
+            await uninterrupted(work)
         except SyncError as error:
             self.fence(error)
             raise
@@ -219,6 +229,7 @@ class MessageStore:
         self.index.close()
         self.log.close()
         self._checkpointer.close()
+        self.states.close()
         self._lock.release()
 
     @property
@@ -298,7 +309,7 @@ class MessageStore:
 
     async def wait_stored(self, end: int) -> None:
         """Return when what `put` has appended up to `end` may be acknowledged. Raises StoreFencedError."""
-        if self._sync_flush:
+        if self.is_sync_flush:
             await self.flusher.wait_durable(end)
         elif self.failure is not None:
             raise StoreFencedError(f"the disk has failed: {self.failure}")
@@ -320,7 +331,7 @@ class MessageStore:
                 raise StoreFencedError(f"the disk has failed: {error}") from error
             self.messages_put += batch.count
             self._unreadable.append((self.log.end, (batch.topic, batch.queue_id)))
-        if not self._sync_flush:
+        if not self.is_sync_flush:
             self._durable(self.log.end)
 
     # ------------------------------------------------------------------------------------------------ read
@@ -338,7 +349,7 @@ class MessageStore:
     @property
     def readable_end(self) -> int:
         """The confirm offset: consumers see what lies below it."""
-        return self.flusher.durable_end if self._sync_flush else self.log.end
+        return self.flusher.durable_end if self.is_sync_flush else self.log.end
 
     @property
     def run_bytes_max(self) -> int:

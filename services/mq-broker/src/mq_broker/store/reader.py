@@ -16,7 +16,7 @@ from functools import partial
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
-from mq_broker.core.tag_filter import TagFilter, parse_tag_expression
+from mq_broker.core.tag_filter import EVERYTHING, TagFilter
 from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX, ConsumeQueue
@@ -33,8 +33,6 @@ from mqproto.record import (
     is_sealed,
     iter_records,
 )
-
-EVERYTHING = parse_tag_expression("*")
 
 
 @dataclass
@@ -74,7 +72,9 @@ class Reader:
             entries = queue.read(offset, _scan_count(tags, max_messages))
             # Also what the filter passes over: a damaged hash must not hide a message.
             scanned = self._select(entries, EVERYTHING, ENTRY_SIZE_MAX, max_bytes)
-            chosen = self._select(entries[: scanned.scanned * CQ_ENTRY.size], tags, max_messages, max_bytes)
+            chosen = scanned
+            if tags.codes is not None:
+                chosen = self._select(entries[: scanned.scanned * CQ_ENTRY.size], tags, max_messages, max_bytes)
             if any(at < self.log.begin or at + size > self.log.end for at, size in scanned.ranges):
                 return None
             data = b"".join([self.log.read(at, size) for at, size in scanned.ranges])

@@ -45,6 +45,7 @@ class RecoveryReport:
     newest_store_ms: int = 0
     rebuilt: bool = False
     damaged_stretches: int = 0
+    clean: bool = True  # whether the broker before had stopped in order
 
 
 @dataclass
@@ -85,6 +86,7 @@ class Recovery:
             )
         self._given = self._numbers_given(durable)
         report = self.report
+        report.clean = clean
         report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
         if not rebuild and checkpoint is not None and self._queues_agree(checkpoint):
             report.scanned_from = max(checkpoint.log_offset, self.files.begin)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from mq_broker.store.json_state import encode_document, read_document, write_document
+from mq_broker.store.json_state import FORMAT_VERSION, encode_document, read_document, write_document
 from osenv import Disk
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,25 @@ class State(Protocol):
         """Take over a document; raises KeyError, TypeError or ValueError when it is not of this form."""
 
 
+class Journal(Protocol):
+    """What has changed of a state since its document was written; see `ProgressJournal`."""
+
+    def replay(self, covered: int | None) -> None:
+        """Bring the state up to date that a document of data version `covered` has told; None: it is not ours."""
+
+    async def flush(self) -> bool:
+        """Have everything that has changed on disk, on return; False when the disk has refused to write it.
+
+        Raises SyncError.
+        """
+
+    async def documented(self, covered: int) -> None:
+        """A document has been written, and the one before it has everything up to `covered`."""
+
+    def close(self) -> None:
+        """Give the files back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A state as it was at one moment."""
@@ -39,7 +58,10 @@ class Snapshot:
 
 
 class StateFiles:
-    """States by file name. A state is written when its data version has moved since the last time."""
+    """States by file name. A state is written when its data version has moved since the last time.
+
+    Invariant: a document that was found damaged never takes the place of the one before it.
+    """
 
     def __init__(
         self,
@@ -53,8 +75,16 @@ class StateFiles:
     ) -> None:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
         self._told_by_log, self._dispensable = told_by_log, dispensable
+        self.not_current: frozenset[str] = frozenset()  # after `load`: those of which the newest file could not be read
+        self._journals: dict[str, Journal] = {}
         self._written: dict[str, int] = {}
+        self._newest: dict[str, int] = {}  # data version of the newest document that can be read
+        self._damaged: set[str] = set()  # of these the newest file cannot be read
         self._writing = {name: asyncio.Lock() for name in self._states}
+
+    def keep_journal(self, name: str, journal: Journal) -> None:
+        """From the start on the state called `name` has a journal."""
+        self._journals[name] = journal
 
     def load(self) -> list[str]:
         """Read every state; returns the names of those that the log has to complete.
@@ -62,23 +92,40 @@ class StateFiles:
         These are the ones without a readable file, and of those that the log can tell the ones whose file is damaged
         or lost, so that its previous version had to do. A dispensable one is not worth the reading. Raises OSError.
         """
-        incomplete = [name for name, state in self._states.items() if not self._load(name, state)]
+        paths = {name: self._load(name, state) for name, state in self._states.items()}
+        self.not_current = frozenset(name for name, path in paths.items() if path != self._folder / name)
+        self._damaged = set(self.not_current)
+        incomplete = [
+            name for name, path in paths.items() if path is None or name in self.not_current & self._told_by_log
+        ]
         return [name for name in incomplete if name not in self._dispensable]
 
-    def _load(self, name: str, state: State) -> bool:
-        """Whether the state is complete."""
+    def _load(self, name: str, state: State) -> Path | None:
+        """The file that the state was read from, None when there is none. Its journal has brought it up to date."""
         path = self._folder / name
+        covered: int | None = -1
+        found = None
         for candidate in (path, path.with_name(name + ".bak")):
-            document = read_document(self._disk, candidate)
-            if document is None:
-                continue
+            document = self._load_document(candidate, state)
+            if document is not None:
+                found = candidate
+                self._newest[name] = state.data_version
+                covered = state.data_version if FORMAT_VERSION in document else None
+                break
+        if name in self._journals:
+            self._journals[name].replay(covered)
+        return found
+
+    def _load_document(self, path: Path, state: State) -> dict[str, Any] | None:
+        """The document that the state has taken over; None when it could not."""
+        document = read_document(self._disk, path)
+        if document is not None:
             try:
                 state.load_json(document)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                log.error("%s is not of the form it should have: %r", candidate, error)  # noqa: TRY400
-                continue
-            return candidate == path or name not in self._told_by_log
-        return False
+                log.error("%s is not of the form it should have: %r", path, error)  # noqa: TRY400
+                return None
+        return document
 
     def snapshot(self) -> list[Snapshot]:
         """What all the states that have changed say at this moment."""
@@ -93,13 +140,35 @@ class StateFiles:
         for snapshot in snapshots:
             async with self._writing[snapshot.name]:
                 if snapshot.version > self._written.get(snapshot.name, -1):
-                    path = self._folder / snapshot.name
-                    await self._disk.offload(write_document, self._disk, path, snapshot.content)
-                    self._written[snapshot.name] = snapshot.version
+                    await self._write(snapshot)
+
+    async def rewrite(self, name: str) -> None:
+        """Have what one state says now on disk as its document, on return."""
+        await self.write([self._snapshot(name)])
 
     async def persist(self, name: str) -> None:
-        """Have what one state says now on disk, on return."""
-        await self.write([self._snapshot(name)])
+        """Have what one state says now on disk, on return: in its journal, if it has one that takes it."""
+        if name not in self._journals or not await self._journals[name].flush():
+            await self.rewrite(name)
+
+    def close(self) -> None:
+        """Give the journals' files back."""
+        for journal in self._journals.values():
+            journal.close()
+
+    async def _write(self, snapshot: Snapshot) -> None:
+        name, journal = snapshot.name, self._journals.get(snapshot.name)
+        if journal is not None:
+            await journal.flush()
+        keep_previous = name not in self._damaged
+        await self._disk.offload(
+            write_document, self._disk, self._folder / name, snapshot.content, keep_previous=keep_previous
+        )
+        self._written[name] = snapshot.version
+        self._damaged.discard(name)
+        if journal is not None:
+            await journal.documented(self._newest.get(name, -1))
+        self._newest[name] = snapshot.version
 
     def _snapshot(self, name: str) -> Snapshot:
         state = self._states[name]

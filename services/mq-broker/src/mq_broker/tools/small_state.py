@@ -1,4 +1,5 @@
-"""The small files of a store as they are on disk: checkpoint, watermark, state documents, marks, what was put aside.
+"""The small files of a store as they are on disk: checkpoint, watermark, state documents and their journal, marks, what
+was put aside.
 
 Invariant: nothing is repaired and nothing is taken for something else; what cannot be read says why.
 """
@@ -13,6 +14,8 @@ from typing import Any
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_document
 from mq_broker.store.layout import CHECKPOINT_BYTES, StoreLayout
+from mq_broker.store.progress_entries import Scan, scan
+from mq_broker.store.progress_journal import journal_number
 from mq_broker.store.watermark import SLOT_BYTES, SLOTS, encode_slot
 from osenv import Disk
 
@@ -35,16 +38,47 @@ class StateDocument:
         offset = self.content.get(LOG_OFFSET) if self.content else None
         return offset if isinstance(offset, int) else None
 
+    @property
+    def data_version(self) -> int | None:
+        """How often it had changed when it was written."""
+        version = self.content.get("dataVersion") if self.content else None
+        counter = version.get("counter") if isinstance(version, dict) else None
+        return counter if isinstance(counter, int) else None
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON, without the content itself."""
         content = self.content or {}
-        version = content.get("dataVersion")
         return {
             "name": self.name,
             "format_version": content.get(FORMAT_VERSION),
-            "data_version": version.get("counter") if isinstance(version, dict) else None,
+            "data_version": self.data_version,
             "log_offset": self.log_offset,
             "fault": self.fault,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """One file of the journal of progress."""
+
+    name: str
+    found: Scan
+
+    @property
+    def faults(self) -> list[str]:
+        """What cannot be read before whole entries."""
+        return [f"{size} bytes at {at} are no entry" for at, size in self.found.damages]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without the entries themselves."""
+        versions = [entry.data_version for entry in self.found.entries]
+        return {
+            "name": self.name,
+            "entries": len(versions),
+            "first_data_version": min(versions, default=None),
+            "last_data_version": max(versions, default=None),
+            "torn_bytes": self.found.torn,
+            "faults": self.faults,
         }
 
 
@@ -59,6 +93,7 @@ class SmallState:
     watermarks: list[int]
     watermark_faults: list[str]
     documents: list[StateDocument]
+    journal: list[JournalFile] = field(default_factory=list)  # in the order in which they were written
     put_aside: list[str] = field(default_factory=list)
 
     @property
@@ -79,6 +114,8 @@ def read_small_state(disk: Disk, layout: StoreLayout) -> SmallState:
     """Read it all. Raises OSError."""
     checkpoint, checkpoint_fault = _read_checkpoint(disk, layout)
     watermarks, watermark_faults = _read_watermarks(disk, layout)
+    names = disk.list_dir(layout.config)
+    journal = sorted((number, name) for name in names if (number := journal_number(name)) is not None)
     return SmallState(
         lock=_probe_lock(disk, layout.lock),
         was_open=disk.exists(layout.abort),
@@ -86,7 +123,8 @@ def read_small_state(disk: Disk, layout: StoreLayout) -> SmallState:
         checkpoint_fault=checkpoint_fault,
         watermarks=watermarks,
         watermark_faults=watermark_faults,
-        documents=[_read_document(disk, layout.config / name) for name in disk.list_dir(layout.config)],
+        documents=[_read_document(disk, layout.config / name) for name in names if journal_number(name) is None],
+        journal=[JournalFile(name, scan(read_whole(disk, layout.config / name) or b"")) for _, name in journal],
         put_aside=disk.list_dir(layout.quarantine),
     )
 

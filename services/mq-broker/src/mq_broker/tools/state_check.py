@@ -1,4 +1,4 @@
-"""Checkpoint, watermark and state documents against the log.
+"""Checkpoint, watermark, state documents and their journal against the log.
 
 What may differ when the store was not stopped cleanly: a document may speak of log that a power cut has taken; the
 broker brings such offsets back at its next start.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mq_broker.core.consumer_offsets import GROUP_SEPARATOR
+from mq_broker.core.consumer_offsets import progress_of
 from mq_broker.core.producer_sequences import ProducerSequences
+from mq_broker.core.progress import Progress
 from mq_broker.core.topics import deletions_of
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, CONFIG, WATERMARK, DamageMap, Findings
@@ -19,8 +20,9 @@ from mq_broker.tools.small_state import BACKUP, MISSING, TEMPORARY, SmallState, 
 from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from mqproto.record import Record
 
+CONSUMER_OFFSETS = "consumerOffset.json"
 STATE_NAMES = (
-    "consumerOffset.json",
+    CONSUMER_OFFSETS,
     "delayOffset.json",
     "subscriptionGroup.json",
     "topics.json",
@@ -106,6 +108,7 @@ def check_documents(state: SmallState, queues: QueueChecks, findings: Findings, 
         current = by_name.get(name)
         if current is not None and current.content is not None:
             _check_offsets(current, check, queues, findings, allowed=state.was_open)
+    _check_journal(state, queues, findings)
 
 
 Position = tuple[str, str, int, int]  # who, topic, queue id, offset
@@ -131,11 +134,34 @@ def _check_offsets(
             findings.judge(CONFIG, text, allowed=allowed)
 
 
+def _check_journal(state: SmallState, queues: QueueChecks, findings: Findings) -> None:
+    """Every file of the journal of progress; what is newer than the document must not be ahead of the log."""
+    document = next((one for one in state.documents if one.name == CONSUMER_OFFSETS and not one.fault), None)
+    covered = document.data_version if document else None
+    newest: dict[tuple[str, str, int], Progress | None] = {}
+    for file in state.journal:
+        for fault in file.faults:
+            findings.difference(CONFIG, f"{file.name}: {fault}")
+        if file.found.torn:
+            findings.note(CONFIG, f"{file.name} ends with {file.found.torn} bytes that are no entry")
+        versions = [entry.data_version for entry in file.found.entries]
+        if versions != sorted(versions):
+            findings.difference(CONFIG, f"{file.name}: its entries are not in the order of their data versions")
+        for entry in file.found.entries:
+            if covered is not None and entry.data_version > covered:
+                newest[entry.group, entry.topic, entry.queue_id] = entry.progress
+    for (group, topic, queue_id), progress in newest.items():
+        end = queues.end_of(topic, queue_id)
+        if progress is not None and progress.end > end:
+            text = f"the journal: group {group} is at {progress.end} of {topic}/{queue_id}, which ends at {end}"
+            findings.judge(CONFIG, text, allowed=state.was_open)
+
+
 def _consumer_positions(content: dict[str, Any]) -> list[Position]:
     return [
-        (f"group {name.partition(GROUP_SEPARATOR)[2]}", name.partition(GROUP_SEPARATOR)[0], int(queue_id), int(offset))
-        for name, offsets in content["offsetTable"].items()
-        for queue_id, offset in offsets.items()
+        (f"group {group}", topic, queue_id, progress.end)
+        for (topic, group), queues in progress_of(content).items()
+        for queue_id, progress in queues.items()
     ]
 
 
@@ -169,7 +195,7 @@ def _deletion_positions(content: dict[str, Any]) -> list[Position]:
 
 
 _OFFSET_CHECKS: dict[str, Callable[[dict[str, Any]], list[Position]]] = {
-    "consumerOffset.json": _consumer_positions,
+    CONSUMER_OFFSETS: _consumer_positions,
     "delayOffset.json": _delay_positions,
     "producerSequence.json": _producer_positions,
     "topics.json": _deletion_positions,

@@ -31,6 +31,8 @@ def describe_files(
     yield {"kind": "watermark", "log_offsets": state.watermarks, "faults": state.watermark_faults}
     for document in state.documents:
         yield {"kind": "config", **document.to_dict()}
+    for file in state.journal:
+        yield {"kind": "journal", **file.to_dict()}
     yield from _queues(disk, layout.consume_queues)
     yield from _indexes(disk, layout.index, index_slots)
     for name in state.put_aside:

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from orders.adapters.sql_orders import SqlOrders
 from orders.adapters.sql_products import SqlProducts
 from orders.adapters.sql_refunds import SqlRefunds
-from orders.adapters.tables import idempotency_keys, transactions
+from orders.adapters.tables import idempotency_keys, inbox, transactions
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows
 
 
@@ -25,6 +26,7 @@ class SqlUnitOfWork:
         self.refunds = SqlRefunds(connection)
         self.keys = idempotency_keys.of(connection)
         self.transactions = SqlTransactionRows(transactions, connection)
+        self.inbox = SqlInbox(inbox, connection)
 
     async def commit(self) -> None:
         await self._connection.commit()

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from mqclient.sqlalchemy import TransactionTable
+from mqclient.sqlalchemy import InboxTable, TransactionTable
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
@@ -117,6 +117,8 @@ order_history = Table(
 idempotency_keys = IdempotencyKeysTable(metadata, orders.c.order_id)
 
 transactions = TransactionTable(metadata)
+
+inbox = InboxTable(metadata)
 
 refund_requests = Table(
     "refund_requests",

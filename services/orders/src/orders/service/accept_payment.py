@@ -1,7 +1,7 @@
 """Money has arrived: the order is paid, or the money goes back.
 
-Invariants: a payment that is delivered again changes nothing; of a payment and a closing exactly one gets the order, by
-compare-and-set; the payment that lost is refunded exactly once, by the primary key of its refund request.
+Invariants: a payment that is delivered again changes nothing, by the inbox; of a payment and a closing exactly one gets
+the order, by compare-and-set; the payment that lost is refunded exactly once, by the primary key of its refund request.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from orders.domain.payment import Payment, RefundReason, RefundRequest, Verdict,
 from orders.service import events
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
+from servicekit.errors import ConsumedBeforeError
+from servicekit.inbox import require_first
 from servicekit.transactions import TransactionalPublisher
 
 
@@ -24,6 +26,7 @@ class PaymentOutcome(enum.Enum):
     PAID_BEFORE = "paid before"
     REFUND_REQUESTED = "refund requested"
     REFUND_REQUESTED_BEFORE = "refund requested before"
+    CONSUMED_BEFORE = "consumed before"
 
 
 class AcceptPayment:
@@ -49,10 +52,12 @@ class AcceptPayment:
             verdict = judge(order, payment)
             if verdict is Verdict.IGNORE:
                 return PaymentOutcome.PAID_BEFORE
-            if isinstance(verdict, RefundReason):
-                return await self._request_refund(RefundRequest(payment, verdict))
             try:
+                if isinstance(verdict, RefundReason):
+                    return await self._request_refund(RefundRequest(payment, verdict))
                 return await self._pay(order, payment)
+            except ConsumedBeforeError:  # by another delivery of it, since the order was read
+                return PaymentOutcome.CONSUMED_BEFORE
             except StatusChangedError:
                 continue
 
@@ -60,6 +65,7 @@ class AcceptPayment:
         paid_order, change = order.paid(payment.payment_id, payment.paid_at_ms, self._clock.wall_ms())
 
         async def write(unit: UnitOfWork) -> None:
+            await _consume(unit, payment, change.at_ms)
             if not await unit.orders.change_status(paid_order, change):
                 raise StatusChangedError(order.order_id)
             for line in order.lines_by_product():
@@ -72,6 +78,7 @@ class AcceptPayment:
         now_ms = self._clock.wall_ms()
 
         async def write(unit: UnitOfWork) -> None:
+            await _consume(unit, refund.payment, now_ms)
             await unit.refunds.request(refund, now_ms)
 
         try:
@@ -79,3 +86,13 @@ class AcceptPayment:
         except RefundRequestedError:
             return PaymentOutcome.REFUND_REQUESTED_BEFORE
         return PaymentOutcome.REFUND_REQUESTED
+
+
+async def _consume(unit: UnitOfWork, payment: Payment, now_ms: int) -> None:
+    """Raises ConsumedBeforeError.
+
+    The key names order and payment: a payment that comes for another order is no repetition, and must not be taken for
+    one. The database refuses it, and it ends where an operator finds it.
+    """
+    key = f"{payment.order_id}/{payment.payment_id}"
+    await require_first(unit.inbox, events.PAYMENT_HANDLER_GROUP, key, now_ms)

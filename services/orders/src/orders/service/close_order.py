@@ -7,6 +7,7 @@ work, and `closed` is told exactly for the changes that were committed. No order
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Callable
 
 from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order
@@ -14,6 +15,8 @@ from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.service import events
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
+from servicekit.errors import ConsumedBeforeError
+from servicekit.inbox import require_first
 from servicekit.transactions import TransactionalPublisher
 
 
@@ -24,6 +27,10 @@ class ExpiryOutcome(enum.Enum):
     TOO_EARLY = "too early"
     ALREADY_DECIDED = "already decided"
     UNKNOWN_ORDER = "unknown order"
+
+
+async def _go_on(_unit: UnitOfWork) -> None:
+    """Nothing comes first."""
 
 
 class CloseOrder:
@@ -59,20 +66,32 @@ class CloseOrder:
         now_ms = self._clock.wall_ms()
         if not order.is_due(now_ms):
             return ExpiryOutcome.TOO_EARLY
+
+        async def consume(unit: UnitOfWork) -> None:
+            await require_first(unit.inbox, events.TIMEOUT_HANDLER_GROUP, order_id, now_ms)
+
         try:
-            await self.close(order, ChangeReason.EXPIRED, now_ms)
-        except StatusChangedError:
+            await self.close(order, ChangeReason.EXPIRED, now_ms, first=consume)
+        except (ConsumedBeforeError, StatusChangedError):
             return ExpiryOutcome.ALREADY_DECIDED
         return ExpiryOutcome.CLOSED
 
-    async def close(self, order: Order, reason: ChangeReason, now_ms: int) -> Order:
-        """Close `order` as it was read.
+    async def close(
+        self,
+        order: Order,
+        reason: ChangeReason,
+        now_ms: int,
+        *,
+        first: Callable[[UnitOfWork], Awaitable[None]] = _go_on,
+    ) -> Order:
+        """Close `order` as it was read, after `first` in the same unit; what that raises closes nothing.
 
         Raises IllegalTransitionError, or StatusChangedError if the order has left the status that it was read in.
         """
         closed_order, change = order.changed(reason, now_ms)
 
         async def write(unit: UnitOfWork) -> None:
+            await first(unit)
             if not await unit.orders.change_status(closed_order, change):
                 raise StatusChangedError(order.order_id)
             for line in order.lines_by_product():

@@ -16,6 +16,7 @@ from orders.domain.order_status import OrderStatus
 from orders.domain.payment import RefundRequest
 from orders.domain.product import Product
 from servicekit.idempotency import IdempotencyKeys
+from servicekit.inbox import Inbox
 from servicekit.transactions import TransactionRows
 
 
@@ -127,6 +128,9 @@ class UnitOfWork(Protocol):
 
     @property
     def transactions(self) -> TransactionRows: ...
+
+    @property
+    def inbox(self) -> Inbox: ...
 
     async def commit(self) -> None:
         """Make the unit's changes durable; without it they are rolled back."""

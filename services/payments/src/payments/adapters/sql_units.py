@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from payments.adapters.sql_payable_orders import SqlPayableOrders
 from payments.adapters.sql_payments import SqlPayments
 from payments.adapters.sql_refunds import SqlRefunds
-from payments.adapters.tables import idempotency_keys, transactions
+from payments.adapters.tables import idempotency_keys, inbox, transactions
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows
 
 
@@ -25,6 +26,7 @@ class SqlUnitOfWork:
         self.payable_orders = SqlPayableOrders(connection)
         self.keys = idempotency_keys.of(connection)
         self.transactions = SqlTransactionRows(transactions, connection)
+        self.inbox = SqlInbox(inbox, connection)
 
     async def commit(self) -> None:
         await self._connection.commit()

@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from mqclient.sqlalchemy import TransactionTable
+from mqclient.sqlalchemy import InboxTable, TransactionTable
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
@@ -116,3 +116,5 @@ refunds = Table(
 idempotency_keys = IdempotencyKeysTable(metadata, payments.c.payment_id)
 
 transactions = TransactionTable(metadata)
+
+inbox = InboxTable(metadata)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from osenv import Clock
 from payments.domain.errors import StatusChangedError
 from payments.domain.payable_order import PayableOrder
+from payments.service import events
 from payments.service.unit_of_work import Units
 
 
 class PayableOrders:
     """The use case behind the group `payable-orders`. Events may come twice and in any order."""
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: Units, clock: Clock) -> None:
         self._units = units
+        self._clock = clock
 
     async def learn(self, told: PayableOrder) -> PayableOrder:
         """Remember what an event told; returns the order as it is known now.
@@ -20,10 +23,14 @@ class PayableOrders:
         """
         async with self._units.writing() as unit:
             known = await unit.payable_orders.find(told.order_id)
+            key = f"{told.order_id}/{told.status}"
+            is_first = await unit.inbox.once(events.PAYABLE_ORDERS_GROUP, key, self._clock.wall_ms())
             if known is None:
                 await unit.payable_orders.add(told)
                 await unit.commit()
                 return told
+            if not is_first:
+                return known
             merged = known.merged(told)
             if merged != known:
                 if not await unit.payable_orders.change(known.status, merged):

@@ -12,6 +12,7 @@ from osenv import Clock
 from payments.domain.errors import NotCapturedYetError
 from payments.domain.payment_status import ChangeReason, PaymentStatus, next_status
 from payments.domain.refund import RefundRequest, refund_of
+from payments.service import events
 from payments.service.resumer import ResumerWake
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import Units
@@ -43,7 +44,8 @@ class RefundPayment:
             if payment.status is PaymentStatus.REFUNDED:
                 return
             next_status(payment.status, ChangeReason.REFUNDED)
-            if await unit.refunds.find(payment.payment_id) is None:
+            is_first = await unit.inbox.once(events.REFUND_HANDLER_GROUP, payment.payment_id, refund.requested_at_ms)
+            if is_first and await unit.refunds.find(payment.payment_id) is None:
                 await unit.refunds.add(refund)
                 await unit.commit()
         if not self._settlement.is_held(payment.payment_id):

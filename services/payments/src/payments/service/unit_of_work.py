@@ -16,6 +16,7 @@ from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund
 from servicekit.idempotency import IdempotencyKeys
+from servicekit.inbox import Inbox
 from servicekit.transactions import TransactionRows
 
 
@@ -109,6 +110,9 @@ class UnitOfWork(Protocol):
 
     @property
     def transactions(self) -> TransactionRows: ...
+
+    @property
+    def inbox(self) -> Inbox: ...
 
     async def commit(self) -> None:
         """Make the unit's changes durable; without it they are rolled back."""

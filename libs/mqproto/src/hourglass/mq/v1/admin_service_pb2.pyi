@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from hourglass.mq.v1 import broker_service_pb2 as _broker_service_pb2
 from hourglass.mq.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -278,6 +279,7 @@ class SubscriptionGroupConfig(_message.Message):
     CONSUME_BROADCAST_ENABLE_FIELD_NUMBER: _builtins.int
     RETRY_MAX_TIMES_FIELD_NUMBER: _builtins.int
     RETRY_QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    DIFFERENT_SUBSCRIPTIONS_ALLOWED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     consume_enable: _builtins.bool
     """Whether its members may pull at all."""
@@ -285,6 +287,8 @@ class SubscriptionGroupConfig(_message.Message):
     retry_max_times: _builtins.int
     """Tries before a message is a dead letter."""
     retry_queue_count: _builtins.int
+    different_subscriptions_allowed: _builtins.bool
+    """Whether members may subscribe differently, as they do while a change of the subscription is rolled out."""
     def __init__(
         self,
         *,
@@ -293,10 +297,11 @@ class SubscriptionGroupConfig(_message.Message):
         consume_broadcast_enable: _builtins.bool = ...,
         retry_max_times: _builtins.int = ...,
         retry_queue_count: _builtins.int = ...,
+        different_subscriptions_allowed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "group", b"group", "retry_max_times", b"retry_max_times", "retry_queue_count", b"retry_queue_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "different_subscriptions_allowed", b"different_subscriptions_allowed", "group", b"group", "retry_max_times", b"retry_max_times", "retry_queue_count", b"retry_queue_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,6 +463,7 @@ class QueueConsumeStats(_message.Message):
     BROKER_OFFSET_FIELD_NUMBER: _builtins.int
     CONSUMER_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    FINISHED_BEYOND_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     broker_offset: _builtins.int
@@ -465,6 +471,8 @@ class QueueConsumeStats(_message.Message):
     """Of the next message to be consumed; -1 when the group has never committed one for this queue."""
     last_timestamp_ms: _builtins.int
     """When the last consumed message was stored; 0 when it is not known any more."""
+    finished_beyond: _builtins.int
+    """Messages beyond consumer_offset that are finished all the same."""
     def __init__(
         self,
         *,
@@ -473,10 +481,11 @@ class QueueConsumeStats(_message.Message):
         broker_offset: _builtins.int = ...,
         consumer_offset: _builtins.int = ...,
         last_timestamp_ms: _builtins.int = ...,
+        finished_beyond: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_offset", b"broker_offset", "consumer_offset", b"consumer_offset", "last_timestamp_ms", b"last_timestamp_ms", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_offset", b"broker_offset", "consumer_offset", b"consumer_offset", "finished_beyond", b"finished_beyond", "last_timestamp_ms", b"last_timestamp_ms", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -522,12 +531,17 @@ class ResetConsumerOffsetRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     timestamp_ms: _builtins.int
     """The first message stored at or after it comes next; -1: the end of each queue."""
     force: _builtins.bool
     """Forward as well as back; without it an offset only moves back."""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueOffset]:
+        """Instead of a time: these queues of the topic go on here, forward as well as back, and the others stay as they are."""
+
     def __init__(
         self,
         *,
@@ -535,10 +549,11 @@ class ResetConsumerOffsetRequest(_message.Message):
         topic: _builtins.str = ...,
         timestamp_ms: _builtins.int = ...,
         force: _builtins.bool = ...,
+        offsets: _abc.Iterable[_common_pb2.QueueOffset] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "group", b"group", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "group", b"group", "offsets", b"offsets", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -601,6 +616,178 @@ class ResetConsumerOffsetResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetConsumerOffsetResponse: _TypeAlias = ResetConsumerOffsetResponse  # noqa: Y015
+
+@_typing.final
+class GetConsumerConnectionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerConnectionsRequest: _TypeAlias = GetConsumerConnectionsRequest  # noqa: Y015
+
+@_typing.final
+class ConsumerConnection(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    LAST_HEARTBEAT_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    last_heartbeat_timestamp_ms: _builtins.int
+    @_builtins.property
+    def data(self) -> _broker_service_pb2.ConsumerData:
+        """What its newest heartbeat said of the group."""
+
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        data: _broker_service_pb2.ConsumerData | None = ...,
+        last_heartbeat_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "data", b"data", "last_heartbeat_timestamp_ms", b"last_heartbeat_timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerConnection: _TypeAlias = ConsumerConnection  # noqa: Y015
+
+@_typing.final
+class GetConsumerConnectionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def connections(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerConnection]: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        connections: _abc.Iterable[Global___ConsumerConnection] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "connections", b"connections", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerConnectionsResponse: _TypeAlias = GetConsumerConnectionsResponse  # noqa: Y015
+
+@_typing.final
+class GetConsumerRunningInfoRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    client_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerRunningInfoRequest: _TypeAlias = GetConsumerRunningInfoRequest  # noqa: Y015
+
+@_typing.final
+class GetConsumerRunningInfoResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    INFO_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def info(self) -> _broker_service_pb2.ConsumerRunningInfo: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        info: _broker_service_pb2.ConsumerRunningInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "info", b"info", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerRunningInfoResponse: _TypeAlias = GetConsumerRunningInfoResponse  # noqa: Y015
+
+@_typing.final
+class ConsumeMessageDirectlyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    client_id: _builtins.str
+    log_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        log_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "log_offset", b"log_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumeMessageDirectlyRequest: _TypeAlias = ConsumeMessageDirectlyRequest  # noqa: Y015
+
+@_typing.final
+class ConsumeMessageDirectlyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def result(self) -> _broker_service_pb2.ConsumeDirectlyResult: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        result: _broker_service_pb2.ConsumeDirectlyResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumeMessageDirectlyResponse: _TypeAlias = ConsumeMessageDirectlyResponse  # noqa: Y015
 
 @_typing.final
 class GetBrokerConfigRequest(_message.Message):

@@ -79,6 +79,21 @@ class AdminServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.FromString,
                 _registered_method=True)
+        self.GetConsumerConnections = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetConsumerConnections',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsResponse.FromString,
+                _registered_method=True)
+        self.GetConsumerRunningInfo = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetConsumerRunningInfo',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoResponse.FromString,
+                _registered_method=True)
+        self.ConsumeMessageDirectly = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ConsumeMessageDirectly',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyResponse.FromString,
+                _registered_method=True)
         self.GetBrokerStatus = channel.unary_unary(
                 '/hourglass.mq.v1.AdminService/GetBrokerStatus',
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetBrokerStatusRequest.SerializeToString,
@@ -152,7 +167,28 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetConsumerOffset(self, request, context):
-        """Set a group's offsets of one topic by time, durably, and tell the living members.
+        """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsumerConnections(self, request, context):
+        """The living members of a group, as this broker knows them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsumerRunningInfo(self, request, context):
+        """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumeMessageDirectly(self, request, context):
+        """Have one member consume one message of this broker now; offsets stay as they are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,6 +261,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResetConsumerOffset,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.SerializeToString,
+            ),
+            'GetConsumerConnections': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumerConnections,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsResponse.SerializeToString,
+            ),
+            'GetConsumerRunningInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumerRunningInfo,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoResponse.SerializeToString,
+            ),
+            'ConsumeMessageDirectly': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumeMessageDirectly,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyResponse.SerializeToString,
             ),
             'GetBrokerStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetBrokerStatus,
@@ -485,6 +536,87 @@ class AdminService:
             '/hourglass.mq.v1.AdminService/ResetConsumerOffset',
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ResetConsumerOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumerConnections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetConsumerConnections',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerConnectionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumerRunningInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetConsumerRunningInfo',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetConsumerRunningInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumeMessageDirectly(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ConsumeMessageDirectly',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ConsumeMessageDirectlyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,7 +45,13 @@ class AdminServiceStub:
     GetConsumeStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]
     """How far a group has consumed what this broker has."""
     ResetConsumerOffset: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]
-    """Set a group's offsets of one topic by time, durably, and tell the living members."""
+    """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+    GetConsumerConnections: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerConnectionsRequest, _admin_service_pb2.GetConsumerConnectionsResponse]
+    """The living members of a group, as this broker knows them."""
+    GetConsumerRunningInfo: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerRunningInfoRequest, _admin_service_pb2.GetConsumerRunningInfoResponse]
+    """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time."""
+    ConsumeMessageDirectly: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ConsumeMessageDirectlyRequest, _admin_service_pb2.ConsumeMessageDirectlyResponse]
+    """Have one member consume one message of this broker now; offsets stay as they are."""
     GetBrokerStatus: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerStatusRequest, _admin_service_pb2.GetBrokerStatusResponse]
     GetBrokerConfig: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerConfigRequest, _admin_service_pb2.GetBrokerConfigResponse]
     """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
@@ -69,7 +75,13 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetConsumeStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]  # type: ignore[assignment]
     """How far a group has consumed what this broker has."""
     ResetConsumerOffset: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]  # type: ignore[assignment]
-    """Set a group's offsets of one topic by time, durably, and tell the living members."""
+    """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+    GetConsumerConnections: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerConnectionsRequest, _admin_service_pb2.GetConsumerConnectionsResponse]  # type: ignore[assignment]
+    """The living members of a group, as this broker knows them."""
+    GetConsumerRunningInfo: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerRunningInfoRequest, _admin_service_pb2.GetConsumerRunningInfoResponse]  # type: ignore[assignment]
+    """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time."""
+    ConsumeMessageDirectly: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ConsumeMessageDirectlyRequest, _admin_service_pb2.ConsumeMessageDirectlyResponse]  # type: ignore[assignment]
+    """Have one member consume one message of this broker now; offsets stay as they are."""
     GetBrokerStatus: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerStatusRequest, _admin_service_pb2.GetBrokerStatusResponse]  # type: ignore[assignment]
     GetBrokerConfig: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetBrokerConfigRequest, _admin_service_pb2.GetBrokerConfigResponse]  # type: ignore[assignment]
     """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
@@ -144,7 +156,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.ResetConsumerOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ResetConsumerOffsetResponse, _abc.Awaitable[_admin_service_pb2.ResetConsumerOffsetResponse]]:
-        """Set a group's offsets of one topic by time, durably, and tell the living members."""
+        """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+
+    @_abc_1.abstractmethod
+    def GetConsumerConnections(
+        self,
+        request: _admin_service_pb2.GetConsumerConnectionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetConsumerConnectionsResponse, _abc.Awaitable[_admin_service_pb2.GetConsumerConnectionsResponse]]:
+        """The living members of a group, as this broker knows them."""
+
+    @_abc_1.abstractmethod
+    def GetConsumerRunningInfo(
+        self,
+        request: _admin_service_pb2.GetConsumerRunningInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetConsumerRunningInfoResponse, _abc.Awaitable[_admin_service_pb2.GetConsumerRunningInfoResponse]]:
+        """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time."""
+
+    @_abc_1.abstractmethod
+    def ConsumeMessageDirectly(
+        self,
+        request: _admin_service_pb2.ConsumeMessageDirectlyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ConsumeMessageDirectlyResponse, _abc.Awaitable[_admin_service_pb2.ConsumeMessageDirectlyResponse]]:
+        """Have one member consume one message of this broker now; offsets stay as they are."""
 
     @_abc_1.abstractmethod
     def GetBrokerStatus(

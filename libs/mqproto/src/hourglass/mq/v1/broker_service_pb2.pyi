@@ -75,6 +75,26 @@ CONSUME_FROM_FIRST_OFFSET: ConsumeFromWhere.ValueType  # 1
 CONSUME_FROM_TIMESTAMP: ConsumeFromWhere.ValueType  # 2
 Global___ConsumeFromWhere: _TypeAlias = ConsumeFromWhere  # noqa: Y015
 
+class _ConsumeResult:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ConsumeResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConsumeResult.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CR_UNSPECIFIED: _ConsumeResult.ValueType  # 0
+    CR_SUCCESS: _ConsumeResult.ValueType  # 1
+    CR_LATER: _ConsumeResult.ValueType  # 2
+    CR_THROW_EXCEPTION: _ConsumeResult.ValueType  # 3
+
+class ConsumeResult(_ConsumeResult, metaclass=_ConsumeResultEnumTypeWrapper):
+    """RocketMQ's outcomes."""
+
+CR_UNSPECIFIED: ConsumeResult.ValueType  # 0
+CR_SUCCESS: ConsumeResult.ValueType  # 1
+CR_LATER: ConsumeResult.ValueType  # 2
+CR_THROW_EXCEPTION: ConsumeResult.ValueType  # 3
+Global___ConsumeResult: _TypeAlias = ConsumeResult  # noqa: Y015
+
 class _TransactionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -320,15 +340,18 @@ class PullRequest(_message.Message):
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
-    TAG_EXPRESSION_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    EXPRESSION_TYPE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
     queue_offset: _builtins.int
     max_messages: _builtins.int
     max_bytes: _builtins.int
-    tag_expression: _builtins.str
-    """"*" or "A || B"; empty means "*"."""
+    expression: _builtins.str
+    """Which messages are wanted. TAG: "*" (or nothing) for all, or "A || B"; SQL92: a condition on the properties."""
+    expression_type: _builtins.str
+    """"TAG" (or empty) or "SQL92"."""
     def __init__(
         self,
         *,
@@ -338,11 +361,12 @@ class PullRequest(_message.Message):
         queue_offset: _builtins.int = ...,
         max_messages: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
-        tag_expression: _builtins.str = ...,
+        expression: _builtins.str = ...,
+        expression_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "tag_expression", b"tag_expression", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "expression_type", b"expression_type", "group", b"group", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,6 +426,7 @@ class PollRequest(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     SUSPEND_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     poll_id: _builtins.int
     cancel: _builtins.bool
     """Forget the held poll of this id; it is answered at once with NO_NEW_MSG."""
@@ -409,6 +434,10 @@ class PollRequest(_message.Message):
     """How long the broker may hold the poll, in milliseconds; it holds 15 s at most."""
     @_builtins.property
     def pull(self) -> Global___PullRequest: ...
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
+        """What has been finished since the last request; as UpdateConsumerOffset, and like it on disk a moment later."""
+
     def __init__(
         self,
         *,
@@ -416,10 +445,11 @@ class PollRequest(_message.Message):
         pull: Global___PullRequest | None = ...,
         cancel: _builtins.bool = ...,
         suspend_timeout_ms: _builtins.int = ...,
+        progress: _abc.Iterable[Global___GroupProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "pull", b"pull"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "poll_id", b"poll_id", "pull", b"pull", "suspend_timeout_ms", b"suspend_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "poll_id", b"poll_id", "progress", b"progress", "pull", b"pull", "suspend_timeout_ms", b"suspend_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["pull", "cancel"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
@@ -455,18 +485,22 @@ class Subscription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
-    TAG_EXPRESSION_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    EXPRESSION_TYPE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    tag_expression: _builtins.str
+    expression: _builtins.str
+    expression_type: _builtins.str
+    """"TAG" (or empty) or "SQL92"."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        tag_expression: _builtins.str = ...,
+        expression: _builtins.str = ...,
+        expression_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tag_expression", b"tag_expression", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "expression_type", b"expression_type", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,9 +533,12 @@ class ConsumerData(_message.Message):
     MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
     CONSUME_FROM_WHERE_FIELD_NUMBER: _builtins.int
     SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    ORDERLY_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     message_model: Global___MessageModel.ValueType
     consume_from_where: Global___ConsumeFromWhere.ValueType
+    orderly: _builtins.bool
+    """Whether it consumes each queue in order, under a lock."""
     @_builtins.property
     def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
     def __init__(
@@ -511,10 +548,11 @@ class ConsumerData(_message.Message):
         message_model: Global___MessageModel.ValueType = ...,
         consume_from_where: Global___ConsumeFromWhere.ValueType = ...,
         subscriptions: _abc.Iterable[Global___Subscription] | None = ...,
+        orderly: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from_where", b"consume_from_where", "group", b"group", "message_model", b"message_model", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from_where", b"consume_from_where", "group", b"group", "message_model", b"message_model", "orderly", b"orderly", "subscriptions", b"subscriptions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -554,18 +592,22 @@ class SessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    COMMAND_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
+    @_builtins.property
+    def command_answer(self) -> Global___CommandAnswer: ...
     def __init__(
         self,
         *,
         heartbeat: Global___Heartbeat | None = ...,
+        command_answer: Global___CommandAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command_answer", b"command_answer", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_answer", b"command_answer", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["heartbeat"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["heartbeat", "command_answer"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -573,6 +615,10 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class HeartbeatAck(_message.Message):
+    """Anything but SUCCESS refuses the groups that the remark names; the client is a member of all others. A group whose
+    living members subscribe differently is refused with SUBSCRIPTION_NOT_CONSISTENT.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
@@ -649,23 +695,76 @@ class ResetConsumerOffset(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueOffset]: ...
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]:
+        """Nothing is finished beyond the offsets."""
+
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
-        offsets: _abc.Iterable[_common_pb2.QueueOffset] | None = ...,
+        queues: _abc.Iterable[Global___QueueProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "queues", b"queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetConsumerOffset: _TypeAlias = ResetConsumerOffset  # noqa: Y015
+
+@_typing.final
+class GetRunningInfo(_message.Message):
+    """How is this consumer? Answered with `running_info`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.int = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRunningInfo: _TypeAlias = GetRunningInfo  # noqa: Y015
+
+@_typing.final
+class ConsumeDirectly(_message.Message):
+    """Give this message to the listener now, whatever the offsets say. Answered with `consumed`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.int
+    group: _builtins.str
+    record: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.int = ...,
+        group: _builtins.str = ...,
+        record: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "group", b"group", "record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumeDirectly: _TypeAlias = ConsumeDirectly  # noqa: Y015
 
 @_typing.final
 class SessionResponse(_message.Message):
@@ -675,6 +774,8 @@ class SessionResponse(_message.Message):
     CONSUMER_IDS_CHANGED_FIELD_NUMBER: _builtins.int
     CHECK_TRANSACTION_FIELD_NUMBER: _builtins.int
     RESET_CONSUMER_OFFSET_FIELD_NUMBER: _builtins.int
+    GET_RUNNING_INFO_FIELD_NUMBER: _builtins.int
+    CONSUME_DIRECTLY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat_ack(self) -> Global___HeartbeatAck: ...
     @_builtins.property
@@ -683,6 +784,10 @@ class SessionResponse(_message.Message):
     def check_transaction(self) -> Global___CheckTransaction: ...
     @_builtins.property
     def reset_consumer_offset(self) -> Global___ResetConsumerOffset: ...
+    @_builtins.property
+    def get_running_info(self) -> Global___GetRunningInfo: ...
+    @_builtins.property
+    def consume_directly(self) -> Global___ConsumeDirectly: ...
     def __init__(
         self,
         *,
@@ -690,16 +795,213 @@ class SessionResponse(_message.Message):
         consumer_ids_changed: Global___ConsumerIdsChanged | None = ...,
         check_transaction: Global___CheckTransaction | None = ...,
         reset_consumer_offset: Global___ResetConsumerOffset | None = ...,
+        get_running_info: Global___GetRunningInfo | None = ...,
+        consume_directly: Global___ConsumeDirectly | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consumer_ids_changed", b"consumer_ids_changed", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction", "reset_consumer_offset"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction", "reset_consumer_offset", "get_running_info", "consume_directly"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
+
+@_typing.final
+class CommandAnswer(_message.Message):
+    """The answer to a command with this id. CONSUMER_NOT_ONLINE when the group has left the client."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    RUNNING_INFO_FIELD_NUMBER: _builtins.int
+    CONSUMED_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def running_info(self) -> Global___ConsumerRunningInfo: ...
+    @_builtins.property
+    def consumed(self) -> Global___ConsumeDirectlyResult: ...
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.int = ...,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        running_info: Global___ConsumerRunningInfo | None = ...,
+        consumed: Global___ConsumeDirectlyResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumed", b"consumed", "result", b"result", "running_info", b"running_info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command_id", b"command_id", "consumed", b"consumed", "remark", b"remark", "result", b"result", "running_info", b"running_info"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["running_info", "consumed"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___CommandAnswer: _TypeAlias = CommandAnswer  # noqa: Y015
+
+@_typing.final
+class ConsumerRunningInfo(_message.Message):
+    """One consumer as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    START_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    CONSUME_CONCURRENCY_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    STATS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    start_timestamp_ms: _builtins.int
+    consume_concurrency: _builtins.int
+    """Listeners that run at the same time, at most."""
+    suspended: _builtins.bool
+    @_builtins.property
+    def data(self) -> Global___ConsumerData: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProcessQueueInfo]:
+        """Of the answering broker's queues, those that this member consumes."""
+
+    @_builtins.property
+    def stats(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConsumeStats]: ...
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        data: Global___ConsumerData | None = ...,
+        start_timestamp_ms: _builtins.int = ...,
+        consume_concurrency: _builtins.int = ...,
+        suspended: _builtins.bool = ...,
+        queues: _abc.Iterable[Global___ProcessQueueInfo] | None = ...,
+        stats: _abc.Iterable[Global___TopicConsumeStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consume_concurrency", b"consume_concurrency", "data", b"data", "queues", b"queues", "start_timestamp_ms", b"start_timestamp_ms", "stats", b"stats", "suspended", b"suspended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerRunningInfo: _TypeAlias = ConsumerRunningInfo  # noqa: Y015
+
+@_typing.final
+class ProcessQueueInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    COMMIT_OFFSET_FIELD_NUMBER: _builtins.int
+    PULL_OFFSET_FIELD_NUMBER: _builtins.int
+    CACHED_MESSAGES_FIELD_NUMBER: _builtins.int
+    CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    LOCKED_FIELD_NUMBER: _builtins.int
+    LAST_PULL_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    LAST_CONSUME_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    commit_offset: _builtins.int
+    """The smallest unfinished offset, and the next one to be pulled."""
+    pull_offset: _builtins.int
+    cached_messages: _builtins.int
+    """What was pulled and is not finished."""
+    cached_bytes: _builtins.int
+    locked: _builtins.bool
+    """Of an orderly consumer: whether it may consume the queue now."""
+    last_pull_timestamp_ms: _builtins.int
+    """0: never."""
+    last_consume_timestamp_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        commit_offset: _builtins.int = ...,
+        pull_offset: _builtins.int = ...,
+        cached_messages: _builtins.int = ...,
+        cached_bytes: _builtins.int = ...,
+        locked: _builtins.bool = ...,
+        last_pull_timestamp_ms: _builtins.int = ...,
+        last_consume_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "cached_messages", b"cached_messages", "commit_offset", b"commit_offset", "last_consume_timestamp_ms", b"last_consume_timestamp_ms", "last_pull_timestamp_ms", b"last_pull_timestamp_ms", "locked", b"locked", "pull_offset", b"pull_offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessQueueInfo: _TypeAlias = ProcessQueueInfo  # noqa: Y015
+
+@_typing.final
+class TopicConsumeStats(_message.Message):
+    """Of the last minute: milliseconds are means, TPS are messages a second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PULL_RT_MS_FIELD_NUMBER: _builtins.int
+    PULL_TPS_FIELD_NUMBER: _builtins.int
+    CONSUME_RT_MS_FIELD_NUMBER: _builtins.int
+    CONSUME_OK_TPS_FIELD_NUMBER: _builtins.int
+    CONSUME_FAILED_TPS_FIELD_NUMBER: _builtins.int
+    CONSUME_FAILED_MESSAGES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    pull_rt_ms: _builtins.float
+    pull_tps: _builtins.float
+    consume_rt_ms: _builtins.float
+    consume_ok_tps: _builtins.float
+    consume_failed_tps: _builtins.float
+    consume_failed_messages: _builtins.int
+    """Messages that the listener has failed with since the consumer started."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        pull_rt_ms: _builtins.float = ...,
+        pull_tps: _builtins.float = ...,
+        consume_rt_ms: _builtins.float = ...,
+        consume_ok_tps: _builtins.float = ...,
+        consume_failed_tps: _builtins.float = ...,
+        consume_failed_messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_failed_messages", b"consume_failed_messages", "consume_failed_tps", b"consume_failed_tps", "consume_ok_tps", b"consume_ok_tps", "consume_rt_ms", b"consume_rt_ms", "pull_rt_ms", b"pull_rt_ms", "pull_tps", b"pull_tps", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicConsumeStats: _TypeAlias = TopicConsumeStats  # noqa: Y015
+
+@_typing.final
+class ConsumeDirectlyResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    SPENT_MS_FIELD_NUMBER: _builtins.int
+    result: Global___ConsumeResult.ValueType
+    remark: _builtins.str
+    """What was raised."""
+    spent_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        result: Global___ConsumeResult.ValueType = ...,
+        remark: _builtins.str = ...,
+        spent_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["remark", b"remark", "result", b"result", "spent_ms", b"spent_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumeDirectlyResult: _TypeAlias = ConsumeDirectlyResult  # noqa: Y015
 
 @_typing.final
 class GetConsumerListRequest(_message.Message):
@@ -802,23 +1104,141 @@ class ConsumerSendBackResponse(_message.Message):
 Global___ConsumerSendBackResponse: _TypeAlias = ConsumerSendBackResponse  # noqa: Y015
 
 @_typing.final
+class OffsetRange(_message.Message):
+    """Offsets from `begin` to `end` - 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        begin: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetRange: _TypeAlias = OffsetRange  # noqa: Y015
+
+@_typing.final
+class QueueProgress(_message.Message):
+    """What a group has finished of one queue: everything below `offset`, and the ranges, which ascend, are apart from each
+    other, and lie beyond it. This only grows, until somebody sets the offset anew; then `version` grows by one. What is
+    reported with another version than the broker's is left out: the reporter has not heard of it yet.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    offset: _builtins.int
+    version: _builtins.int
+    @_builtins.property
+    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        finished: _abc.Iterable[Global___OffsetRange] | None = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueProgress: _TypeAlias = QueueProgress  # noqa: Y015
+
+@_typing.final
+class GroupProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    client_id: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        queues: _abc.Iterable[Global___QueueProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupProgress: _TypeAlias = GroupProgress  # noqa: Y015
+
+@_typing.final
+class ConsumeBegin(_message.Message):
+    """Where a group begins that has no offset yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    where: Global___ConsumeFromWhere.ValueType
+    timestamp_ms: _builtins.int
+    """Of CONSUME_FROM_TIMESTAMP."""
+    def __init__(
+        self,
+        *,
+        where: Global___ConsumeFromWhere.ValueType = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["timestamp_ms", b"timestamp_ms", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumeBegin: _TypeAlias = ConsumeBegin  # noqa: Y015
+
+@_typing.final
 class QueryConsumerOffsetRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     @_builtins.property
     def queue(self) -> _common_pb2.QueueRef: ...
+    @_builtins.property
+    def begin(self) -> Global___ConsumeBegin:
+        """Commit this if the group has no offset for this queue yet; in one step, so that two members never disagree."""
+
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         queue: _common_pb2.QueueRef | None = ...,
+        begin: Global___ConsumeBegin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "group", b"group", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -826,26 +1246,33 @@ Global___QueryConsumerOffsetRequest: _TypeAlias = QueryConsumerOffsetRequest  # 
 
 @_typing.final
 class QueryConsumerOffsetResponse(_message.Message):
-    """QUERY_NOT_FOUND when the group has never committed an offset for this queue."""
+    """QUERY_NOT_FOUND when the group has never committed an offset for this queue, and no beginning was given."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     offset: _builtins.int
+    version: _builtins.int
+    @_builtins.property
+    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]: ...
     def __init__(
         self,
         *,
         code: _common_pb2.ResponseCode.ValueType = ...,
         remark: _builtins.str = ...,
         offset: _builtins.int = ...,
+        finished: _abc.Iterable[Global___OffsetRange] | None = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "offset", b"offset", "remark", b"remark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "finished", b"finished", "offset", b"offset", "remark", b"remark", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -857,21 +1284,27 @@ class UpdateConsumerOffsetRequest(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     client_id: _builtins.str
+    set: _builtins.bool
+    """Not "this is finished too" but "go on exactly here", backwards as well; the version grows by one. What is finished
+    beyond the offset is forgotten, and the version in the request does not matter.
+    """
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueOffset]: ...
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]: ...
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         client_id: _builtins.str = ...,
-        offsets: _abc.Iterable[_common_pb2.QueueOffset] | None = ...,
+        queues: _abc.Iterable[Global___QueueProgress] | None = ...,
+        set: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues", "set", b"set"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,6 +1312,116 @@ Global___UpdateConsumerOffsetRequest: _TypeAlias = UpdateConsumerOffsetRequest  
 
 @_typing.final
 class UpdateConsumerOffsetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueProgress]:
+        """What the broker has now, for each queue of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        queues: _abc.Iterable[Global___QueueProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "queues", b"queues", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateConsumerOffsetResponse: _TypeAlias = UpdateConsumerOffsetResponse  # noqa: Y015
+
+@_typing.final
+class LockQueuesRequest(_message.Message):
+    """At most 16,384 queues."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    client_id: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueRef]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        queues: _abc.Iterable[_common_pb2.QueueRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockQueuesRequest: _TypeAlias = LockQueuesRequest  # noqa: Y015
+
+@_typing.final
+class LockQueuesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    LOCKED_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    @_builtins.property
+    def locked(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueRef]:
+        """Those of the queues that the member holds now."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        locked: _abc.Iterable[_common_pb2.QueueRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "locked", b"locked", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockQueuesResponse: _TypeAlias = LockQueuesResponse  # noqa: Y015
+
+@_typing.final
+class UnlockQueuesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    client_id: _builtins.str
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueRef]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        queues: _abc.Iterable[_common_pb2.QueueRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnlockQueuesRequest: _TypeAlias = UnlockQueuesRequest  # noqa: Y015
+
+@_typing.final
+class UnlockQueuesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
@@ -897,7 +1440,7 @@ class UpdateConsumerOffsetResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UpdateConsumerOffsetResponse: _TypeAlias = UpdateConsumerOffsetResponse  # noqa: Y015
+Global___UnlockQueuesResponse: _TypeAlias = UnlockQueuesResponse  # noqa: Y015
 
 @_typing.final
 class GetQueueOffsetsRequest(_message.Message):

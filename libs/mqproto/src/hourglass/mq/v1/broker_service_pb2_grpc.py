@@ -79,6 +79,16 @@ class BrokerServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetResponse.FromString,
                 _registered_method=True)
+        self.LockQueues = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/LockQueues',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesResponse.FromString,
+                _registered_method=True)
+        self.UnlockQueues = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/UnlockQueues',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesResponse.FromString,
+                _registered_method=True)
         self.GetQueueOffsets = channel.unary_unary(
                 '/hourglass.mq.v1.BrokerService/GetQueueOffsets',
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.GetQueueOffsetsRequest.SerializeToString,
@@ -170,6 +180,20 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LockQueues(self, request, context):
+        """Have queues for one member of a group alone, for 60 s from now; asked again by the same member, it lasts longer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnlockQueues(self, request, context):
+        """Give queues back at once. What the member does not hold is passed over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetQueueOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -251,6 +275,16 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.UpdateConsumerOffset,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetResponse.SerializeToString,
+            ),
+            'LockQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.LockQueues,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesResponse.SerializeToString,
+            ),
+            'UnlockQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnlockQueues,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesResponse.SerializeToString,
             ),
             'GetQueueOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.GetQueueOffsets,
@@ -521,6 +555,60 @@ class BrokerService:
             '/hourglass.mq.v1.BrokerService/UpdateConsumerOffset',
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UpdateConsumerOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LockQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/LockQueues',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.LockQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnlockQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/UnlockQueues',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.UnlockQueuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class BrokerServiceStub:
     """Client ids of the group's living members, sorted."""
     QueryConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]
     UpdateConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]
+    LockQueues: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.LockQueuesRequest, _broker_service_pb2.LockQueuesResponse]
+    """Have queues for one member of a group alone, for 60 s from now; asked again by the same member, it lasts longer."""
+    UnlockQueues: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.UnlockQueuesRequest, _broker_service_pb2.UnlockQueuesResponse]
+    """Give queues back at once. What the member does not hold is passed over."""
     GetQueueOffsets: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]
     SearchOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.SearchOffsetRequest, _broker_service_pb2.SearchOffsetResponse]
     """The first offset whose message was stored at or after a time; the queue's end when all are older."""
@@ -76,6 +80,10 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     """Client ids of the group's living members, sorted."""
     QueryConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]  # type: ignore[assignment]
     UpdateConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]  # type: ignore[assignment]
+    LockQueues: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.LockQueuesRequest, _broker_service_pb2.LockQueuesResponse]  # type: ignore[assignment]
+    """Have queues for one member of a group alone, for 60 s from now; asked again by the same member, it lasts longer."""
+    UnlockQueues: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.UnlockQueuesRequest, _broker_service_pb2.UnlockQueuesResponse]  # type: ignore[assignment]
+    """Give queues back at once. What the member does not hold is passed over."""
     GetQueueOffsets: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.GetQueueOffsetsRequest, _broker_service_pb2.GetQueueOffsetsResponse]  # type: ignore[assignment]
     SearchOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.SearchOffsetRequest, _broker_service_pb2.SearchOffsetResponse]  # type: ignore[assignment]
     """The first offset whose message was stored at or after a time; the queue's end when all are older."""
@@ -156,6 +164,22 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_service_pb2.UpdateConsumerOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_service_pb2.UpdateConsumerOffsetResponse, _abc.Awaitable[_broker_service_pb2.UpdateConsumerOffsetResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def LockQueues(
+        self,
+        request: _broker_service_pb2.LockQueuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.LockQueuesResponse, _abc.Awaitable[_broker_service_pb2.LockQueuesResponse]]:
+        """Have queues for one member of a group alone, for 60 s from now; asked again by the same member, it lasts longer."""
+
+    @_abc_1.abstractmethod
+    def UnlockQueues(
+        self,
+        request: _broker_service_pb2.UnlockQueuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.UnlockQueuesResponse, _abc.Awaitable[_broker_service_pb2.UnlockQueuesResponse]]:
+        """Give queues back at once. What the member does not hold is passed over."""
 
     @_abc_1.abstractmethod
     def GetQueueOffsets(

@@ -41,6 +41,8 @@ class _ResponseCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Response
     NOT_IN_CURRENT_UNIT: _ResponseCode.ValueType  # 205
     CONSUMER_NOT_ONLINE: _ResponseCode.ValueType  # 206
     GO_AWAY: _ResponseCode.ValueType  # 1500
+    SUBSCRIPTION_NOT_CONSISTENT: _ResponseCode.ValueType  # 5001
+    """Not RocketMQ's: members of one group want different messages, or want them differently."""
 
 class ResponseCode(_ResponseCode, metaclass=_ResponseCodeEnumTypeWrapper):
     """The outcome of a request, with Apache RocketMQ's names and numbers. A gRPC status speaks of transport and of requests
@@ -65,6 +67,8 @@ NO_BUYER_ID: ResponseCode.ValueType  # 204
 NOT_IN_CURRENT_UNIT: ResponseCode.ValueType  # 205
 CONSUMER_NOT_ONLINE: ResponseCode.ValueType  # 206
 GO_AWAY: ResponseCode.ValueType  # 1500
+SUBSCRIPTION_NOT_CONSISTENT: ResponseCode.ValueType  # 5001
+"""Not RocketMQ's: members of one group want different messages, or want them differently."""
 Global___ResponseCode: _TypeAlias = ResponseCode  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,222 @@
+"""Dead letters: found, edited, replayed (MISSION R1, R2).
+
+Invariants: the log is never rewritten, so an edited letter is a new one that names the one it replaces; a letter is
+marked as replayed after it was sent again and not before, so that a crash between both has it replayed once more rather
+than never; whoever replays looks at the marks just before; no more than a page of each queue is kept at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from mqclient.admin.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterState, ReplayTarget
+from mqclient.admin.dead_letter_marks import MARK_TAG, DeadLetterMark, MarkedLetters, is_mark, mark_of
+from mqclient.admin.dead_letter_records import copy_for_group, copy_for_topic, edited, mark
+from mqclient.admin.groups import GroupAdmin
+from mqclient.admin.messages import MessageAdmin
+from mqclient.admin.topics import TopicAdmin
+from mqclient.background import to_the_end
+from mqclient.client_config import ClientConfig
+from mqclient.errors import IllegalStateError, MQClientError, NoRouteError, OutcomeUnknownError
+from mqclient.message_queue import MessageQueue
+from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
+from mqclient.producer.producer_config import ProducerConfig
+from mqclient.producer.queue_choice import always
+from mqclient.producer.send_result import SendResult
+from mqclient.producer.sender import Sender
+from mqclient.route import TopicRoute
+from mqproto.names import dlq_topic, retry_topic
+from mqproto.record import pack_ip
+
+OPEN_LETTERS = DeadLetterFilter()
+PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # RocketMQ's name for what a client sends of its own accord
+SENDING = ProducerConfig()
+
+
+class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
+    """Calls about dead letters."""
+
+    def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
+        super().__init__(url, client_config=client_config)
+        self._marked: dict[MessageQueue, MarkedLetters] = {}
+
+    async def dead_letters(
+        self, group: str, wanted: DeadLetterFilter = OPEN_LETTERS
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """The dead letters of the group that are `wanted`, those that are dead for longest first, over all brokers.
+
+        Those that are there when it begins: what dies later is not among them. Raises NoRouteError,
+        IllegalArgumentError for the tags, NO_PERMISSION as a refusal when the topic may not be read (updateTopicPerm
+        changes that), and UnreadableBodyError where a body has to be looked at.
+        """
+        queues = [self._letters_of(group, queue, wanted) for queue in await self._dead_letter_queues(group)]
+        heads = {index: letter for index, letters in enumerate(queues) if (letter := await anext(letters, None))}
+        while heads:
+            index = min(heads, key=lambda one: heads[one].dead_since_ms)
+            yield heads[index]
+            following = await anext(queues[index], None)
+            if following is None:
+                del heads[index]
+            else:
+                heads[index] = following
+
+    async def dead_letter_marks(self, letter: DeadLetter) -> list[DeadLetterMark]:
+        """What was done with the letter, by time. Raises NoRouteError, and the broker's refusal."""
+        message = letter.message
+        found = [
+            mark_of(marking)
+            async for marking in self.read_queue(
+                message.message_queue, offset=message.queue_offset + 1, expression=MARK_TAG
+            )
+        ]
+        return [one for one in found if one is not None and one.queue_offset == message.queue_offset]
+
+    async def replay_dead_letter(
+        self, letter: DeadLetter, *, target: ReplayTarget = ReplayTarget.GROUP, again: bool = False
+    ) -> SendResult:
+        """Send the letter again, its tries counted from 0, and mark it as replayed. It keeps its unique id.
+
+        To its group alone, on the broker where it is dead; its listeners see the topic that it was sent to first. Or to
+        that topic, for every group that reads it. Once begun it is ended, also when the caller is cancelled.
+
+        Raises IllegalStateError for a letter that was replayed or edited already, unless it is to be sent `again`; what
+        `Producer.send` raises when it was not sent, or may have been; and OutcomeUnknownError when it was sent and
+        could not be marked.
+        """
+        if not again:
+            await self._require_open(letter)
+        return await to_the_end(self._send_and_mark(letter, target))
+
+    async def edit_dead_letter(
+        self,
+        letter: DeadLetter,
+        *,
+        body: bytes | None = None,
+        tag: str | None = None,
+        keys: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        removed_properties: Sequence[str] = (),
+    ) -> SendResult:
+        """Store a changed letter that takes the place of this one, and say where.
+
+        What is None stays; an empty `tag` takes the tag away; `properties` are added to the application's, or replace
+        them. The new letter and the mark of the one that it replaces are stored together. Raises IllegalArgumentError
+        and MessageRejectedError for a change that cannot be, IllegalStateError for a letter that was replayed or edited
+        already, and what `Producer.send_batch` raises.
+        """
+        changed = edited(
+            letter, self._origin(), body=body, tag=tag, keys=keys, properties=properties, removed=removed_properties
+        )
+        await self._require_open(letter)
+        both = await self._deliver(changed, letter.message.message_queue)
+        return SendResult(
+            both.send_status,
+            letter.message.message_id,
+            both.message_queue,
+            both.queue_offset,
+            both.log_offset,
+            both.broker_address,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    async def _dead_letter_queues(self, group: str) -> list[MessageQueue]:
+        """Also those that may not be read: their brokers say so when they are asked. Empty when nothing has died."""
+        self._lifecycle.require_running()
+        topic = dlq_topic(group)
+        route = await self._instance.name_servers.query_route(topic)
+        if route is None:
+            return []
+        return [
+            MessageQueue(topic, queues.broker_name, queue_id)
+            for queues in route.queues
+            for queue_id in range(queues.read_queue_count)
+        ]
+
+    async def _letters_of(
+        self, group: str, queue: MessageQueue, wanted: DeadLetterFilter
+    ) -> AsyncGenerator[DeadLetter, None]:
+        marked = await self._caught_up(queue)
+        async for message in self.read_queue(
+            queue, begin_ms=wanted.begin_ms, end_ms=wanted.end_ms, expression=wanted.expression
+        ):
+            letter = DeadLetter(group, message, marked.state_at(message.queue_offset))
+            if not is_mark(message) and wanted.matches(letter):
+                yield letter
+
+    async def _caught_up(self, queue: MessageQueue) -> MarkedLetters:
+        marked = self._marked.setdefault(queue, MarkedLetters(queue))
+        await marked.catch_up(self)
+        return marked
+
+    async def _require_open(self, letter: DeadLetter) -> None:
+        """Raises IllegalStateError unless nobody has done anything with the letter by now."""
+        marked = await self._caught_up(letter.message.message_queue)
+        state = marked.state_at(letter.message.queue_offset)
+        if state is not DeadLetterState.OPEN:
+            raise IllegalStateError(f"the dead letter {letter.message.message_id} is {state.value} already")
+
+    async def _send_and_mark(self, letter: DeadLetter, target: ReplayTarget) -> SendResult:
+        origin = self._origin()
+        if target is ReplayTarget.TOPIC:
+            sent = await self._deliver(copy_for_topic(letter, origin))
+        else:
+            sent = await self._deliver(copy_for_group(letter, origin), await self._retry_queue(letter))
+        sentence = f"sent to {sent.message_queue} offset {sent.queue_offset}"
+        try:
+            marking = mark(letter, DeadLetterState.REPLAYED, sentence, origin)
+            await self._deliver(marking, letter.message.message_queue)
+        except MQClientError as error:
+            raise OutcomeUnknownError(
+                f"the dead letter {letter.message.message_id} was {sentence}, and could not be marked as replayed, so "
+                f"that it may look as if nobody had replayed it: {error}"
+            ) from error
+        return sent
+
+    async def _retry_queue(self, letter: DeadLetter) -> MessageQueue:
+        """A queue of the group's retry topic on the letter's broker, made if need be. Raises MQClientError."""
+        topic, broker_name = retry_topic(letter.group), letter.message.broker_name
+        routes = self._instance.routes
+        queues = _queues_on(broker_name, await routes.subscribe_route(topic))
+        if not queues:
+            queues = _queues_on(broker_name, await routes.refresh(topic))
+        if not queues:
+            await self._make_retry_topic(letter.group, broker_name)
+            queues = _queues_on(broker_name, await routes.refresh(topic))
+        if not queues:
+            raise NoRouteError(f"no queue of the topic {topic!r} on {broker_name} can be written")
+        return queues[letter.message.queue_offset % len(queues)]
+
+    async def _make_retry_topic(self, group: str, broker_name: str) -> None:
+        """With as many queues as a message that comes back to the group would make."""
+        address = (await self._target_named(broker_name)).address
+        counts = {config.group: config.retry_queue_count for config in await self.subscription_groups(address)}
+        count = max(1, counts.get(group, 1))
+        await self.update_topic(
+            retry_topic(group), read_queue_count=count, write_queue_count=count, broker_address=address
+        )
+
+    def _origin(self) -> Origin:
+        self._lifecycle.require_running()
+        instance = self._instance
+        return Origin(
+            PRODUCER_GROUP,
+            instance.unique_ids,
+            instance.clock,
+            pack_ip(instance.local_ip),
+            SENDING.max_message_size,
+        )
+
+    async def _deliver(self, outgoing: Outgoing | OutgoingBatch, queue: MessageQueue | None = None) -> SendResult:
+        """Store it in this queue, or in any of its topic. Raises as `Producer.send`."""
+        sender = Sender(PRODUCER_GROUP, self._instance, SENDING, lambda: self._lifecycle.running)
+        try:
+            deadline = self._instance.clock.monotonic() + SENDING.send_msg_timeout_s
+            fixed = always(queue) if queue is not None else None
+            return await sender.deliver(outgoing, deadline, sender.sync_tries, fixed)
+        finally:
+            sender.close()
+
+
+def _queues_on(broker_name: str, route: TopicRoute | None) -> list[MessageQueue]:
+    return [queue for queue in route.publish_queues() if queue.broker_name == broker_name] if route else []

@@ -1,0 +1,73 @@
+"""The offsets of a broadcasting consumer, kept on its own machine (MISSION C2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.client_instance import ClientInstance
+from mqclient.consumer.local_offset_store import LocalFileOffsetStore
+from mqclient.consumer.offset_store import FROM_FIRST
+from mqclient.consumer.progress import Progress
+from mqclient.consumer.pulling import offset_at, offsets_of
+from mqclient.errors import MQClientError
+from mqclient.message_queue import MessageQueue
+
+logger = logging.getLogger("mqclient.broadcast_offsets")
+
+
+class BroadcastOffsetStore:
+    """An OffsetStore over a file. Each member begins by itself: with what it kept, or at `begin`."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, begin: broker_pb.ConsumeBegin, folder: Path | None
+    ) -> None:
+        self._instance = instance
+        self._begin = begin
+        self._file = LocalFileOffsetStore(group, instance.config.instance_name, instance.local_ip, folder)
+        self._offsets: dict[MessageQueue, int] = {}
+        self._saved: dict[MessageQueue, int] = {}
+
+    async def open(self) -> None:
+        """Read the file. Raises IllegalStateError when another process of this name has it."""
+        self._saved = await self._file.load()
+        self._offsets = dict(self._saved)
+
+    async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
+        """What was kept, or what the broker says of the beginning. Raises MQClientError."""
+        kept = self._offsets.get(queue)
+        if kept is None:
+            kept = self._offsets[queue] = await self._ask(queue, FROM_FIRST if from_first else self._begin)
+        return Progress(kept)
+
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
+        """Write what has changed. What the disk does not take is logged; the next commit tries again."""
+        self._offsets.update((queue, one.offset) for queue, one in progress.items())
+        if self._offsets == self._saved:
+            return
+        offsets = dict(self._offsets)
+        try:
+            await self._file.save(offsets)
+        except MQClientError as error:
+            logger.warning("offsets were not saved: %s", error)
+        else:
+            self._saved = offsets
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The file keeps what it has: the queue may come back."""
+
+    def doubt(self) -> None:
+        """Nobody else sets these offsets."""
+
+    async def close(self) -> None:
+        """Let another process have the file."""
+        await self._file.close()
+
+    async def _ask(self, queue: MessageQueue, begin: broker_pb.ConsumeBegin) -> int:
+        connection = self._instance.connection(queue.broker_name)
+        if begin.where == broker_pb.CONSUME_FROM_TIMESTAMP:
+            return await offset_at(connection, queue, begin.timestamp_ms)
+        first, end = await offsets_of(connection, queue)
+        return first if begin.where == broker_pb.CONSUME_FROM_FIRST_OFFSET else end

@@ -1,0 +1,252 @@
+"""A started push consumer: its parts, put together for what it is to do (MISSION C1, C2, C11-C13, L10, L12).
+
+    Rebalance -> MemberQueues -> PullLoop, one for each queue -> ProcessQueue -> ConsumeService -> Listening
+                                                                        |
+                                            ProgressReports, OffsetStore: what is finished, to the brokers
+
+Invariants: a message is finished when the listener has consumed it or the broker has taken it back; offsets never pass
+an unfinished message, so every message is delivered at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.background import BackgroundTasks, wait_event
+from mqclient.client_instance import ClientInstance
+from mqclient.consumer.allocate import AllocateMessageQueueStrategy
+from mqclient.consumer.broadcast_offsets import BroadcastOffsetStore
+from mqclient.consumer.consume_concurrently import ConsumeMessageConcurrentlyService
+from mqclient.consumer.consume_orderly import ConsumeMessageOrderlyService
+from mqclient.consumer.consume_service import ConcurrencyControl, ConsumeService, GiveBack
+from mqclient.consumer.consumer_config import ConsumerConfig
+from mqclient.consumer.give_back import Discard, SendBack
+from mqclient.consumer.hooks import ConsumeHooks
+from mqclient.consumer.listener import (
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    Listener,
+    MessageModel,
+)
+from mqclient.consumer.listening import Listening
+from mqclient.consumer.member_queues import MemberQueues
+from mqclient.consumer.offset_store import OffsetStore, RemoteBrokerOffsetStore
+from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.consumer.progress import Progress
+from mqclient.consumer.progress_reports import ProgressReports
+from mqclient.consumer.pull_loop import PullContext, PullLoop
+from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
+from mqclient.consumer.rebalance import Rebalance
+from mqclient.consumer.stats import ConsumerStats
+from mqclient.consumer.subscription import Subscription
+from mqclient.message_queue import MessageQueue
+from osenv.clock import timeout
+
+logger = logging.getLogger("mqclient.push_consumer")
+
+COMMIT_SHARE = 0.2  # of the time for a shutdown: what is kept back for the last offsets
+COMMIT_S_MAX = 1.0
+TIMESTAMP_BACK_MS = 30 * 60 * 1000  # CONSUME_FROM_TIMESTAMP without a time: half an hour ago, as in RocketMQ
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """What a consumer is to do. `subscriptions` by topic, the group's retry topic included."""
+
+    group: str
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    strategy: AllocateMessageQueueStrategy
+    config: ConsumerConfig
+    subscriptions: Mapping[str, Subscription]
+    listener: Listener
+    orderly: bool
+    hooks: ConsumeHooks
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model is MessageModel.BROADCASTING
+
+
+class ConsumerEngine:
+    """The parts of one consumer; used from its start to its end."""
+
+    def __init__(self, instance: ClientInstance, spec: ConsumerSpec) -> None:
+        self._instance = instance
+        self._spec = spec
+        self.stats = ConsumerStats()
+        self.resumed = asyncio.Event()
+        self.resumed.set()
+        self.concurrency = ConcurrencyControl(
+            spec.config.consume_thread_min,
+            spec.config.consume_thread_max,
+            spec.config.adjust_thread_pool_nums_threshold,
+        )
+        self.started_ms = instance.clock.wall_ms()
+        success = ConsumeOrderlyStatus.SUCCESS if spec.orderly else ConsumeStatus.CONSUME_SUCCESS
+        self.listening = Listening(
+            instance.clock, spec.group, spec.listener, success, hooks=spec.hooks, stats=self.stats
+        )
+        self._tasks = BackgroundTasks(instance.clock)
+        self._reports = ProgressReports(instance, spec.group)
+        self._offset_store = self._make_offset_store()
+        self._consume_service = self._make_consume_service()
+        self._rebalance = Rebalance(
+            instance,
+            spec.group,
+            subscriptions=spec.subscriptions,
+            strategy=None if spec.is_broadcasting else spec.strategy,
+        )
+        self.assigned = MemberQueues(
+            instance.clock,
+            offset_store=self._offset_store,
+            consume_service=self._consume_service,
+            flow_control=spec.config.flow_control(orderly=spec.orderly),
+            locks=QueueLocks(instance, spec.group) if spec.orderly and not spec.is_broadcasting else None,
+            make_pull_loop=self._make_pull_loop,
+            freed=self._rebalance.rebalance_now,
+        )
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Begin with what needs no broker: listeners, reports, periodic work (MISSION C11)."""
+        config = self._spec.config
+        await self._offset_store.open()
+        self._consume_service.start()
+        if not self._spec.is_broadcasting:
+            self._tasks.start(self._reports.run(), f"mqclient reports {self._spec.group}")
+        self._periodically(self._adjust_concurrency, config.adjust_thread_pool_interval_s, "consume concurrency")
+        if self._spec.orderly:
+            self._periodically(self.assigned.renew_locks, LOCK_INTERVAL_S, "queue locks")
+
+    async def join(self, timeout_s: float) -> bool:
+        """Begin to balance and to pull; says whether the first share was known within `timeout_s`."""
+        self._tasks.start(self._rebalance.run(self.assigned), f"mqclient rebalance {self._spec.group}")
+        return await wait_event(self._instance.clock, self._rebalance.done_once, timeout_s)
+
+    async def finish(self, until: float) -> None:
+        """Let listeners finish and commit the last offsets until the monotonic time `until`; then break off."""
+        clock = self._instance.clock
+        left_s = max(0.0, until - clock.monotonic())
+        commit_s = min(COMMIT_SHARE * left_s, COMMIT_S_MAX)
+        await self._tasks.close()
+        await self.assigned.stop()
+        all_ended = await self._consume_service.close(left_s - commit_s)
+        self.listening.close(0.0)
+        try:
+            if commit_s:
+                async with timeout(clock, commit_s):
+                    await self.assigned.commit()
+                    if all_ended:  # else a listener may still be at work in its thread, and the lock has to run out
+                        await self.assigned.unlock()
+        except TimeoutError:
+            logger.warning("consumer %s leaves, and not every broker has its last offsets", self._spec.group)
+        finally:
+            await self._offset_store.close()
+
+    # ------------------------------------------------------------------------------------------ what happens to it
+
+    def rebalance_now(self) -> None:
+        """The group or the queues may have changed."""
+        self._rebalance.rebalance_now()
+
+    def session_opened(self) -> None:
+        """A broker knows this client, perhaps again: offsets may have been set meanwhile, and members have come."""
+        self._offset_store.doubt()
+        self._rebalance.rebalance_now()
+
+    def consumer_data(self) -> broker_pb.ConsumerData:
+        """This consumer's part of the heartbeat."""
+        return broker_pb.ConsumerData(
+            group=self._spec.group,
+            message_model=broker_pb.MessageModel.Value(self._spec.message_model.value),
+            consume_from_where=broker_pb.ConsumeFromWhere.Value(self._spec.consume_from_where.value),
+            subscriptions=[
+                broker_pb.Subscription(
+                    topic=one.topic, expression=one.expression, expression_type=one.expression_type.value
+                )
+                for one in self._spec.subscriptions.values()
+            ],
+            orderly=self._spec.orderly,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _make_offset_store(self) -> OffsetStore:
+        spec, instance = self._spec, self._instance
+        where = broker_pb.ConsumeFromWhere.Value(spec.consume_from_where.value)
+        begin = broker_pb.ConsumeBegin(where=where)
+        if spec.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            given = spec.config.consume_timestamp_ms
+            begin.timestamp_ms = instance.clock.wall_ms() - TIMESTAMP_BACK_MS if given is None else given
+        if spec.is_broadcasting:
+            return BroadcastOffsetStore(instance, spec.group, begin, spec.config.local_offset_store_dir)
+        return RemoteBrokerOffsetStore(instance, spec.group, begin, self._set_anew)
+
+    def _make_consume_service(self) -> ConsumeService:
+        spec, config, clock = self._spec, self._spec.config, self._instance.clock
+        give_back: GiveBack = SendBack(self._instance, spec.group, config.max_reconsume_times)
+        if spec.is_broadcasting:
+            give_back = Discard()
+        if spec.orderly:
+            return ConsumeMessageOrderlyService(
+                clock,
+                self.listening,
+                give_back,
+                self._finished_some,
+                may_consume=self._may_consume,
+                concurrency=self.concurrency.count,
+                batch_size_max=config.consume_message_batch_max_size,
+                reconsume_times_max=config.max_reconsume_times,
+                suspend_s=config.suspend_current_queue_time_s,
+            )
+        return ConsumeMessageConcurrentlyService(
+            clock,
+            self.listening,
+            give_back,
+            self._finished_some,
+            concurrency=self.concurrency.count,
+            batch_size_max=config.consume_message_batch_max_size,
+        )
+
+    def _make_pull_loop(self, process_queue: ProcessQueue) -> PullLoop:
+        config = self._spec.config
+        pulling = PullContext(
+            self._instance,
+            self._spec.group,
+            self._consume_service,
+            self._offset_store,
+            self.stats,
+            self.resumed,
+            config.pull_batch_size,
+            config.pull_interval_s,
+        )
+        return PullLoop(pulling, self._spec.subscriptions[process_queue.queue.topic], process_queue)
+
+    def _finished_some(self, process_queue: ProcessQueue) -> None:
+        if not self._spec.is_broadcasting:
+            self._reports.finished_some(process_queue)
+
+    def _set_anew(self, queues: Mapping[MessageQueue, Progress]) -> None:
+        self.assigned.set_anew(queues)
+
+    def _may_consume(self, process_queue: ProcessQueue) -> bool:
+        return self.assigned.may_consume(process_queue)
+
+    async def _adjust_concurrency(self) -> None:
+        before = self.concurrency.count
+        waiting = sum(process_queue.lag for process_queue in self.assigned.process_queues)
+        if self.concurrency.adjusted(waiting) != before:
+            logger.info("consumer %s: %d listeners at a time", self._spec.group, self.concurrency.count)
+            self._consume_service.set_concurrency(self.concurrency.count)
+
+    def _periodically(self, action: Callable[[], Awaitable[None]], interval_s: float, what: str) -> None:
+        self._tasks.start_periodic(
+            action, first_delay_s=interval_s, interval_s=interval_s, name=f"mqclient {what} {self._spec.group}"
+        )

@@ -1,0 +1,45 @@
+"""What becomes of a message that was not consumed (MISSION R1, C2)."""
+
+from __future__ import annotations
+
+import logging
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.client_instance import ClientInstance
+from mqclient.errors import require_success
+from mqclient.message_ext import MessageExt
+from mqclient.transport.methods import CONSUMER_SEND_BACK
+
+logger = logging.getLogger("mqclient.give_back")
+
+BY_RECONSUME_TIMES, TO_DEAD_LETTERS = 0, -1  # as delay levels
+GROUPS_OWN = 0  # number of tries
+
+
+class SendBack:
+    """Back to the broker that holds it, which stores it anew: to be tried again, or with the dead letters."""
+
+    def __init__(self, instance: ClientInstance, group: str, reconsume_times_max: int | None) -> None:
+        self._instance = instance
+        self._group = group
+        self._reconsume_times_max = reconsume_times_max or GROUPS_OWN
+
+    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
+        """Raises MQClientError."""
+        request = broker_pb.ConsumerSendBackRequest(
+            group=self._group,
+            log_offset=message.log_offset,
+            delay_level=TO_DEAD_LETTERS if dead else BY_RECONSUME_TIMES,
+            max_reconsume_times=self._reconsume_times_max,
+        )
+        response = await self._instance.connection(message.broker_name).unary(CONSUMER_SEND_BACK, request)
+        require_success(response.code, response.remark, message.broker_name)
+
+
+class Discard:
+    """In broadcasting a message that could not be consumed is not tried again (C2)."""
+
+    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
+        """Raises nothing."""
+        del dead
+        logger.warning("%r was not consumed, and in broadcasting it does not come again", message)

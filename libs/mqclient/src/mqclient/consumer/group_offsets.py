@@ -1,0 +1,100 @@
+"""A group's offsets at its brokers, for a consumer that says itself what is finished (MISSION C5, C23).
+
+Invariant: an offset is reported with the version that this consumer has last asked for or set, so that it does not undo
+what somebody else has set since; only `set_to` sets an offset whatever the broker has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import common_pb2 as common_pb
+from mqclient.broker_connection import BrokerConnection
+from mqclient.consumer.progress import Progress, from_wire, to_wire
+from mqclient.consumer.pulling import reference
+from mqclient.errors import require_success
+from mqclient.message_queue import MessageQueue
+from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
+
+Connect = Callable[[MessageQueue], Awaitable[BrokerConnection]]
+
+
+class GroupOffsets:
+    """Of `group`, in the name of the client `client_id`. Every call raises MQClientError when a broker does not do it.
+
+    Several brokers are told one after the other, by name; the first error ends the call, and it can be made again.
+    """
+
+    def __init__(self, connect: Connect, group: str, client_id: str) -> None:
+        self._connect = connect
+        self._group = group
+        self._client_id = client_id
+        self._versions: dict[MessageQueue, int] = {}
+
+    async def query(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on in this queue; None when it has never said."""
+        answer = await self._query(broker_pb.QueryConsumerOffsetRequest(group=self._group), queue)
+        if answer.code == common_pb.QUERY_NOT_FOUND:
+            self._versions[queue] = answer.version
+            return None
+        return self._take(queue, answer).offset
+
+    async def begin(self, queue: MessageQueue) -> int:
+        """Where the group goes on; if it has never said, that is the queue's end, from now on and for all of it."""
+        begin = broker_pb.ConsumeBegin(where=broker_pb.CONSUME_FROM_LAST_OFFSET)
+        answer = await self._query(broker_pb.QueryConsumerOffsetRequest(group=self._group, begin=begin), queue)
+        return self._take(queue, answer).offset
+
+    async def grow(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
+        """Report that everything below the offsets is finished. A broker that has a larger one keeps it.
+
+        Returns the queues that were left out, because somebody has set their offset anew: `query` tells where.
+        """
+        for queue in offsets.keys() - self._versions.keys():
+            await self.query(queue)
+        left_out = []
+        for part in _by_broker(offsets):
+            progress = {queue: Progress(offsets[queue], version=self._versions[queue]) for queue in part}
+            now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest())
+            left_out += [queue for queue, one in now.items() if one.version != self._versions[queue]]
+        return left_out
+
+    async def set_to(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Let the group go on exactly here, backwards as well. What is finished beyond is forgotten."""
+        for part in _by_broker(offsets):
+            progress = {queue: Progress(offsets[queue]) for queue in part}
+            now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest(set=True))
+            self._versions.update((queue, one.version) for queue, one in now.items())
+
+    async def _query(
+        self, request: broker_pb.QueryConsumerOffsetRequest, queue: MessageQueue
+    ) -> broker_pb.QueryConsumerOffsetResponse:
+        request.queue.CopyFrom(reference(queue))
+        return await (await self._connect(queue)).unary(QUERY_CONSUMER_OFFSET, request)
+
+    def _take(self, queue: MessageQueue, answer: broker_pb.QueryConsumerOffsetResponse) -> Progress:
+        require_success(answer.code, answer.remark, queue.broker_name)
+        progress = from_wire(answer)
+        self._versions[queue] = progress.version
+        return progress
+
+    async def _update(
+        self, progress: Mapping[MessageQueue, Progress], request: broker_pb.UpdateConsumerOffsetRequest
+    ) -> dict[MessageQueue, Progress]:
+        """What the broker has now."""
+        some_queue = next(iter(progress))
+        request.group, request.client_id = self._group, self._client_id
+        request.queues.extend(to_wire(queue, one) for queue, one in progress.items())
+        answer = await (await self._connect(some_queue)).unary(UPDATE_CONSUMER_OFFSET, request)
+        require_success(answer.code, answer.remark, some_queue.broker_name)
+        return {MessageQueue(one.topic, some_queue.broker_name, one.queue_id): from_wire(one) for one in answer.queues}
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    """The queues of each broker, sorted."""
+    parts: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in sorted(queues):
+        parts[queue.broker_name].append(queue)
+    return [parts[broker_name] for broker_name in sorted(parts)]

@@ -1,0 +1,98 @@
+"""Calls the listener, wherever it runs, and says what came of it (MISSION C9, C12, L12).
+
+Invariant: whatever a listener does, `listen` raises nothing but the cancellation of its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+from mqclient.consumer.hooks import ConsumeHooks, ConsumeMessageContext
+from mqclient.consumer.listener import ConsumeOrderlyStatus, ConsumeStatus, Listener, is_async
+from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.consumer.stats import ConsumerStats
+from mqclient.message_ext import MessageExt
+from mqclient.message_queue import MessageQueue
+from mqclient.worker_threads import WorkerThreads
+from osenv import Clock
+
+logger = logging.getLogger("mqclient.listening")
+
+THREADS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for
+
+
+class Listening:
+    """One listener, whose answer `success` means that the messages are consumed; any other one is a failure."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        group: str,
+        listener: Listener,
+        success: ConsumeStatus | ConsumeOrderlyStatus,
+        *,
+        hooks: ConsumeHooks,
+        stats: ConsumerStats,
+    ) -> None:
+        self._clock = clock
+        self._group = group
+        self._listener: Any = listener
+        self._success = success
+        self._hooks = hooks
+        self._stats = stats
+        # Who calls `listen` bounds the number of threads.
+        self._threads = None if is_async(listener) else WorkerThreads(f"mqclient consume {group}", sys.maxsize)
+
+    async def listen(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> bool:
+        """Whether the listener has consumed the messages of this queue; what it did otherwise is in the log."""
+        process_queue.last_consume_ms = self._clock.wall_ms()
+        return (await self.outcome(process_queue.queue, messages))[0]
+
+    async def outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
+        """Whether they are consumed, and what the listener answered or raised."""
+        context = None
+        if self._hooks:
+            context = ConsumeMessageContext(self._group, tuple(messages), queue)
+            self._hooks.before(context)
+        began = self._clock.monotonic()
+        status: object
+        try:
+            status = await self._call(list(messages))
+        except Exception as error:
+            logger.exception("the listener failed; %s will be consumed again", messages)
+            status = error
+        success = status is self._success
+        if not isinstance(status, type(self._success) | Exception):
+            expected = type(self._success).__name__
+            logger.error("the listener returned %r, not a %s; %s are not consumed", status, expected, messages)
+        now = self._clock.monotonic()
+        self._stats.consumed(queue.topic, now, now - began, len(messages), success=success)
+        if context is not None:
+            context.success, context.status = success, status
+            self._hooks.after(context)
+        return success, status
+
+    def close(self, timeout_s: float = THREADS_TIMEOUT_S) -> None:
+        """End the threads; one whose listener hangs is left behind, and reported."""
+        if self._threads is not None:
+            self._threads.close(timeout_s)
+
+    async def _call(self, messages: list[MessageExt]) -> object:
+        """What the listener answers, or raises; a cancellation of its own making is an error like any other."""
+        try:
+            if self._threads is None:
+                status: object = await self._listener(messages)
+            else:
+                status = await self._threads.run(self._listener, messages)
+                if isinstance(status, Awaitable):  # a plain function around an async one
+                    status = await asyncio.ensure_future(status)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError("the listener was cancelled from inside") from None
+        return status

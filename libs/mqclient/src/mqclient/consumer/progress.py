@@ -1,0 +1,71 @@
+"""How far a group has come in one queue: what a consumer reports, and where it begins (MISSION C20, C21).
+
+Invariant: the ranges ascend, are apart from each other, and lie beyond the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Everything below `offset` is finished, and so are the ranges [begin, end).
+
+    `version` grows each time that somebody sets the offset anew; what is reported with another one does not count.
+    """
+
+    offset: int
+    finished: tuple[tuple[int, int], ...] = ()
+    version: int = 0
+
+
+def from_wire(
+    answer: broker_pb.QueueProgress | broker_pb.QueryConsumerOffsetResponse,
+) -> Progress:
+    """What a broker says."""
+    return Progress(answer.offset, tuple((one.begin, one.end) for one in answer.finished), answer.version)
+
+
+def to_wire(queue: MessageQueue, progress: Progress) -> broker_pb.QueueProgress:
+    """What a broker is told of the queue."""
+    return broker_pb.QueueProgress(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        offset=progress.offset,
+        finished=[broker_pb.OffsetRange(begin=begin, end=end) for begin, end in progress.finished],
+        version=progress.version,
+    )
+
+
+def gaps_between(offsets: Iterable[int], end: int) -> tuple[tuple[int, int], ...]:
+    """The ranges below `end` that lie between the ascending offsets: what is finished behind what is not."""
+    gaps: list[tuple[int, int]] = []
+    following: int | None = None
+    for offset in offsets:
+        if following is not None and offset > following:
+            gaps.append((following, offset))
+        following = offset + 1
+    if following is not None and following < end:
+        gaps.append((following, end))
+    return tuple(gaps)
+
+
+class FinishedBefore:
+    """The ranges that the group had finished when this consumer took the queue over; asked in ascending order."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._ranges = list(reversed(ranges))
+
+    def __contains__(self, offset: int) -> bool:
+        ranges = self._ranges
+        while ranges and ranges[-1][1] <= offset:
+            ranges.pop()
+        return bool(ranges) and ranges[-1][0] <= offset
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)

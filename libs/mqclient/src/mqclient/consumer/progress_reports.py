@@ -1,0 +1,61 @@
+"""Tells the brokers what has been finished, a moment after it was (MISSION C21).
+
+A report rides the next poll to its broker, or goes alone when none goes. It has no answer: what is lost with a
+connection comes with the next report, or with the commit every 5 s (C22).
+
+Invariant: what was finished leaves for its broker at most REPORT_DELAY_S later, as long as there is a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.client_instance import ClientInstance
+from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.consumer.progress import to_wire
+from mqclient.errors import BrokerUnreachableError
+
+logger = logging.getLogger("mqclient.progress_reports")
+
+REPORT_DELAY_S = 0.05  # half of the 100 ms within which a broker is to know
+
+
+class ProgressReports:
+    """Of one consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._changed: set[ProcessQueue] = set()
+        self._due = asyncio.Event()
+
+    def finished_some(self, process_queue: ProcessQueue) -> None:
+        """Messages of this queue have been finished."""
+        if not self._changed:
+            self._due.set()
+        self._changed.add(process_queue)
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._due.wait()
+            await self._instance.clock.sleep(REPORT_DELAY_S)
+            self.report()
+
+    def report(self) -> None:
+        """Send off what has changed."""
+        self._due.clear()
+        changed, self._changed = self._changed, set()
+        by_broker: dict[str, list[broker_pb.QueueProgress]] = defaultdict(list)
+        for process_queue in changed:
+            queue = process_queue.queue
+            by_broker[queue.broker_name].append(to_wire(queue, process_queue.progress))
+        for broker_name, queues in by_broker.items():
+            report = broker_pb.GroupProgress(group=self._group, client_id=self._instance.client_id, queues=queues)
+            try:
+                self._instance.connection(broker_name).poll.report(report)
+            except BrokerUnreachableError as error:
+                logger.debug("no report to %s: %s", broker_name, error)

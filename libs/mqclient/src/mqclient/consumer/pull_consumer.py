@@ -1,0 +1,263 @@
+"""The pull consumer: reads queues when it is told to, from where it is told (MISSION C5, C6, C23).
+
+Invariant: it changes nothing at a broker but the offsets of its group, and those only by `commit`, `reset` and
+`commit_all`, and for a group that has none yet by the first `poll`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqclient.broker_connection import BrokerConnection
+from mqclient.client_config import ClientConfig
+from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.consumer.assigned_queues import AssignedQueues
+from mqclient.consumer.group_offsets import GroupOffsets
+from mqclient.consumer.pulling import PullResult, offset_at, offsets_of, pull_from
+from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
+from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
+from mqclient.message_ext import MessageExt
+from mqclient.message_queue import MessageQueue
+from mqclient.route import TopicRoute
+from mqclient.settings import legal_group
+
+BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull
+
+
+class PullConsumer(Living):
+    """What RocketMQ's DefaultMQPullConsumer does, and DefaultLitePullConsumer with assigned queues.
+
+    It is no member of its group: brokers do not count it, it gets no share of the queues and hears of no reset. Which
+    process reads which queue is the application's business; two that read the same one both get everything.
+
+    Either the application knows where it is. `pull` is told the offset, every time, so it can be kept wherever the
+    results are: in memory, in a file, in the database transaction that stores the results, which makes their effect
+    happen exactly once; or at the brokers, with `committed` and `commit`.
+
+        offset = await consumer.committed(queue) or await consumer.min_offset(queue)
+        result = await consumer.pull(queue, offset, block_s=5)
+        ...
+        await consumer.commit(queue, result.next_begin_offset)
+
+    Or the consumer does: `assign` queues, `poll` messages in turns, and `commit_all` when they are processed. A queue
+    begins where its group has committed, and else at its end; `seek` begins elsewhere.
+    """
+
+    def __init__(self, group: str, url: str, *, client_config: ClientConfig | None = None) -> None:
+        """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError."""
+        self.group = legal_group(group)
+        self._url = url
+        self._config = client_config or ClientConfig()
+        self._lifecycle = Lifecycle(f"pull consumer {group}")
+        self._instance: ClientInstance
+        self._offsets: GroupOffsets
+        self._assigned: AssignedQueues
+
+    async def start(self) -> None:
+        """Join the client instance. Raises UnknownTransportError, IllegalArgumentError, IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.START)
+        self._instance = acquire_instance(self._url, self._config)
+        self._instance.register_admin(self)  # like an admin, it keeps the instance and needs no session
+        self._offsets = GroupOffsets(self._connection, self.group, self._instance.client_id)
+        self._assigned = AssignedQueues(self._instance.clock, self._offsets.begin)
+        self._lifecycle.move(LifecycleEvent.STARTED)
+
+    async def shutdown(self, *, timeout_s: float = 10.0) -> None:
+        """Leave the client instance, within `timeout_s`; nothing is committed by itself. Raises IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.SHUTDOWN)
+        await self._assigned.close()
+        self._instance.unregister_admin(self)
+        await self._instance.release(self._instance.clock.monotonic() + timeout_s)
+
+    # ------------------------------------------------------------------------------------------------- the queues
+
+    async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues that can be read now, sorted, as a name server knows them now.
+
+        Raises NoRouteError when nobody knows the topic, or no name server answers.
+        """
+        self._lifecycle.require_running()
+        route = await self._instance.routes.refresh(topic)
+        return list(_existing(topic, route).subscribe_queues())
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that can be read. Raises NoRouteError, the broker's refusal, MQClientError."""
+        return (await offsets_of(await self._connection(queue), queue))[0]
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset of the next message to come. Raises as `min_offset`."""
+        return (await offsets_of(await self._connection(queue), queue))[1]
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset that was stored at or after the time (ms since 1970); the queue's end when all are older.
+
+        Raises as `min_offset`.
+        """
+        return await offset_at(await self._connection(queue), queue, timestamp_ms)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | MessageSelector = ALL,
+        max_messages: int = 32,
+        block_s: float = 0.0,
+    ) -> PullResult:
+        """Messages of the queue from `offset` on: at once, or as soon as there are any, within `block_s` seconds.
+
+        An offset that the queue does not have is no error but a result: OFFSET_ILLEGAL, and where to go on. The broker
+        looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.
+        Raises IllegalArgumentError (`block_s` is 15 at most, C7), NoRouteError, the broker's refusal, MQClientError.
+        """
+        if not 0 <= block_s <= BLOCK_S_MAX:
+            raise IllegalArgumentError(f"block_s is {block_s!r}; a broker waits for 0 to {BLOCK_S_MAX:g} s")
+        subscription = parse_subscription(queue.topic, expression)
+        return await self._pull(queue, offset, subscription, max_messages, block_s)
+
+    # ---------------------------------------------------------------------------------- offsets kept by the brokers
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on in this queue, as its broker knows; None when nobody has ever committed.
+
+        Raises as `min_offset`.
+        """
+        return await self._running_offsets.query(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Let the broker know that everything below `offset` is finished: what to call after processing.
+
+        This only grows. A broker that has a larger offset keeps it; `reset` is what goes back. When somebody, an
+        operator perhaps, has set the offset since this consumer last asked, nothing is committed, and IllegalStateError
+        is raised: ask `committed` where to go on. Raises as `min_offset` otherwise.
+        """
+        if await self._running_offsets.grow({queue: offset}):
+            raise IllegalStateError(
+                f"somebody has set the offset of group {self.group} in {queue} since it was asked for; "
+                f"committed() tells where to go on"
+            )
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's offset to exactly `offset`, back or forward: what to call to consume again, or to skip.
+
+        It holds for all who consume as this group, and what is still reported from before does not count any more.
+        A queue that is assigned here goes on there. Raises as `min_offset`.
+        """
+        await self._running_offsets.set_to({queue: offset})
+        self._assigned.follow(queue, offset)
+
+    # ---------------------------------------------------------------------------- positions kept by this consumer
+
+    def assign(
+        self, queues: Iterable[MessageQueue], *, expression: str | MessageSelector = ALL, max_messages: int = 32
+    ) -> None:
+        """Let `poll` read these queues and no others; those that were assigned before go on where they are.
+
+        Raises IllegalArgumentError, IllegalStateError.
+        """
+        assigned = self._running_assigned
+        if max_messages < 1:
+            raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
+        wanted = list(queues)
+        subscriptions = {queue.topic: parse_subscription(queue.topic, expression) for queue in wanted}
+
+        async def pull(queue: MessageQueue, offset: int) -> PullResult:
+            return await self._pull(queue, offset, subscriptions[queue.topic], max_messages, BLOCK_S_MAX)
+
+        assigned.assign(wanted, pull)
+
+    async def poll(self, timeout_s: float = 5.0) -> list[MessageExt]:
+        """Up to `max_messages` messages of one queue, the queues taking turns; empty when none come in `timeout_s`.
+
+        Ahead of time, each queue is pulled once. Raises IllegalStateError when nothing is assigned, and what the pull
+        of a queue has raised; the next `poll` tries it again, after the other queues.
+        """
+        return await self._running_assigned.poll(timeout_s)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset behind what `poll` has returned; None before it is known. Raises IllegalStateError."""
+        return self._running_assigned.position(queue)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this assigned queue at `offset`. The next `commit_all` sets it, backwards as well.
+
+        Raises IllegalStateError when the queue is not assigned.
+        """
+        self._running_assigned.seek(queue, offset)
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """As `seek`, to the first message that was stored at or after the time (ms since 1970)."""
+        self.seek(queue, await self.search_offset(queue, timestamp_ms))
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """As `seek`, to the first message that can be read."""
+        self.seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `seek`, to the next message to come."""
+        self.seek(queue, await self.max_offset(queue))
+
+    def pause(self, queue: MessageQueue) -> None:
+        """Let `poll` return nothing of this assigned queue until `resume`. Raises IllegalStateError."""
+        self._running_assigned.pause(queue)
+
+    def resume(self, queue: MessageQueue) -> None:
+        """The end of `pause`; the queue goes on where it was. Raises IllegalStateError."""
+        self._running_assigned.resume(queue)
+
+    async def commit_all(self) -> None:
+        """Let the brokers know the positions: everything that `poll` has returned so far counts as finished.
+
+        A queue whose offset somebody else has set since goes on there instead. Raises MQClientError when a broker does
+        not take it, and can be called again then.
+        """
+        assigned, offsets = self._running_assigned, self._running_offsets
+        sought, others = assigned.to_commit()
+        await offsets.set_to(sought)
+        assigned.committed(sought)
+        for queue in await offsets.grow(others):
+            offset = await offsets.query(queue)
+            if offset is not None:
+                assigned.follow(queue, offset)
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    async def _connection(self, queue: MessageQueue) -> BrokerConnection:
+        """To the queue's broker, also when nobody has asked for its topic yet. Raises NoRouteError, MQClientError."""
+        self._lifecycle.require_running()
+        routes = self._instance.routes
+        route = _existing(queue.topic, await routes.subscribe_route(queue.topic))
+        if queue.broker_name not in route.brokers:
+            await routes.refresh(queue.topic)
+        return self._instance.connection(queue.broker_name)
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int, block_s: float
+    ) -> PullResult:
+        return await pull_from(
+            await self._connection(queue),
+            self.group,
+            queue,
+            offset,
+            subscription,
+            max_messages=max_messages,
+            block_s=block_s,
+            guard_s=block_s + self._config.request_timeout_s,
+        )
+
+    @property
+    def _running_offsets(self) -> GroupOffsets:
+        self._lifecycle.require_running()
+        return self._offsets
+
+    @property
+    def _running_assigned(self) -> AssignedQueues:
+        self._lifecycle.require_running()
+        return self._assigned
+
+
+def _existing(topic: str, route: TopicRoute | None) -> TopicRoute:
+    if route is None:
+        raise NoRouteError(f"no living broker has the topic {topic!r}")
+    return route

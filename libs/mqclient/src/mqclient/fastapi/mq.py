@@ -1,0 +1,197 @@
+"""The queue as a FastAPI application sees it: declared beside the routes, alive in the application's lifespan (Q3).
+
+Invariants: producers start before consumers, and are shut down after them, so that a handler can always send; a start
+that fails shuts down what had been started; one MQ lives one life at a time, and may have any number one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeVar, Unpack
+
+from fastapi import FastAPI, HTTPException
+
+from mqclient.admin import Admin
+from mqclient.client_config import ClientConfig
+from mqclient.consumer.push_consumer import PushConsumer
+from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
+from mqclient.fastapi.declared_consumer import ConsumerOptions, DeclaredConsumer
+from mqclient.fastapi.message_handlers import MessageHandler, MessageHandlers
+from mqclient.fastapi.producer_dependency import ProducerDependency
+from mqclient.producer.producer import Producer
+from mqclient.producer.producer_config import ProducerConfig
+from mqclient.producer.transaction_listener import TransactionListener
+from mqclient.producer.transaction_producer import TransactionProducer
+
+logger = logging.getLogger("mqclient.fastapi")
+
+HandlerT = TypeVar("HandlerT", bound=MessageHandler)
+AppT = TypeVar("AppT", bound=FastAPI)
+ProducerT = TypeVar("ProducerT", bound=Producer)
+StateT = TypeVar("StateT")
+
+
+class MQ:
+    """Declares producers and consumers; `lifespan` runs them.
+
+    What is declared while it runs would never start, so that raises IllegalStateError; so does entering a lifespan
+    while another one of the same MQ runs. `url` may be set until then.
+    """
+
+    def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
+        self.url = url
+        self._client_config = client_config
+        self._producers: dict[str, ProducerDependency[Producer]] = {}
+        self._consumers: dict[str, DeclaredConsumer] = {}
+        self._handlers = MessageHandlers()
+        self._is_running = False
+
+    # ----------------------------------------------------------------------------------------------- declarations
+
+    def producer(self, group: str, *, producer_config: ProducerConfig | None = None) -> ProducerDependency[Producer]:
+        """The dependency on the producer of `group`: `Annotated[Producer, Depends(mq.producer("shop"))]`.
+
+        The same one however often it is asked for; a configuration can only be given the first time. Raises
+        IllegalArgumentError when it is given later.
+        """
+        known = self._producers.get(group)
+        if known is not None and producer_config is None:
+            return known
+
+        def make() -> Producer:
+            return Producer(group, self.url, client_config=self._client_config, producer_config=producer_config)
+
+        return self._declare(ProducerDependency(group, make))
+
+    def transaction_producer(
+        self,
+        group: str,
+        transaction_listener: TransactionListener,
+        *,
+        producer_config: ProducerConfig | None = None,
+    ) -> ProducerDependency[TransactionProducer]:
+        """The dependency on a producer whose check-backs `transaction_listener` answers; keep it, it is made once.
+
+        Raises IllegalArgumentError when the group is declared already.
+        """
+
+        def make() -> TransactionProducer:
+            return TransactionProducer(
+                group,
+                self.url,
+                transaction_listener=transaction_listener,
+                client_config=self._client_config,
+                producer_config=producer_config,
+            )
+
+        return self._declare(ProducerDependency(group, make))
+
+    def consumer(
+        self, group: str, topic: str, expression: str = "*", **options: Unpack[ConsumerOptions]
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Decorates the handler of a consumer group; the function itself stays what it is.
+
+        One parameter is annotated MessageExt; the others are FastAPI's: `Depends`, `Request`, `BackgroundTasks`. What
+        it returns from is consumed. When it raises, also an HTTPException, or a dependency does, also on the way out,
+        the message is consumed again later. A message may come more than once: mqclient.sqlalchemy.InboxTable.
+
+        Raises IllegalArgumentError for a group that has a handler already, and for another kind of function.
+        """
+
+        def declare(handler: HandlerT) -> HandlerT:
+            self._require_not_running()
+            if group in self._consumers:
+                raise IllegalArgumentError(f"consumer {group} has a handler already; another one needs another group")
+            declared = DeclaredConsumer(group, topic, expression, options)
+            self._handlers.add(group, handler)
+            self._consumers[group] = declared
+            return handler
+
+        return declare
+
+    # --------------------------------------------------------------------------------------------------- the life
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """For `FastAPI(lifespan=mq.lifespan)`, for `async with` inside another lifespan, and for tests.
+
+        Needs no broker to be there. Raises IllegalStateError when it runs already, and as PushConsumer.start does.
+        """
+        self._require_not_running()
+        self._is_running = True
+        self._handlers.join(app)
+        try:
+            async with AsyncExitStack() as stack:
+                for producer in self._producers.values():
+                    await stack.enter_async_context(producer.running())
+                consumers: list[PushConsumer] = []
+                stack.push_async_callback(_shut_down, consumers)
+                for declared in self._consumers.values():
+                    consumer = declared.make(self.url, self._client_config, self._handlers.handle)
+                    await consumer.start()
+                    consumers.append(consumer)
+                yield
+        finally:
+            self._is_running = False
+
+    def around(
+        self, lifespan: Callable[[AppT], AbstractAsyncContextManager[StateT]]
+    ) -> Callable[[AppT], AbstractAsyncContextManager[StateT]]:
+        """`lifespan` with this one inside: what it opens is there before the consumers start, until they have ended.
+
+        What `lifespan` yields is the application's state, as without this one.
+        """
+
+        @asynccontextmanager
+        async def both(app: AppT) -> AsyncIterator[StateT]:
+            async with lifespan(app) as state, self.lifespan(app):
+                yield state
+
+        return both
+
+    # ----------------------------------------------------------------------------------------------------- health
+
+    async def problems(self) -> list[str]:
+        """Why messages cannot be sent or consumed now, as sentences; none when the queue answers."""
+        if not self._is_running:
+            return ["the application's lifespan has not begun, or is over"]
+        try:
+            async with Admin(self.url, client_config=self._client_config) as admin:
+                await admin.broker_statuses()
+        except MQClientError as error:
+            return [str(error)]
+        return []
+
+    async def ready(self) -> None:
+        """A dependency for a readiness route: `@app.get("/ready", dependencies=[Depends(mq.ready)])`.
+
+        Raises HTTPException 503 with the problems.
+        """
+        if problems := await self.problems():
+            raise HTTPException(503, detail=problems)
+
+    # ----------------------------------------------------------------------------------------------------- inside
+
+    def _declare(self, dependency: ProducerDependency[ProducerT]) -> ProducerDependency[ProducerT]:
+        self._require_not_running()
+        if dependency.group in self._producers:
+            raise IllegalArgumentError(
+                f"producer {dependency.group} is declared already, with the configuration that it has"
+            )
+        self._producers[dependency.group] = dependency
+        return dependency
+
+    def _require_not_running(self) -> None:
+        if self._is_running:
+            raise IllegalStateError("this MQ runs already; declare before its lifespan, and enter one at a time")
+
+
+async def _shut_down(consumers: list[PushConsumer]) -> None:
+    """All at once: together they may take as long as one of them."""
+    results = await asyncio.gather(*(consumer.shutdown() for consumer in consumers), return_exceptions=True)
+    for consumer, result in zip(consumers, results, strict=True):
+        if result is not None:
+            logger.error("consumer %s did not shut down in order", consumer.group, exc_info=result)

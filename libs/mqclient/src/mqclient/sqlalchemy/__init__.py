@@ -1,0 +1,51 @@
+"""The queue and the application's own database transactions, both ways, with SQLAlchemy.
+
+Sending: a message goes out if and only if the transaction commits.
+
+    metadata = MetaData()
+    orders = Table("orders", metadata, Column("id", String, primary_key=True))
+    transactions = TransactionTable(metadata)
+
+    async def place_order(connection: AsyncConnection, transaction_id: str) -> None:
+        await connection.execute(orders.insert().values(id="order-17"))
+
+    listener = SqlTransactionListener(transactions, engine.begin, RealClock())
+    async with TransactionProducer("shop", url, transaction_listener=listener) as producer:
+        await producer.send_message_in_transaction(Message("orders", b"order-17", tag="created"), place_order)
+
+Consuming: a message that comes again changes nothing, whatever made it come again.
+
+    inbox = InboxTable(metadata)
+
+    async def debit(messages: list[MessageExt]) -> ConsumeStatus:
+        for message in messages:
+            async with engine.begin() as connection:
+                if await inbox.once(connection, "accounts", message.keys[0], clock.wall_ms()):
+                    await connection.execute(update(accounts).values(balance=accounts.c.balance - 100))
+        return ConsumeStatus.CONSUME_SUCCESS
+
+A TableCleaner deletes what is old. Needs SQLAlchemy: `hourglass-mqclient[sqlalchemy]`.
+"""
+
+from mqclient.sqlalchemy.connection import Connection
+from mqclient.sqlalchemy.expiry import Expiry
+from mqclient.sqlalchemy.inbox_table import BUSINESS_KEY_LENGTH_MAX, InboxTable
+from mqclient.sqlalchemy.table_cleaner import Purgeable, Retention, TableCleaner
+from mqclient.sqlalchemy.transaction_listener import LocalTransaction, SqlTransactionListener
+from mqclient.sqlalchemy.transaction_table import COMMITTED, TOMBSTONE, TRANSACTION_ID_LENGTH_MAX, TransactionTable
+
+__all__ = [
+    "BUSINESS_KEY_LENGTH_MAX",
+    "COMMITTED",
+    "TOMBSTONE",
+    "TRANSACTION_ID_LENGTH_MAX",
+    "Connection",
+    "Expiry",
+    "InboxTable",
+    "LocalTransaction",
+    "Purgeable",
+    "Retention",
+    "SqlTransactionListener",
+    "TableCleaner",
+    "TransactionTable",
+]

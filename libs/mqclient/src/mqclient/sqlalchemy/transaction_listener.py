@@ -1,0 +1,63 @@
+"""A TransactionListener over the transaction table (MISSION T14)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from mqclient.message import Message
+from mqclient.message_ext import MessageExt
+from mqclient.producer.transaction_listener import LocalTransactionRolledBackError, LocalTransactionState
+from mqclient.sqlalchemy.connection import Connection
+from mqclient.sqlalchemy.transaction_table import TransactionTable
+from osenv import Clock
+
+# The business part of a local transaction: gets the connection and the transaction id, and commits nothing.
+LocalTransaction: TypeAlias = Callable[..., Awaitable[object]]
+
+
+class SqlTransactionListener:
+    """A TransactionListener for the common case: one database transaction, given by the sender as `arg`.
+
+    `begin` opens a connection or session with a transaction, and rolls back what is not committed when it closes:
+    `engine.begin`, or an `async_sessionmaker`.
+    """
+
+    def __init__(
+        self, table: TransactionTable, begin: Callable[[], AbstractAsyncContextManager[Connection]], clock: Clock
+    ) -> None:
+        self._table = table
+        self._begin = begin
+        self._clock = clock
+
+    async def execute_local_transaction(
+        self, message: Message, transaction_id: str, arg: LocalTransaction
+    ) -> LocalTransactionState:
+        """Run `arg(connection, transaction_id)` and commit it with the row of this attempt.
+
+        An exception from before the commit rolls everything back and goes to the sender; one from the commit itself
+        leaves it to a check to find out.
+        """
+        del message
+        committing = False
+        try:
+            async with self._begin() as connection:
+                await self._table.record(connection, transaction_id, self._clock.wall_ms())
+                await arg(connection, transaction_id)
+                if isinstance(connection, AsyncSession):
+                    await connection.flush()  # what the database refuses here is not yet the commit
+                committing = True
+                await connection.commit()
+        except Exception as error:
+            if committing:
+                raise
+            raise LocalTransactionRolledBackError(error) from error
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """Look the attempt up, and bury it if it is not there."""
+        async with self._begin() as connection:
+            return await self._table.answer_check(connection, message.transaction_id, self._clock.wall_ms())

@@ -1,0 +1,106 @@
+"""The transaction table: what became of local transactions, for check-backs (MISSION T14; RELIABILITY.md, part (d)).
+
+The row of an attempt is written in the database transaction of the business rows. A check-back that finds the row
+commits the message. One that finds none writes a tombstone under the same key before it rolls the message back, so that
+a local transaction that comes later fails on the key.
+
+Invariants: a transaction id has at most one row, for ever COMMITTED or for ever TOMBSTONE; ROLLBACK_MESSAGE is answered
+only after the tombstone is committed; whatever the database cannot tell for certain is UNKNOW.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, insert, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from mqclient.errors import TransactionTombstonedError
+from mqclient.producer.transaction_listener import LocalTransactionState
+from mqclient.sqlalchemy.connection import Connection, connection_of
+from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
+
+logger = logging.getLogger("mqclient.sqlalchemy")
+
+COMMITTED = "COMMITTED"
+TOMBSTONE = "TOMBSTONE"
+TRANSACTION_ID_LENGTH_MAX = 64  # the client's own take 32
+
+_STATE_OF_OUTCOME = {
+    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
+    TOMBSTONE: LocalTransactionState.ROLLBACK_MESSAGE,
+}
+
+
+class TransactionTable:
+    """The table `name`, added to `metadata`; its rows are keyed by the attempt's transaction id.
+
+    Works on any database with primary keys and savepoints. Check-backs wait for a local transaction that is writing its
+    row, as long as the database lets them: set a lock timeout (PostgreSQL) or a busy timeout (SQLite).
+    """
+
+    def __init__(self, metadata: MetaData, name: str = "mq_transaction") -> None:
+        created = Column("created_at_ms", BigInteger, nullable=False)
+        self.table = Table(
+            name,
+            metadata,
+            Column("transaction_id", String(TRANSACTION_ID_LENGTH_MAX), primary_key=True),
+            Column("outcome", String(9), nullable=False),
+            created,
+            CheckConstraint(f"outcome IN ('{COMMITTED}', '{TOMBSTONE}')", name=f"ck_{name}_outcome"),
+            Index(f"ix_{name}_created_at_ms", "created_at_ms"),
+        )
+        self._expiry = Expiry(self.table, created)
+
+    async def record(self, connection: Connection, transaction_id: str, now_ms: int) -> None:
+        """Write the row in the transaction of the business rows, best before them; the caller commits.
+
+        Raises TransactionTombstonedError when a check-back has rolled this attempt back already. The caller has to roll
+        back then: the database may not take anything else in this transaction.
+        """
+        try:
+            await self._insert(await connection_of(connection), transaction_id, COMMITTED, now_ms)
+        except IntegrityError as error:
+            raise TransactionTombstonedError(
+                f"transaction {transaction_id} has ended already: a check-back was faster than the local transaction"
+            ) from error
+
+    async def answer_check(self, connection: Connection, transaction_id: str, now_ms: int) -> LocalTransactionState:
+        """What a check-back is to be told. Commits; the connection must have no other work in its transaction.
+
+        UNKNOW when the database cannot tell now (a lock timeout, a lost connection); the connection's owner rolls back.
+        """
+        try:
+            state = await self._find_or_bury(await connection_of(connection), transaction_id, now_ms)
+            await connection.commit()
+        except DBAPIError as error:
+            logger.warning("transaction %s cannot be looked up now: %s", transaction_id, error)
+            return LocalTransactionState.UNKNOW
+        return state
+
+    async def purge(self, connection: Connection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:
+        """Delete rows that were created before `older_than_ms` (since 1970), `rows_max` at most; returns their number.
+
+        The caller commits. A row must outlive its half message: a broker that comes back after a week asks after a
+        week, and without the row it would be told to roll back. `Retention` says for how long that is.
+        """
+        return await self._expiry.purge(connection, older_than_ms, rows_max)
+
+    async def _find_or_bury(self, connection: AsyncConnection, id_: str, now_ms: int) -> LocalTransactionState:
+        state = await self._find(connection, id_)
+        if state is not LocalTransactionState.UNKNOW:
+            return state
+        try:
+            async with connection.begin_nested():
+                await self._insert(connection, id_, TOMBSTONE, now_ms)
+        except IntegrityError:  # the local transaction, or another check, was there between our look and our write
+            return await self._find(connection, id_)
+        return LocalTransactionState.ROLLBACK_MESSAGE
+
+    async def _find(self, connection: AsyncConnection, id_: str) -> LocalTransactionState:
+        outcome = await connection.scalar(select(self.table.c.outcome).where(self.table.c.transaction_id == id_))
+        return LocalTransactionState.UNKNOW if outcome is None else _STATE_OF_OUTCOME[outcome]
+
+    async def _insert(self, connection: AsyncConnection, id_: str, outcome: str, now_ms: int) -> None:
+        await connection.execute(insert(self.table).values(transaction_id=id_, outcome=outcome, created_at_ms=now_ms))

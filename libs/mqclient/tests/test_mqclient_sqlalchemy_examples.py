@@ -1,0 +1,82 @@
+"""The two examples in the documentation of mqclient.sqlalchemy do what it says of them."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+import sqlalchemy.ext.asyncio
+from sqlalchemy import BigInteger, Column, MetaData, Table, func, select
+
+import mqclient
+import mqclient.sqlalchemy
+from mqclient import ConsumeStatus
+from mqclient.testing import FakeCluster, consumer_of
+from mqclient.testing.sqlite import open_engine
+from mqproto.properties import KEYS
+from osenv import SimClock
+from osenv.sim_clock import settle
+
+NAMES: dict[str, Any] = {
+    **vars(sqlalchemy),
+    **vars(sqlalchemy.ext.asyncio),
+    **vars(mqclient),
+    **vars(mqclient.sqlalchemy),
+    "RealClock": SimClock,
+}
+
+
+def example(title: str) -> list[str]:
+    """The indented lines below the paragraph that begins with `title`."""
+    documentation = inspect.getdoc(mqclient.sqlalchemy) or ""
+    lines = documentation[documentation.index(title) :].splitlines()[1:]
+    end = next((at for at, line in enumerate(lines) if line and not line.startswith("    ")), len(lines))
+    return [line for line in textwrap.dedent("\n".join(lines[:end])).splitlines() if line]
+
+
+async def test_sending_with_a_database_transaction(tmp_path: Path) -> None:
+    lines = example("Sending:")
+    made, used = lines[:3], lines[3:]
+    assert (made[0], len(lines)) == ("metadata = MetaData()", 8)
+    cluster, (broker,) = FakeCluster.of("broker-a")
+    engine = open_engine(tmp_path / "shop.db")
+    names = NAMES | {"url": cluster.url, "engine": engine}
+    exec("\n".join(made), names)
+    async with engine.begin() as connection:
+        await connection.run_sync(names["metadata"].create_all)
+    exec("async def run():\n" + textwrap.indent("\n".join(used), "    "), names)
+    await names["run"]()
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(names["orders"])) == 1
+    assert broker.bodies == [b"order-17"]
+    await engine.dispose()
+
+
+async def test_consuming_once_in_a_database_transaction(tmp_path: Path) -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a")
+    engine = open_engine(tmp_path / "shop.db")
+    metadata = MetaData()
+    accounts = Table("accounts", metadata, Column("balance", BigInteger))
+    names = NAMES | {"metadata": metadata, "engine": engine, "accounts": accounts, "clock": cluster.clock}
+    exec("\n".join(example("Consuming:")), names)
+    async with engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+        await connection.execute(accounts.insert().values(balance=1_000))
+    statuses = []
+
+    async def listener(messages: list[mqclient.MessageExt]) -> ConsumeStatus:
+        statuses.append(await names["debit"](messages))
+        return ConsumeStatus(statuses[-1])
+
+    async with consumer_of(cluster, listener):
+        for _ in range(2):
+            broker.put("orders", 0, b"100 yuan", {KEYS: "ORDERID_100"})
+        while len(statuses) < 2:
+            await settle()
+    assert statuses == [ConsumeStatus.CONSUME_SUCCESS] * 2
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(accounts.c.balance)) == 900
+    await engine.dispose()

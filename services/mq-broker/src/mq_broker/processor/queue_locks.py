@@ -1,0 +1,73 @@
+"""Members of a group lock the queues that they consume in order, and give them back (MISSION O1, O2).
+
+Invariants: a grant is on disk before its holder hears of it; who is told that it holds a queue holds it at that moment;
+the end of a session gives nothing back, because the listener behind a broken connection may still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mq_broker.core.queue_locks import LockedQueue, QueueLocks
+from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.topics import TopicTable
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.sessions import Sessions
+from mq_broker.processor.state_names import QUEUE_LOCKS
+from mq_broker.store.message_store import MessageStore
+from mqproto.codes import ResponseCode
+from osenv import Clock
+
+
+@dataclass
+class QueueLocking:
+    """The processor of lock requests."""
+
+    store: MessageStore
+    locks: QueueLocks
+    topics: TopicTable
+    groups: SubscriptionGroups
+    sessions: Sessions
+    clock: Clock
+    _durable_version: int = field(default=0, init=False)
+
+    def begin(self, *, lost: bool) -> None:
+        """Before the first request; `lost` as in `QueueLocks.begin`. The checkpoint that follows writes the table."""
+        self._durable_version = self.locks.data_version
+        self.locks.begin(self._now_ms(), lost=lost)
+
+    async def lock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> list[LockedQueue]:
+        """Those of the queues that the member holds now, for 60 s; the others belong to somebody else, or to no topic.
+
+        A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
+        RefusedError for who is no member, OSError.
+        """
+        self._require_member(group, client_id)
+        held = self.locks.lock(group, client_id, filter(self._exists, queues), self._now_ms())
+        while self.locks.granted_version(group, held) > self._durable_version:
+            version = self.locks.data_version
+            await self.store.persist(QUEUE_LOCKS)
+            self._durable_version = max(self._durable_version, version)
+            held = self.locks.still_held(group, client_id, held, self._now_ms())
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> None:
+        """Give back what the client holds of the queues, member or not, and wake those who may be waiting for it."""
+        if self.locks.unlock(group, client_id, queues):
+            self.sessions.tell_members(group, but=client_id)
+
+    def _require_member(self, group: str, client_id: str) -> None:
+        if self.sessions.members.consumer(client_id, group) is not None:
+            return
+        if self.groups.get(group) is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
+        sentence = f"{client_id!r} is no living member of group {group!r}; only members lock its queues"
+        raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence)
+
+    def _exists(self, queue: LockedQueue) -> bool:
+        config = self.topics.get(queue.topic)
+        return config is not None and 0 <= queue.queue_id < config.queue_count
+
+    def _now_ms(self) -> int:
+        return int(self.clock.monotonic() * 1_000)

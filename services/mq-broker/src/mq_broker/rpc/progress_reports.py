@@ -1,0 +1,51 @@
+"""What the members of groups report on one Poll stream, beside their polls (MISSION C21).
+
+Invariant: a report has no answer and never ends the stream; what is wrong with it goes to the log, as a warning the
+first time.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hourglass.mq.v1 import broker_service_pb2 as pb
+from mq_broker.processor.offsets import Offsets
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.rpc.conversions import queue_report
+
+QUEUES_PER_REQUEST_MAX = 16_384
+
+log = logging.getLogger(__name__)
+
+
+class ProgressReports:
+    """Of one stream."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
+        self._has_warned = False
+
+    def take(self, request: pb.PollRequest) -> None:
+        """Add what the request reports: each group's queues whole or not at all."""
+        count = sum(len(report.queues) for report in request.progress)
+        if count > QUEUES_PER_REQUEST_MAX:
+            self._tell("a client", f"it names {count} queues; at most {QUEUES_PER_REQUEST_MAX} are allowed")
+            return
+        for report in request.progress:
+            who = f"{report.client_id} of group {report.group}"
+            try:
+                remark = self._offsets.commit(report.group, map(queue_report, report.queues))
+            except RefusedError as error:
+                self._tell(who, str(error))
+            else:
+                if remark:
+                    log.debug("progress that %s reports: %s", who, remark)
+
+    def _tell(self, who: str, sentence: str) -> None:
+        log.log(
+            logging.DEBUG if self._has_warned else logging.WARNING,
+            "progress that %s reports is refused: %s; of this stream no more warnings",
+            who,
+            sentence,
+        )
+        self._has_warned = True

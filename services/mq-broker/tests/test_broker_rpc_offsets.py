@@ -1,0 +1,177 @@
+"""Consumers' progress through the services: asked for, reported with and without an answer, and set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import broker_service_pb2 as pb
+from hourglass.mq.v1 import common_pb2
+from mq_broker.core.progress import RANGES_MAX, Progress
+from mq_broker.embedded import EmbeddedBroker
+from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
+from mq_broker.rpc.broker_service import OFFSETS_PER_REQUEST_MAX
+from mq_broker.testing import incoming, produce
+from osenv.sim_clock import settle
+
+REFUSED = "progress that a of group g reports is refused"
+
+
+class Services:
+    """An embedded broker with ten messages, called as its clients call it."""
+
+    def __init__(self, embedded: EmbeddedBroker) -> None:
+        self.embedded = embedded
+
+    async def broker(self, method: str, request: Any) -> Any:
+        return await self.embedded.call(f"/hourglass.mq.v1.BrokerService/{method}", request, CallContext())
+
+    async def admin(self, method: str, request: Any) -> Any:
+        return await self.embedded.call(f"/hourglass.mq.v1.AdminService/{method}", request, CallContext())
+
+    def poll_stream(self) -> MemoryStream:
+        stream = self.embedded.stream("/hourglass.mq.v1.BrokerService/Poll")
+        assert isinstance(stream, MemoryStream)
+        return stream
+
+    def progress(self) -> Progress | None:
+        return self.embedded.broker.offsets.query("g", "t", 0)
+
+    async def progress_after_all(self) -> Progress | None:
+        """When everything that was written has been read."""
+        await settle()
+        return self.progress()
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Services]:
+    async with EmbeddedBroker("progress") as embedded:
+        await produce(embedded.broker, incoming("t", [b"%d" % number for number in range(10)]))
+        yield Services(embedded)
+
+
+def queue(offset: int, *ranges: tuple[int, int], version: int = 0, topic: str = "t") -> pb.QueueProgress:
+    finished = [pb.OffsetRange(begin=begin, end=end) for begin, end in ranges]
+    return pb.QueueProgress(topic=topic, queue_id=0, offset=offset, finished=finished, version=version)
+
+
+def update(*queues: pb.QueueProgress, set: bool = False) -> pb.UpdateConsumerOffsetRequest:  # noqa: A002 - the field's name
+    return pb.UpdateConsumerOffsetRequest(group="g", client_id="a", queues=queues, set=set)
+
+
+def report(*queues: pb.QueueProgress) -> pb.PollRequest:
+    return pb.PollRequest(progress=[pb.GroupProgress(group="g", client_id="a", queues=queues)])
+
+
+def pull(poll_id: int, *reports: pb.GroupProgress) -> pb.PollRequest:
+    request = pb.PullRequest(group="g", topic="t", max_messages=1, max_bytes=1)
+    return pb.PollRequest(poll_id=poll_id, pull=request, progress=reports)
+
+
+def ask(**begin: int) -> pb.QueryConsumerOffsetRequest:
+    request = pb.QueryConsumerOffsetRequest(group="g", queue=common_pb2.QueueRef(topic="t", queue_id=0))
+    if begin:
+        request.begin.CopyFrom(pb.ConsumeBegin(**begin))  # type: ignore[arg-type]
+    return request
+
+
+async def test_the_answer_to_a_report_says_what_the_broker_has_now() -> None:
+    async with served() as services:
+        answer = await services.broker("UpdateConsumerOffset", update(queue(2, (4, 6)), queue(0, topic="%RETRY%g")))
+        assert answer.code == common_pb2.TOPIC_NOT_EXIST
+        assert list(answer.queues) == []
+        await services.broker("UpdateConsumerOffset", update(queue(2, (4, 6))))
+        answer = await services.broker("UpdateConsumerOffset", update(queue(1, (6, 7))))
+        assert (answer.code, answer.remark, list(answer.queues)) == (common_pb2.SUCCESS, "", [queue(2, (4, 7))])
+        found = await services.broker("QueryConsumerOffset", ask())
+        assert (found.offset, list(found.finished), found.version) == (2, [pb.OffsetRange(begin=4, end=7)], 0)
+
+
+async def test_who_has_not_heard_of_a_new_beginning_learns_it_from_the_answer() -> None:
+    async with served() as services:
+        await services.broker("UpdateConsumerOffset", update(queue(5, (7, 9))))
+        answer = await services.broker("UpdateConsumerOffset", update(queue(3, version=99), set=True))
+        assert list(answer.queues) == [queue(3, version=1)]
+        answer = await services.broker("UpdateConsumerOffset", update(queue(9)))
+        assert (answer.code, answer.remark.startswith("left out")) == (common_pb2.SUCCESS, True)
+        assert list(answer.queues) == [queue(3, version=1)]
+        refused = await services.broker("UpdateConsumerOffset", update(queue(11), set=True))
+        assert (refused.code, "allowed are 0 to 10" in refused.remark) == (common_pb2.SYSTEM_ERROR, True)
+        assert services.progress() == Progress(3, (), 1)
+
+
+async def test_a_group_begins_where_it_is_told() -> None:
+    async with served() as services:
+        assert (await services.broker("QueryConsumerOffset", ask())).code == common_pb2.QUERY_NOT_FOUND
+        first = await services.broker("QueryConsumerOffset", ask(where=pb.CONSUME_FROM_LAST_OFFSET))
+        assert (first.code, first.offset) == (common_pb2.SUCCESS, 10)
+        again = await services.broker("QueryConsumerOffset", ask(where=pb.CONSUME_FROM_FIRST_OFFSET))
+        assert again.offset == 10
+        with pytest.raises(AbortedCallError, match="3 is no beginning; allowed are 0, 1 and 2") as refused:
+            await services.broker("QueryConsumerOffset", ask(where=3))
+        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_too_many_queues_are_refused() -> None:
+    async with served() as services:
+        many = [queue(1)] * (OFFSETS_PER_REQUEST_MAX + 1)
+        with pytest.raises(AbortedCallError, match="16385 offsets; at most 16384"):
+            await services.broker("UpdateConsumerOffset", update(*many))
+
+
+async def test_progress_rides_a_poll_and_comes_alone_and_only_the_poll_is_answered() -> None:
+    async with served() as services:
+        stream = services.poll_stream()
+        await stream.write(report(queue(1, (3, 4))))
+        assert await services.progress_after_all() == Progress(1, ((3, 4),))
+        await stream.write(pull(7, *report(queue(2)).progress))
+        answer = await stream.read()
+        assert (answer.poll_id, answer.pull.status) == (7, pb.FOUND)
+        assert services.progress() == Progress(2, ((3, 4),))
+        await stream.write(pb.PollRequest(poll_id=9, cancel=True, progress=report(queue(3)).progress))
+        assert await services.progress_after_all() == Progress(4)
+        await stream.done_writing()
+        assert await stream.read() is None
+
+
+async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mq_broker.rpc.progress_reports")
+    async with served() as services:
+        stream = services.poll_stream()
+        many = [queue(1)] * 16_385
+        ranges = [(at, at + 1) for at in range(2, 2 * RANGES_MAX + 4, 2)]
+        for wrong in (queue(11), queue(1, (1, 2)), queue(0, *ranges), queue(1, topic="unknown")):
+            await stream.write(report(queue(5), wrong))
+        await stream.write(report(*many))
+        await stream.write(report(queue(6, version=1)))
+        await stream.write(report(queue(4)))
+        assert await services.progress_after_all() == Progress(6, (), 1)
+        await stream.write(pull(1))
+        assert (await stream.read()).poll_id == 1
+        assert services.progress() == Progress(6, (), 1)
+        levels = [record.levelno for record in caplog.records if record.getMessage().startswith(REFUSED)]
+        assert levels == [logging.WARNING] + [logging.DEBUG] * 3
+        assert "at most 16384 are allowed" in caplog.text
+        assert "left out" in caplog.text
+
+
+async def test_an_operator_sets_queues_by_hand_and_sees_what_is_finished() -> None:
+    async with served() as services:
+        await services.broker("UpdateConsumerOffset", update(queue(2, (4, 6), (8, 9))))
+        stats = await services.admin("GetConsumeStats", admin_pb.GetConsumeStatsRequest(group="g", topic="t"))
+        assert [(one.consumer_offset, one.finished_beyond) for one in stats.queues][:2] == [(2, 3), (-1, 0)]
+        request = admin_pb.ResetConsumerOffsetRequest(group="g", topic="t")
+        request.offsets.add(topic="t", queue_id=0, offset=7)
+        answer = await services.admin("ResetConsumerOffset", request)
+        assert list(answer.queues) == [admin_pb.OffsetChange(queue_id=0, offset_before=2, offset=7)]
+        assert services.progress() == Progress(7, (), 1)
+        request.offsets.add(topic="u", queue_id=0, offset=0)
+        answer = await services.admin("ResetConsumerOffset", request)
+        assert (answer.code, answer.remark) == (common_pb2.MESSAGE_ILLEGAL, "topic 't' is reset, and not 'u'")
+        assert services.progress() == Progress(7, (), 1)

@@ -1,0 +1,186 @@
+"""Random histories of consumer groups, as hypothesis makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+import hypothesis
+from group_world import GROUPS, QUEUES, GroupWorld
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from sweep import Outcome
+
+HISTORIES, PARTS = 2_000, 4  # of `make test`
+STEPS_MAX = 14
+RULES = frozenset(
+    {
+        "send",
+        "send what fails",
+        "send what hangs",
+        "release",
+        "join",
+        "leave",
+        "crash of a member",
+        "cut of a member's network",
+        "mend of the network",
+        "break of all connections",
+        "kill of the broker",
+        "power cut",
+        "reset",
+        "time passes",
+    }
+)
+QUEUE = st.integers(0, QUEUES - 1)
+GROUP = st.sampled_from(GROUPS)
+MEMBER = st.integers(0, 5)
+
+
+class GroupHistory(RuleBasedStateMachine):
+    """One history. `ran` counts, over all histories, how often each rule ran, and what was consumed."""
+
+    ran: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._world = GroupWorld(seed=1)
+        self._loop.run_until_complete(self._begin())
+        self.ran["histories"] += 1
+
+    async def _begin(self) -> None:
+        await self._world.open()
+        for group in GROUPS:
+            await self._world.join(group)
+
+    def _run(self, step: Coroutine[Any, Any, None], name: str) -> None:
+        self.ran[name] += 1
+        self._loop.run_until_complete(step)
+        self._world.look()
+
+    @rule(queue=QUEUE, count=st.integers(1, 6))
+    def send(self, queue: int, count: int) -> None:
+        self._run(self._world.send(queue, count), "send")
+
+    @rule(queue=QUEUE, failures=st.integers(1, 2))
+    def send_what_fails(self, queue: int, failures: int) -> None:
+        self._run(self._world.send(queue, 1, failures), "send what fails")
+
+    @rule(queue=QUEUE)
+    def send_what_hangs(self, queue: int) -> None:
+        self._run(self._world.send(queue, 1, held=True), "send what hangs")
+
+    @rule()
+    def release(self) -> None:
+        self._run(self._world.release(), "release")
+
+    @rule(group=GROUP)
+    def join(self, group: str) -> None:
+        self._run(self._world.join(group), "join")
+
+    @precondition(lambda self: self._world.members)
+    @rule(member=MEMBER)
+    def leave(self, member: int) -> None:
+        self._run(self._world.leave(member), "leave")
+
+    @precondition(lambda self: self._world.members)
+    @rule(member=MEMBER)
+    def crash(self, member: int) -> None:
+        self._run(self._world.crash(member), "crash of a member")
+
+    @precondition(lambda self: self._world.members)
+    @rule(member=MEMBER)
+    def cut(self, member: int) -> None:
+        self._run(self._world.cut(member), "cut of a member's network")
+
+    @precondition(lambda self: any(member.is_cut for member in self._world.members))
+    @rule()
+    def mend(self) -> None:
+        self._run(self._world.mend(), "mend of the network")
+
+    @rule()
+    def break_connections(self) -> None:
+        self._run(self._world.break_connections(), "break of all connections")
+
+    @rule(power=st.booleans())
+    def restart_broker(self, power: bool) -> None:
+        self._run(self._world.restart_broker(power=power), "power cut" if power else "kill of the broker")
+
+    @rule(group=GROUP, queue=QUEUE, share=st.sampled_from([0.0, 0.3, 0.7, 1.0]))
+    def reset(self, group: str, queue: int, share: float) -> None:
+        self._run(self._world.reset(group, queue, share), "reset")
+
+    @rule(seconds=st.sampled_from([0.02, 0.4, 3.0, 21.0, 65.0]))
+    def advance(self, seconds: float) -> None:
+        self._run(self._world.advance(seconds), "time passes")
+
+    def teardown(self) -> None:
+        try:
+            self._loop.run_until_complete(self._world.finish())
+        finally:
+            self.ran["messages consumed"] += self._world.model.consumptions
+            self.ran["of these again"] += self._world.model.duplicates
+            self._loop.run_until_complete(self._world.close())
+            self._loop.run_until_complete(_end_all())
+            self._loop.close()
+
+
+async def _end_all() -> None:
+    """Let what the dead have left behind end before its loop does."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def run_histories(count: int, seed: int) -> Counter[str]:
+    """So many histories from one seed; how often each rule ran. Raises what broke, with the steps that led to it."""
+    GroupHistory.ran = Counter()
+    options = settings(
+        max_examples=count,
+        stateful_step_count=STEPS_MAX,
+        deadline=None,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),  # a history is short; to shrink one takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # who captures it would keep every world of every history
+    try:
+        run_state_machine_as_test(hypothesis.seed(seed)(GroupHistory), settings=options)
+    finally:
+        logging.disable(before)
+    return GroupHistory.ran
+
+
+def run_part(part: int) -> str:
+    """One of the PARTS of the HISTORIES of `make test`; what was executed, for people. Raises what broke."""
+    ran = run_histories(HISTORIES // PARTS, seed=part + 1)
+    executed = ", ".join(f"{count} {name}" for name, count in ran.most_common())
+    if ran["histories"] < HISTORIES // PARTS or not ran.keys() >= RULES or ran["messages consumed"] < ran["histories"]:
+        raise AssertionError(f"too little has happened to show anything: {executed}")
+    return f"consumer groups, part {part + 1} of {PARTS}: {executed}"
+
+
+SWEEP_HISTORIES = 50  # of one seed
+
+
+class GroupSweep:
+    """The histories of consumer groups of `make robustness`; a seed is `SWEEP_HISTORIES` of them."""
+
+    name, figure, unit, goal, share = "groups", "issue 6", "histories of consumer groups", 100_000, 15
+
+    def run(self, seed: int, deadline: float) -> Outcome:
+        if time.monotonic() >= deadline:
+            return Outcome(0)
+        try:
+            ran = run_histories(SWEEP_HISTORIES, seed)
+        except Exception as error:
+            notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
+            return Outcome(SWEEP_HISTORIES, (f"seed {seed}: {notes}",))
+        return Outcome(ran.pop("histories"), counts=dict(ran))

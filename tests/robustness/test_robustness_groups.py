@@ -1,0 +1,28 @@
+"""Consumer groups under random histories, and under members that come and go (issue 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from churn import churn
+from group_histories import PARTS, run_part
+
+
+@pytest.mark.parametrize("part", range(PARTS // 2))
+def test_groups_keep_their_promises_in_every_history(part: int, record_property: Callable[[str, object], None]) -> None:
+    """The other half is in test_robustness_groups_too.py, so that two workers share them."""
+    record_property("figure", run_part(part))
+
+
+@pytest.mark.processes
+async def test_members_that_come_and_go_leave_nothing_unconsumed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The short form of `churn.py`'s run of a minute."""
+    report = await churn(tmp_path, members=4, rate=300, seconds=6.0, seed=1)
+    record_property("figure", f"churn: {report}")
+    assert (report.unconsumed, report.not_acknowledged) == (0, 0)
+    assert report.sent >= 1_500
+    assert report.consumed == report.sent
