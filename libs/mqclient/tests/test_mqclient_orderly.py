@@ -226,6 +226,23 @@ async def test_lock_of_a_queue_that_is_given_up_lasts_as_long_as_its_listener_ru
         assert log.begun == [("m1", b"b0"), ("m2", b"b1")]
 
 
+async def test_locks_are_renewed_while_a_shutdown_waits_for_its_listener() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    log = Log()
+    log.gate = asyncio.Event()
+    put(broker, b"0")
+    consumer = member(cluster, log)
+    await consumer.start()
+    await settle()
+    leaving = asyncio.ensure_future(consumer.shutdown(timeout_s=600.0))
+    await cluster.clock.advance(300.0)
+    assert broker.locks.holder("keepers", "orders", 0) is not None
+    log.gate.set()
+    await leaving
+    assert broker.locks.holder("keepers", "orders", 0) is None
+    assert broker.offsets["keepers", "orders", 0] == 1
+
+
 async def test_pause_after_a_failure_does_not_hold_up_a_hand_over() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     log = Log()

@@ -93,6 +93,7 @@ class ConsumerEngine:
             instance.clock, spec.group, spec.listener, success, hooks=spec.hooks, stats=self.stats
         )
         self._tasks = BackgroundTasks(instance.clock)
+        self._renewing = BackgroundTasks(instance.clock)  # of locks, until the last listener has ended
         self._reports = ProgressReports(instance, spec.group)
         self._offset_store = self._make_offset_store()
         self._consume_service = self._make_consume_service()
@@ -121,9 +122,10 @@ class ConsumerEngine:
         self._consume_service.start()
         if not self._spec.is_broadcasting:
             self._tasks.start(self._reports.run(), f"mqclient reports {self._spec.group}")
-        self._periodically(self._adjust_concurrency, config.adjust_thread_pool_interval_s, "consume concurrency")
+        interval_s = config.adjust_thread_pool_interval_s
+        self._periodically(self._tasks, self._adjust_concurrency, interval_s, "consume concurrency")
         if self._spec.orderly:
-            self._periodically(self.assigned.renew_locks, LOCK_INTERVAL_S, "queue locks")
+            self._periodically(self._renewing, self.assigned.renew_locks, LOCK_INTERVAL_S, "queue locks")
 
     async def join(self, timeout_s: float) -> bool:
         """Begin to balance and to pull; says whether the first share was known within `timeout_s`."""
@@ -138,6 +140,7 @@ class ConsumerEngine:
         await self._tasks.close()
         await self.assigned.stop()
         all_ended = await self._consume_service.close(left_s - commit_s)
+        await self._renewing.close()
         self.listening.close(0.0)
         try:
             if commit_s:
@@ -246,7 +249,9 @@ class ConsumerEngine:
             logger.info("consumer %s: %d listeners at a time", self._spec.group, self.concurrency.count)
             self._consume_service.set_concurrency(self.concurrency.count)
 
-    def _periodically(self, action: Callable[[], Awaitable[None]], interval_s: float, what: str) -> None:
-        self._tasks.start_periodic(
+    def _periodically(
+        self, tasks: BackgroundTasks, action: Callable[[], Awaitable[None]], interval_s: float, what: str
+    ) -> None:
+        tasks.start_periodic(
             action, first_delay_s=interval_s, interval_s=interval_s, name=f"mqclient {what} {self._spec.group}"
         )

@@ -128,7 +128,7 @@ class MemberQueues:
                 process_queue.locked_until = asked_at + LOCK_LIVE_S
             else:
                 lost.append(queue)
-        if lost:
+        if lost and not self._stopped:
             logger.warning("the locks of %s are lost; what is not finished comes again", [str(one) for one in lost])
             self.drop(lost)
 
