@@ -41,7 +41,7 @@ TOPIC = "orders"
 pytestmark = pytest.mark.processes
 
 SCRIPT = """
-import threading
+import threading, time
 from mqclient import ConsumeFromWhere, ConsumeStatus, Message
 from mqclient.sync import SyncAdmin, SyncProducer, SyncPushConsumer
 
@@ -68,6 +68,9 @@ with SyncAdmin("mq://") as admin, SyncProducer("shop", "mq://") as producer, con
     for thread in threads:
         thread.join()
     assert came.wait(20)
+patience = time.monotonic() + 10  # gRPC ends its own thread a moment after the last channel
+while threading.active_count() > 1 and time.monotonic() < patience:
+    time.sleep(0.01)
 print(len(set(bodies)), [thread.name for thread in threading.enumerate()])
 """
 
