@@ -336,6 +336,23 @@ async def test_refused_pull_is_tried_again_after_a_second(caplog: pytest.LogCapt
         assert listener.bodies == [b"x"]
 
 
+async def test_queues_of_a_deleted_topic_are_given_up_until_it_is_there_again() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    listener = RecordingListener()
+    async with consumer_of(cluster, listener) as consumer:
+        config = broker.topics.pop("orders")
+        broker.break_streams()
+        await cluster.clock.advance(60.0)
+        assert consumer.queues == []
+        polls = len(broker.polled_offsets)
+        await cluster.clock.advance(300.0)
+        assert len(broker.polled_offsets) == polls
+        broker.topics["orders"] = config
+        broker.put("orders", 0, b"x")
+        await cluster.clock.advance(60.0)
+        assert listener.bodies == [b"x"]
+
+
 async def test_offset_that_cannot_be_asked_for_delays_the_queue_only() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.put("orders", 0, b"x")

@@ -227,10 +227,15 @@ class ConsumerEngine:
             self._offset_store,
             self.stats,
             self.resumed,
+            self._topic_gone,
             config.pull_batch_size,
             config.pull_interval_s,
         )
         return PullLoop(pulling, self._spec.subscriptions[process_queue.queue.topic], process_queue)
+
+    def _topic_gone(self, queue: MessageQueue) -> None:
+        """It may come back, with other queues: the next rebalance sees."""
+        self.assigned.drop([queue])
 
     def _finished_some(self, process_queue: ProcessQueue) -> None:
         if not self._spec.is_broadcasting:

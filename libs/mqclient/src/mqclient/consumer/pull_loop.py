@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import ConsumeService
 from mqclient.consumer.offset_store import OffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
-from mqclient.errors import MQClientError, RejectedError, require_success
+from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError, require_success
 from mqclient.message_ext import MessageExt
+from mqclient.message_queue import MessageQueue
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.record import RecordError
 from mqproto.sealed_record import iter_sealed_records
@@ -29,7 +32,7 @@ SUSPEND_S = 15.0  # MISSION C7: how long the broker may hold a poll
 GUARD_S = 30.0  # MISSION C7: how long the client waits for an answer at all
 FLOW_CONTROL_PAUSE_S = 0.05  # MISSION C8
 FAILURE_PAUSE_S = 1.0
-REFUSAL_PAUSE_S_MAX = 16.0  # the pause doubles with each refusal in a row: of a topic that was deleted, say
+REFUSAL_PAUSE_S_MAX = 16.0  # the pause doubles with each refusal in a row: of a group that may not consume, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class PullContext:
     offset_store: OffsetStore
     stats: ConsumerStats
     resumed: asyncio.Event  # cleared while the consumer is suspended
+    topic_gone: Callable[[MessageQueue], None]  # its broker does not have the queue's topic any more
     batch_size: int
     interval_s: float
 
@@ -69,6 +73,9 @@ class PullLoop:
                 queue = self._process_queue.queue
                 logger.warning("%s could not be pulled, next try in %.0f s: %s", queue, pause_s, error)
                 await clock.sleep(pause_s)
+                if isinstance(error, BrokerRefusedError) and error.code == common_pb.TOPIC_NOT_EXIST:
+                    self._pulling.topic_gone(queue)
+                    return
                 pause_s = min(2 * pause_s, REFUSAL_PAUSE_S_MAX) if isinstance(error, RejectedError) else FAILURE_PAUSE_S
                 continue
             pause_s = FAILURE_PAUSE_S

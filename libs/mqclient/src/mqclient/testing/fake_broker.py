@@ -320,6 +320,8 @@ class FakeBroker:
         self, request: broker_pb.QueryConsumerOffsetRequest
     ) -> broker_pb.QueryConsumerOffsetResponse:
         topic, queue_id = request.queue.topic, request.queue.queue_id
+        if request.HasField("begin") and topic not in self.topics:
+            return broker_pb.QueryConsumerOffsetResponse(code=common_pb.TOPIC_NOT_EXIST, remark="no such topic")
         limits = (self.min_offsets[topic, queue_id], len(self.queues[topic, queue_id]))
         return self.progress.query(request, limits, lambda ms: self._offset_at(topic, queue_id, ms))
 
