@@ -16,14 +16,23 @@ EXAMPLES: list[str] = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE 
 TIMEOUT_S = 40
 DRIVE = """
 import asyncio
+import builtins
 import httpx
+
+closed = asyncio.Event()
+
+
+def print(*words: object) -> None:
+    builtins.print(*words)
+    if words[0] == "closing":
+        closed.set()
 
 
 async def drive() -> None:
     transport = httpx.ASGITransport(app)
     async with mq.lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         print((await http.post("/orders/17")).status_code)
-        await asyncio.sleep(5)
+        await asyncio.wait_for(closed.wait(), 20)
 
 
 asyncio.run(drive())

@@ -242,8 +242,8 @@ BUGS: tuple[Bug, ...] = (
         "duplicate doubling on consumer restart (#7182)",
         "a consumer that leaves gives failed messages back and does not count them as finished",
         "libs/mqclient/src/mqclient/consumer/consume_concurrently.py",
-        "        process_queue.remove(messages)\n",
-        "        if not self._closing:\n            process_queue.remove(messages)\n",
+        "            else:\n                self._finish(process_queue, [message])\n",
+        "            else:\n                self._closing or self._finish(process_queue, [message])\n",
         "libs/mqclient/tests/test_mqclient_consuming.py"
         "::test_message_that_fails_while_its_consumer_leaves_comes_again_once_and_not_twice",
     ),

@@ -16,7 +16,8 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2 as common
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
-from mq_broker.rpc.broker_service import LOCKS_PER_REQUEST_MAX, BrokerService
+from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX
 from mq_broker.rpc.registration import Registration
 from mq_broker.testing import broker_options, incoming, produce, running_broker
 from mqproto.record import decode_record
@@ -109,8 +110,8 @@ async def test_queues_are_locked_kept_and_given_back() -> None:
 async def test_too_many_queues_at_once_are_refused(method: str) -> None:
     async with served() as wire:
         request_type = getattr(pb, f"{method}Request")
-        queues = [common.QueueRef(topic="t")] * (LOCKS_PER_REQUEST_MAX + 1)
-        with pytest.raises(grpc.aio.AioRpcError, match=f"at most {LOCKS_PER_REQUEST_MAX}"):
+        queues = [common.QueueRef(topic="t")] * (QUEUES_PER_REQUEST_MAX + 1)
+        with pytest.raises(grpc.aio.AioRpcError, match=f"at most {QUEUES_PER_REQUEST_MAX}"):
             await getattr(wire.stub, method)(request_type(group="g", client_id="a", queues=queues))
 
 

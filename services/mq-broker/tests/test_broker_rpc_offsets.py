@@ -16,7 +16,7 @@ from hourglass.mq.v1 import common_pb2
 from mq_broker.core.progress import RANGES_MAX, Progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
-from mq_broker.rpc.broker_service import OFFSETS_PER_REQUEST_MAX
+from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX
 from mq_broker.testing import incoming, produce
 from osenv.sim_clock import settle
 
@@ -120,7 +120,7 @@ async def test_a_group_begins_where_it_is_told() -> None:
 
 async def test_too_many_queues_are_refused() -> None:
     async with served() as services:
-        many = [queue(1)] * (OFFSETS_PER_REQUEST_MAX + 1)
+        many = [queue(1)] * (QUEUES_PER_REQUEST_MAX + 1)
         with pytest.raises(AbortedCallError, match="16385 offsets; at most 16384"):
             await services.broker("UpdateConsumerOffset", update(*many))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -14,3 +16,11 @@ class MessageQueue(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """The queues of each broker, by its name, both in the order in which they come."""
+    parts: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        parts[queue.broker_name].append(queue)
+    return parts

@@ -13,7 +13,6 @@ from mqclient.admin.consumers import (
     ConsumerRunningInfo,
     ProcessQueueInfo,
     SubscriptionData,
-    TopicConsumeStats,
 )
 from mqclient.admin.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterState, ReplayTarget
 from mqclient.admin.dead_letter_marks import DeadLetterMark
@@ -21,6 +20,7 @@ from mqclient.admin.groups import ConsumeStats, OffsetChange, QueueConsumeStats,
 from mqclient.admin.life import LifeEvent
 from mqclient.admin.topics import QueueStats, TopicConfig
 from mqclient.consumer.pulling import PullResult
+from mqclient.consumer.stats import TopicConsumeStats
 from mqproto.codes import LifeEventKind
 
 __all__ = [

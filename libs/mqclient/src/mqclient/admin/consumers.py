@@ -9,6 +9,7 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
 from mqclient.consumer.listener import ConsumeFromWhere, MessageModel
+from mqclient.consumer.stats import TopicConsumeStats
 from mqclient.message_ext import MessageExt
 from mqclient.message_id import parse_offset_message_id
 from mqclient.message_queue import MessageQueue
@@ -76,22 +77,6 @@ class ProcessQueueInfo:
     locked: bool
     last_pull_timestamp_ms: int
     last_consume_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConsumeStats:
-    """One topic at one member in the last minute: means in milliseconds, messages a second (MISSION L12).
-
-    `consume_failed_messages` counts since the consumer started.
-    """
-
-    topic: str
-    pull_rt_ms: float
-    pull_tps: float
-    consume_rt_ms: float
-    consume_ok_tps: float
-    consume_failed_tps: float
-    consume_failed_messages: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from mqclient.background import BackgroundTasks
-from mqclient.consumer.consume_service import Finished, GiveBack, Running
+from mqclient.consumer.consume_service import Finish, GiveBack, Running
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
@@ -34,7 +34,7 @@ class ConsumeMessageConcurrentlyService:
         clock: Clock,
         listening: Listening,
         give_back: GiveBack,
-        finished: Finished,
+        finish: Finish,
         *,
         concurrency: int,
         batch_size_max: int,
@@ -42,7 +42,7 @@ class ConsumeMessageConcurrentlyService:
         self._clock = clock
         self._listening = listening
         self._give_back = give_back
-        self._finished = finished
+        self._finish = finish
         self._concurrency = concurrency
         self._batch_size_max = batch_size_max
         self._tasks = BackgroundTasks(clock)
@@ -102,10 +102,6 @@ class ConsumeMessageConcurrentlyService:
                 self._finish(process_queue, [message])
         if failed:
             self._tasks.start(self._submit_later(process_queue, failed), "mqclient local retry")
-
-    def _finish(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        process_queue.remove(messages)
-        self._finished(process_queue)
 
     async def _submit_later(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         await self._clock.sleep(LOCAL_RETRY_S)

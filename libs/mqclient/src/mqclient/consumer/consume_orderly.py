@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mqclient.background import BackgroundTasks, wait_event
-from mqclient.consumer.consume_service import Finished, GiveBack, Running, Slots
+from mqclient.consumer.consume_service import Finish, GiveBack, Running, Slots
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
@@ -39,7 +39,7 @@ class ConsumeMessageOrderlyService:
         clock: Clock,
         listening: Listening,
         give_back: GiveBack,
-        finished: Finished,
+        finish: Finish,
         *,
         may_consume: Callable[[ProcessQueue], bool],
         concurrency: int,
@@ -50,7 +50,7 @@ class ConsumeMessageOrderlyService:
         self._clock = clock
         self._listening = listening
         self._give_back = give_back
-        self._finished = finished
+        self._finish = finish
         self._may_consume = may_consume
         self._batch_size_max = batch_size_max
         self._reconsume_times_max = reconsume_times_max
@@ -130,7 +130,3 @@ class ConsumeMessageOrderlyService:
                 return False
             self._finish(process_queue, [message])
         return len(hopeless) == len(messages)
-
-    def _finish(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        process_queue.remove(messages)
-        self._finished(process_queue)

@@ -16,7 +16,7 @@ from osenv import Clock
 
 logger = logging.getLogger("mqclient.consume_service")
 
-Finished = Callable[[ProcessQueue], None]  # called when messages of the queue have been finished
+Finish = Callable[[ProcessQueue, Sequence[MessageExt]], None]  # takes messages out of their queue for good
 
 
 class GiveBack(Protocol):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -44,6 +44,7 @@ from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
 from mqclient.consumer.rebalance import Rebalance
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
+from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
 from osenv.clock import timeout
 
@@ -97,6 +98,7 @@ class ConsumerEngine:
         self._reports = ProgressReports(instance, spec.group)
         self._offset_store = self._make_offset_store()
         self._consume_service = self._make_consume_service()
+        self._pulling = self._make_pull_context()
         self._rebalance = Rebalance(
             instance,
             spec.group,
@@ -202,7 +204,7 @@ class ConsumerEngine:
                 clock,
                 self.listening,
                 give_back,
-                self._finished_some,
+                self._finish,
                 may_consume=self._may_consume,
                 concurrency=self.concurrency.count,
                 batch_size_max=config.consume_message_batch_max_size,
@@ -213,14 +215,14 @@ class ConsumerEngine:
             clock,
             self.listening,
             give_back,
-            self._finished_some,
+            self._finish,
             concurrency=self.concurrency.count,
             batch_size_max=config.consume_message_batch_max_size,
         )
 
-    def _make_pull_loop(self, process_queue: ProcessQueue) -> PullLoop:
+    def _make_pull_context(self) -> PullContext:
         config = self._spec.config
-        pulling = PullContext(
+        return PullContext(
             self._instance,
             self._spec.group,
             self._consume_service,
@@ -231,13 +233,16 @@ class ConsumerEngine:
             config.pull_batch_size,
             config.pull_interval_s,
         )
-        return PullLoop(pulling, self._spec.subscriptions[process_queue.queue.topic], process_queue)
+
+    def _make_pull_loop(self, process_queue: ProcessQueue) -> PullLoop:
+        return PullLoop(self._pulling, self._spec.subscriptions[process_queue.queue.topic], process_queue)
 
     def _topic_gone(self, queue: MessageQueue) -> None:
         """It may come back, with other queues: the next rebalance sees."""
         self.assigned.drop([queue])
 
-    def _finished_some(self, process_queue: ProcessQueue) -> None:
+    def _finish(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        process_queue.remove(messages)
         if not self._spec.is_broadcasting:
             self._reports.finished_some(process_queue)
 

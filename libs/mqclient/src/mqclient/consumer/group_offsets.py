@@ -6,16 +6,15 @@ what somebody else has set since; only `set_to` sets an offset whatever the brok
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.broker_connection import BrokerConnection
-from mqclient.consumer.progress import Progress, from_wire, to_wire
+from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import require_success
-from mqclient.message_queue import MessageQueue
+from mqclient.message_queue import MessageQueue, by_broker
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 
 Connect = Callable[[MessageQueue], Awaitable[BrokerConnection]]
@@ -55,7 +54,7 @@ class GroupOffsets:
         for queue in offsets.keys() - self._versions.keys():
             await self.query(queue)
         left_out = []
-        for part in _by_broker(offsets):
+        for _, part in sorted(by_broker(sorted(offsets)).items()):
             progress = {queue: Progress(offsets[queue], version=self._versions[queue]) for queue in part}
             now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest())
             left_out += [queue for queue, one in now.items() if one.version != self._versions[queue]]
@@ -63,7 +62,7 @@ class GroupOffsets:
 
     async def set_to(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Let the group go on exactly here, backwards as well. What is finished beyond is forgotten."""
-        for part in _by_broker(offsets):
+        for _, part in sorted(by_broker(sorted(offsets)).items()):
             progress = {queue: Progress(offsets[queue]) for queue in part}
             now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest(set=True))
             self._versions.update((queue, one.version) for queue, one in now.items())
@@ -89,12 +88,4 @@ class GroupOffsets:
         request.queues.extend(to_wire(queue, one) for queue, one in progress.items())
         answer = await (await self._connect(some_queue)).unary(UPDATE_CONSUMER_OFFSET, request)
         require_success(answer.code, answer.remark, some_queue.broker_name)
-        return {MessageQueue(one.topic, some_queue.broker_name, one.queue_id): from_wire(one) for one in answer.queues}
-
-
-def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """The queues of each broker, sorted."""
-    parts: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in sorted(queues):
-        parts[queue.broker_name].append(queue)
-    return [parts[broker_name] for broker_name in sorted(parts)]
+        return of_queues(some_queue.broker_name, answer.queues)

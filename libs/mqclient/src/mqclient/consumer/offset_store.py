@@ -15,10 +15,10 @@ from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.progress import Progress, from_wire, to_wire
+from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import MQClientError, require_success
-from mqclient.message_queue import MessageQueue
+from mqclient.message_queue import MessageQueue, by_broker
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 
 logger = logging.getLogger("mqclient.offset_store")
@@ -83,10 +83,12 @@ class RemoteBrokerOffsetStore:
 
     async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
         """Write what has changed. A broker that does not take it is logged; the next commit tries again."""
-        by_broker: dict[str, dict[MessageQueue, Progress]] = defaultdict(dict)
-        for queue, one in progress.items():
-            by_broker[queue.broker_name][queue] = one
-        await asyncio.gather(*(self._commit_to(broker_name, part) for broker_name, part in by_broker.items()))
+        await asyncio.gather(
+            *(
+                self._commit_to(broker_name, {queue: progress[queue] for queue in queues})
+                for broker_name, queues in by_broker(progress).items()
+            )
+        )
 
     def forget(self, queue: MessageQueue) -> None:
         """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
@@ -124,7 +126,7 @@ class RemoteBrokerOffsetStore:
         )
         answer = await self._instance.connection(broker_name).unary(UPDATE_CONSUMER_OFFSET, request)
         require_success(answer.code, answer.remark, broker_name)
-        now = {MessageQueue(one.topic, broker_name, one.queue_id): from_wire(one) for one in answer.queues}
+        now = of_queues(broker_name, answer.queues)
         return {
             queue: now[queue] for queue, one in progress.items() if queue in now and now[queue].version != one.version
         }

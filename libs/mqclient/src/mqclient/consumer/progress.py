@@ -31,6 +31,11 @@ def from_wire(
     return Progress(answer.offset, tuple((one.begin, one.end) for one in answer.finished), answer.version)
 
 
+def of_queues(broker_name: str, queues: Iterable[broker_pb.QueueProgress]) -> dict[MessageQueue, Progress]:
+    """What the broker of this name says of its queues."""
+    return {MessageQueue(one.topic, broker_name, one.queue_id): from_wire(one) for one in queues}
+
+
 def to_wire(queue: MessageQueue, progress: Progress) -> broker_pb.QueueProgress:
     """What a broker is told of the queue."""
     return broker_pb.QueueProgress(

@@ -17,14 +17,12 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import ConsumeService
 from mqclient.consumer.offset_store import OffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.consumer.pulling import messages_of, pull_request
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
 from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError, require_success
-from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
-from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.record import RecordError
-from mqproto.sealed_record import iter_sealed_records
 
 logger = logging.getLogger("mqclient.pull_loop")
 
@@ -69,7 +67,7 @@ class PullLoop:
                 continue
             try:
                 await self._pull_once()
-            except (MQClientError, RecordError) as error:
+            except (MQClientError, RecordError) as error:  # a record may show only when its tag is asked for
                 queue = self._process_queue.queue
                 logger.warning("%s could not be pulled, next try in %.0f s: %s", queue, pause_s, error)
                 await clock.sleep(pause_s)
@@ -84,15 +82,12 @@ class PullLoop:
 
     async def _pull_once(self) -> None:
         instance, queue = self._pulling.instance, self._process_queue.queue
-        request = broker_pb.PullRequest(
-            group=self._pulling.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=self._process_queue.pull_offset,
-            max_messages=self._pulling.batch_size,
-            max_bytes=FRAME_BYTES_TARGET,
-            expression=self._subscription.expression,
-            expression_type=self._subscription.expression_type.value,
+        request = pull_request(
+            self._pulling.group,
+            queue,
+            self._process_queue.pull_offset,
+            self._subscription,
+            self._pulling.batch_size,
         )
         began = instance.clock.monotonic()
         response = await instance.connection(queue.broker_name).poll.pull(request, suspend_s=SUSPEND_S, guard_s=GUARD_S)
@@ -110,7 +105,7 @@ class PullLoop:
     def _take(self, response: broker_pb.PullResponse) -> None:
         queue = self._process_queue.queue
         begin = self._process_queue.pull_offset
-        brought = [MessageExt(record, queue.broker_name) for record in iter_sealed_records(response.records)]
+        brought = messages_of(response.records, queue.broker_name)
         messages = [
             message for message in brought if message.queue_offset >= begin and self._subscription.matches(message)
         ]

@@ -54,16 +54,7 @@ async def pull_from(
     """
     if max_messages < 1:
         raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
-    request = broker_pb.PullRequest(
-        group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_messages=max_messages,
-        max_bytes=FRAME_BYTES_TARGET,
-        expression=subscription.expression,
-        expression_type=subscription.expression_type,
-    )
+    request = pull_request(group, queue, offset, subscription, max_messages)
     if block_s > 0:
         answer = await connection.poll.pull(request, suspend_s=block_s, guard_s=guard_s)
     else:
@@ -92,6 +83,22 @@ async def offset_at(connection: BrokerConnection, queue: MessageQueue, timestamp
     answer = await connection.unary(SEARCH_OFFSET, request)
     require_success(answer.code, answer.remark, queue.broker_name)
     return answer.offset
+
+
+def pull_request(
+    group: str, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int
+) -> broker_pb.PullRequest:
+    """For what follows `offset`, at most a frame of it."""
+    return broker_pb.PullRequest(
+        group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_messages=max_messages,
+        max_bytes=FRAME_BYTES_TARGET,
+        expression=subscription.expression,
+        expression_type=subscription.expression_type,
+    )
 
 
 def reference(queue: MessageQueue) -> common_pb.QueueRef:

@@ -20,7 +20,7 @@ from mqclient.consumer.listener import (
     MessageListenerOrderly,
     MessageModel,
 )
-from mqclient.consumer.progress import from_wire
+from mqclient.consumer.progress import of_queues
 from mqclient.consumer.running_info import consume_directly, running_info
 from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
@@ -168,9 +168,7 @@ class PushConsumer(Living):
 
     def reset_offsets(self, broker_name: str, queues: Sequence[broker_pb.QueueProgress]) -> None:
         """An operator has set these offsets of the group."""
-        self._engine.assigned.set_anew(
-            {MessageQueue(one.topic, broker_name, one.queue_id): from_wire(one) for one in queues}
-        )
+        self._engine.assigned.set_anew(of_queues(broker_name, queues))
 
     async def persist_offsets(self) -> None:
         """Write the offsets that have changed to where they are kept (MISSION L9)."""

@@ -8,14 +8,13 @@ also when its requests take their time and when it was asleep meanwhile.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.pulling import reference
 from mqclient.errors import MQClientError, require_success
-from mqclient.message_queue import MessageQueue
+from mqclient.message_queue import MessageQueue, by_broker
 from mqclient.transport.methods import LOCK_QUEUES, UNLOCK_QUEUES
 
 logger = logging.getLogger("mqclient.queue_locks")
@@ -37,7 +36,7 @@ class QueueLocks:
         Left out is what no broker has answered for: there it is as it was.
         """
         answers: dict[MessageQueue, bool] = {}
-        for broker_name, asked in _by_broker(queues).items():
+        for broker_name, asked in by_broker(queues).items():
             request = broker_pb.LockQueuesRequest(
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, asked)
             )
@@ -53,7 +52,7 @@ class QueueLocks:
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Somebody else may have them at once; what cannot be given back now becomes free by itself."""
-        for broker_name, given_back in _by_broker(queues).items():
+        for broker_name, given_back in by_broker(queues).items():
             request = broker_pb.UnlockQueuesRequest(
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, given_back)
             )
@@ -62,10 +61,3 @@ class QueueLocks:
                 require_success(answer.code, answer.remark, broker_name)
             except MQClientError as error:
                 logger.warning("queues of group %s stay locked at %s for a minute: %s", self._group, broker_name, error)
-
-
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        by_broker[queue.broker_name].append(queue)
-    return by_broker

@@ -7,7 +7,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.engine import ConsumerEngine
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.stats import TopicStats
+from mqclient.consumer.stats import TopicConsumeStats
 from mqclient.message_ext import MessageExt
 from osenv import Clock
 
@@ -54,7 +54,7 @@ def _queue_info(process_queue: ProcessQueue, *, locked: bool) -> broker_pb.Proce
     )
 
 
-def _topic_stats(stats: TopicStats) -> broker_pb.TopicConsumeStats:
+def _topic_stats(stats: TopicConsumeStats) -> broker_pb.TopicConsumeStats:
     return broker_pb.TopicConsumeStats(
         topic=stats.topic,
         pull_rt_ms=stats.pull_rt_ms,

@@ -23,8 +23,11 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStats:
-    """RT are means in milliseconds, TPS messages a second, both of the last minute; RocketMQ's names."""
+class TopicConsumeStats:
+    """One topic at one member in the last minute: means in milliseconds, messages a second (MISSION L12).
+
+    `consume_failed_messages` counts since the consumer started.
+    """
 
     topic: str
     pull_rt_ms: float
@@ -32,7 +35,7 @@ class TopicStats:
     consume_rt_ms: float
     consume_ok_tps: float
     consume_failed_tps: float
-    consume_failed_messages: int  # since the start
+    consume_failed_messages: int
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class ConsumerStats:
             tally.failed += messages
             self._topics[topic].failed += messages
 
-    def of_last_minute(self, now: float) -> list[TopicStats]:
+    def of_last_minute(self, now: float) -> list[TopicConsumeStats]:
         """By topic, sorted."""
         return [self._stats(topic, now) for topic in sorted(self._topics)]
 
@@ -76,12 +79,12 @@ class ConsumerStats:
             slices.append((number, Tally()))
         return slices[-1][1]
 
-    def _stats(self, topic: str, now: float) -> TopicStats:
+    def _stats(self, topic: str, now: float) -> TopicConsumeStats:
         oldest = int(now // SLICE_S) - SLICES
         tallies = [tally for number, tally in self._topics[topic].slices if number > oldest]
         pulls, consumes = sum(one.pulls for one in tallies), sum(one.consumes for one in tallies)
         minute_s = SLICE_S * SLICES
-        return TopicStats(
+        return TopicConsumeStats(
             topic,
             pull_rt_ms=1_000 * sum(one.pull_s for one in tallies) / pulls if pulls else 0.0,
             pull_tps=sum(one.pulled for one in tallies) / minute_s,

@@ -31,14 +31,12 @@ from mq_broker.rpc.conversions import (
     reset_command,
     write_pull_result,
 )
-from mq_broker.rpc.progress_reports import ProgressReports
+from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX, ProgressReports
 from mq_broker.rpc.streams import Replies, pump
 from mqproto.codes import ResponseCode
 
 FRAME_BATCHES_MAX = 1_024
 POLLS_PER_STREAM_MAX = 16_384
-OFFSETS_PER_REQUEST_MAX = 16_384
-LOCKS_PER_REQUEST_MAX = 16_384
 
 
 class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
@@ -202,8 +200,8 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def UpdateConsumerOffset(  # noqa: N802
         self, request: pb.UpdateConsumerOffsetRequest, context: Any
     ) -> pb.UpdateConsumerOffsetResponse:
-        if len(request.queues) > OFFSETS_PER_REQUEST_MAX:
-            await _refuse(context, f"{len(request.queues)} offsets; at most {OFFSETS_PER_REQUEST_MAX} are allowed")
+        if len(request.queues) > QUEUES_PER_REQUEST_MAX:
+            await _refuse(context, f"{len(request.queues)} offsets; at most {QUEUES_PER_REQUEST_MAX} are allowed")
         offsets, group, remark = self._broker.offsets, request.group, ""
         if request.set:
             await offsets.set(group, [(one.topic, one.queue_id, one.offset) for one in request.queues])
@@ -319,8 +317,8 @@ class _Session:
 
 
 async def _limit_locks(request: pb.LockQueuesRequest | pb.UnlockQueuesRequest, context: Any) -> None:
-    if len(request.queues) > LOCKS_PER_REQUEST_MAX:
-        await _refuse(context, f"{len(request.queues)} queues; at most {LOCKS_PER_REQUEST_MAX} are allowed")
+    if len(request.queues) > QUEUES_PER_REQUEST_MAX:
+        await _refuse(context, f"{len(request.queues)} queues; at most {QUEUES_PER_REQUEST_MAX} are allowed")
 
 
 async def _refuse(context: Any, sentence: str) -> NoReturn:
