@@ -21,12 +21,26 @@ TIMEOUT_S = 60
 pytestmark = pytest.mark.processes
 
 CPU = {"broker_cpu_s_per_1000", "client_cpu_s_per_1000"}
+LATENESS = {"p50_ms", "p99_ms", "max_ms", "early"}
+BROKER_LATENESS = {"broker_p50_ms", "broker_p99_ms"}
+SENDS_BESIDE = {f"send_{when}_{what}_ms" for when in ("before", "meanwhile") for what in ("p50", "p99", "max")}
+MEMORY = {f"rss_{when}_mib" for when in ("idle", "before", "waiting", "restarted")}
+STARTS = {f"start_{when}_s" for when in ("empty", "after_kill", "after_stop")}
+PLAIN = {f"{when}_{metric}" for when in ("alone", "beside") for metric in ("msg_per_s", *CPU)}
 METRICS = {
     "produce-64-sync": {"msg_per_s", "p50_ms", "p99_ms", "max_ms"} | CPU,
     "consume-backlog-50000": {"msg_per_s", "first_message_ms"} | CPU,
-    "end-to-end-500-per-s": {"p50_ms", "p99_ms", "max_ms", "early", "generator_p99_ms"} | CPU,
-    "delay-lateness": {"p50_ms", "p99_ms", "max_ms", "early", "generator_p99_ms"} | CPU,
+    "end-to-end-500-per-s": LATENESS | {"generator_p99_ms"} | CPU,
     "memory": {"rss_idle_mib", "rss_stored_mib"},
+}
+DELAY_METRICS = {
+    "delay-lateness": LATENESS | BROKER_LATENESS | {"generator_p99_ms"} | CPU,
+    "delay-timed-lateness": LATENESS | BROKER_LATENESS | {"broker_max_ms"} | CPU,
+    "delay-same-millisecond": LATENESS | BROKER_LATENESS | {"broker_max_ms"} | SENDS_BESIDE,
+    "delay-waiting-1000000": MEMORY
+    | STARTS
+    | PLAIN
+    | {"waiting_msg_per_s", "work_after_kill_s", "stop_s", "work_after_stop_s"},
 }
 
 
@@ -37,10 +51,11 @@ def run(*arguments: str, cwd: Path = ROOT, temporary: Path | None = None) -> sub
     )
 
 
-def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metrics", [METRICS, DELAY_METRICS], ids=["plain", "delayed"])
+def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path, metrics: dict[str, set[str]]) -> None:
     out, temporary = tmp_path / "results/bench.json", tmp_path / "stores"
     temporary.mkdir()
-    only = [word for name in METRICS for word in ("--only", name)]
+    only = [word for name in metrics for word in ("--only", name)]
     bench = run("--quick", "--out", str(out), *only, temporary=temporary)
     assert bench.returncode == 0, bench.stderr
     document = json.loads(out.read_text())
@@ -48,15 +63,15 @@ def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path) -> No
     assert {"cpu", "cores", "ram_mib", "kernel", "python", "grpcio", "uvloop", "fdatasync_ms"} <= set(
         document["machine"]
     )
-    assert document["results"].keys() == METRICS.keys()
-    for name, wanted in METRICS.items():
+    assert document["results"].keys() == metrics.keys()
+    for name, wanted in metrics.items():
         result = document["results"][name]
         assert result["workload"]["name"] == name
         (only_run,) = result["runs"]
         assert only_run.keys() == result["summary"].keys() == wanted | {"broker_rss_peak_mib"}
         assert result["summary"]["broker_rss_peak_mib"]["median"] == only_run["broker_rss_peak_mib"] > 1
+        assert only_run.get("early", 0) == 0
         assert name in bench.stdout
-    assert document["results"]["delay-lateness"]["workload"]["delay_level"] == 1
     assert list(temporary.iterdir()) == []
 
 

@@ -13,15 +13,18 @@ from hourglass_loadtest.workload import Flush, Kind, WorkloadError, load_workloa
 
 WORKLOADS = Path(__file__).parents[1] / "workloads"
 GOOD = "name: w\nkind: produce\nmessages: 10\n"
+DUE, WAITING = GOOD.replace("produce", "due"), GOOD.replace("produce", "waiting")
 
 
 def test_every_workload_file_of_the_project_can_be_run() -> None:
     workloads = load_workloads(WORKLOADS)
     assert {workload.name for workload in workloads} >= {
         "produce-1", "produce-64", "produce-256", "produce-64-sync", "produce-1-sync",
-        "consume-backlog-50000", "end-to-end-500-per-s", "memory", "delay-lateness",
+        "consume-backlog-50000", "end-to-end-500-per-s", "memory", "delay-lateness", "delay-timed-lateness",
+        "delay-same-millisecond", "delay-waiting-1000000", "delay-waiting-1000000-level",
     }  # fmt: skip
-    assert all(workload.body_bytes == 1024 and workload.runs >= 3 for workload in workloads)
+    compared = [workload for workload in workloads if workload.kind is not Kind.WAITING]
+    assert all(workload.body_bytes == 1024 and workload.runs >= 3 for workload in compared)
     assert all((workload.flush is Flush.SYNC_FLUSH) == workload.name.endswith("-sync") for workload in workloads)
     assert all(workload.description for workload in workloads)
 
@@ -40,7 +43,10 @@ def test_a_workload_survives_the_way_to_the_client() -> None:
         (GOOD + "in_fligth: 3", "unknown field 'in_fligth'; did you mean in_flight"),
         (GOOD + "zzz: 3", "unknown field 'zzz'; there are: name, kind, messages"),
         ("name: w\nkind: produce", "fields without a value: messages"),
-        ("name: w\nkind: producer\nmessages: 1", "kind is 'producer'; allowed are produce, consume, latency, memory"),
+        (
+            "name: w\nkind: producer\nmessages: 1",
+            "kind is 'producer'; allowed are produce, consume, latency, memory, due, waiting",
+        ),
         (GOOD + "flush: NONE", "flush is 'NONE'; allowed are ASYNC_FLUSH, SYNC_FLUSH"),
         (GOOD + "flush: no", "flush is False; allowed are ASYNC_FLUSH, SYNC_FLUSH"),
         (GOOD + "in_flight: 0", "in_flight is 0; allowed are 1 to 100,000"),
@@ -51,10 +57,25 @@ def test_a_workload_survives_the_way_to_the_client() -> None:
         (GOOD + "body_bytes: 7", "body_bytes is 7; allowed are 8 to 4,194,304"),
         (GOOD + "rate_per_s: 10", "rate_per_s means nothing for a workload of kind produce"),
         (GOOD + "listener_batch: 10", "listener_batch means nothing for a workload of kind produce"),
+        (GOOD + "delay_level: 1", "delay_level means nothing for a workload of kind produce"),
+        (GOOD + "due_within_ms: 1", "due_within_ms means nothing for a workload of kind produce"),
+        (GOOD + "beside_per_s: 1", "beside_per_s means nothing for a workload of kind produce"),
+        (GOOD + "plain_messages: 1", "plain_messages means nothing for a workload of kind produce"),
         (GOOD + "runs: 2", "runs is 2; the median needs at least 3"),
         (GOOD.replace("w", "v"), "the name is 'v'; it has to be that of the file, 'w'"),
         ("name: w\nkind: latency\nmessages: 10", "rate_per_s is 0; allowed are 1 to"),
-        ("name: w\nkind: latency\nmessages: 10\nrate_per_s: 5\ndelay_level: 9", r"delay_level is 9; allowed .*0, 1, 2"),
+        (
+            "name: w\nkind: latency\nmessages: 10\nrate_per_s: 5\ndelay_level: 9",
+            "delay_level is 9; allowed are 0, 1, 2$",
+        ),
+        (WAITING + "delay_level: 1", "delay_level is 1; allowed are 0, 16, 17, 18$"),
+        (WAITING + "plain_messages: 0", "plain_messages is 0; allowed are 1 to 10,000,000"),
+        (WAITING + "due_within_ms: 5", "due_within_ms means nothing for a workload of kind waiting"),
+        (WAITING + "rate_per_s: 5", "rate_per_s means nothing for a workload of kind waiting"),
+        (DUE + "due_within_ms: -1", "due_within_ms is -1; allowed are 0 to 600,000"),
+        (DUE + "beside_per_s: 100001", "beside_per_s is 100,001; allowed are 0 to 100,000"),
+        (DUE + "delay_level: 1", "delay_level means nothing for a workload of kind due"),
+        (DUE + "runs: 1", "runs is 1; the median needs at least 3"),
     ],
 )
 def test_bad_workload_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -78,6 +99,8 @@ def test_chosen_workloads_are_those_that_were_named() -> None:
     assert choose(workloads, [], quick=False) == workloads
     (one,) = choose(workloads, ["produce-1"], quick=True)
     assert (one.name, one.runs, one.messages) == ("produce-1", 1, 200)
+    (waiting,) = choose(workloads, ["delay-waiting-1000000"], quick=True)
+    assert (waiting.runs, waiting.messages, waiting.warm_up_messages, waiting.plain_messages) == (1, 200, 50, 200)
     with pytest.raises(WorkloadError, match=r"there is no workload 'produce-2'; there are: .*produce-256"):
         choose(workloads, ["produce-2"], quick=False)
 

@@ -11,6 +11,7 @@ from contract_world import Visit
 from mqclient import LocalTransactionState, Message, MessageExt
 
 COMMIT, ROLL_BACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOW = LocalTransactionState.UNKNOW
 CHECK_TIMEOUT_S = 40.0
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -66,3 +67,28 @@ async def test_transaction_whose_end_got_lost_is_committed_when_the_broker_asks(
     await visit.world.until(lambda: inbox.messages, "the message, by a check", CHECK_TIMEOUT_S)
     assert (inbox.bodies, books.executed) == ([b"committed"], [(sent.message_id, None)])
     assert set(books.asked) == {sent.message_id}
+
+
+async def test_any_living_member_of_the_group_answers_for_one_that_has_left(visit: Visit) -> None:
+    await visit.add_topic(1)
+    leaving, staying, inbox = Books(UNKNOW), Books(ROLL_BACK, when_asked=COMMIT), visit.inbox()
+    await visit.consumer(inbox)
+    producer = await visit.transaction_producer(leaving)
+    await visit.transaction_producer(staying)
+    sent = await visit.finish(producer.send_message_in_transaction(Message(visit.topic, b"committed")))
+    await visit.finish(producer.shutdown())
+    await visit.world.until(lambda: inbox.messages, "the message, by a check", CHECK_TIMEOUT_S)
+    assert inbox.bodies == [b"committed"]
+    assert (staying.executed, set(staying.asked)) == ([], {sent.transaction_id})
+
+
+async def test_nobody_is_asked_before_the_time_that_the_half_names(visit: Visit) -> None:
+    await visit.add_topic(1)
+    books, inbox = Books(UNKNOW, when_asked=COMMIT), visit.inbox()
+    await visit.consumer(inbox)
+    producer = await visit.transaction_producer(books)
+    begun_ms = visit.world.clock.wall_ms()
+    await visit.finish(producer.send_message_in_transaction(Message(visit.topic, b"patient"), check_immunity_s=2))
+    await visit.world.until(lambda: inbox.messages, "the message, by a check", CHECK_TIMEOUT_S)
+    assert (inbox.bodies, len(set(books.asked))) == ([b"patient"], 1)
+    assert inbox.arrivals_ms[0] >= begun_ms + 2_000  # the broker's own rule is half a second

@@ -102,5 +102,12 @@ async def test_an_application_closes_its_orders(tmp_path: Path) -> None:
         assert run(["example.py"], tmp_path) == "201\nclosing 17\n"
 
 
+async def test_what_waits_is_taken_back_and_given_another_time(tmp_path: Path) -> None:
+    async with Cluster(tmp_path / "cluster", orders=False) as cluster:
+        script = example("reschedule").replace("mq://127.0.0.1:9876", cluster.url)
+        (tmp_path / "example.py").write_text(script, encoding="utf-8")
+        assert run(["example.py"], tmp_path) == "REMOVED RESCHEDULED REMOVED UNKNOWN\n"
+
+
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7

@@ -31,7 +31,7 @@ from mq_broker.store.state_files import State
 from mq_broker.testing import incoming, produce
 from mq_broker.tools.dump_log import EXIT_SAME, DumpOptions, dump
 from mqproto.codes import ResponseCode
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, WAITING_TOPICS
 from mqproto.record import Record, decode_record
 from osenv import SeededRng, SimClock, SimDisk
 
@@ -41,7 +41,7 @@ AFTERWARDS_SHARE = 0.2  # of the stores that were read as a whole are started ag
 NEW_QUEUE = ("orders", 0)
 THOROUGH_SHARE = 0.1  # of the faults of the log is judged with everything read
 # States that say how far the broker itself has read a topic.
-FOLLOWED_TOPICS = {"delayOffset.json": {SCHEDULE_TOPIC}, "transactionOffset.json": {HALF_TOPIC, OP_HALF_TOPIC}}
+FOLLOWED_TOPICS = {"delayOffset.json": WAITING_TOPICS, "transactionOffset.json": {HALF_TOPIC, OP_HALF_TOPIC}}
 LOGGER = logging.getLogger("mq_broker")
 _PLACE = Struct(">i16xq")  # size, queue offset
 

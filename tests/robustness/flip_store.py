@@ -1,8 +1,9 @@
 """The store that is damaged byte by byte: about 1 MiB, made by the production broker on a simulated disk.
 
 Two images of it: after a clean stop, and after a kill with some messages behind the last checkpoint. Both hold records
-of mixed sizes over several log files, delayed messages (waiting and delivered), open and ended transactions, an index
-of two files, states with their previous versions. Everything in them is acknowledged under sync flush.
+of mixed sizes over several log files, messages of delay levels and of the timer (waiting, delivered, taken back), open
+and ended transactions, an index of two files, states with their previous versions. Everything in them is acknowledged
+under sync flush.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mq_broker.store.index_file import IndexHead, IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import Blank, scan_log
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mq_broker.testing import STORE_ROOT, half, incoming, produce, producer_record, running_broker
+from mq_broker.testing import STORE_ROOT, half, incoming, produce, producer_record, running_broker, timed
 from mqproto.record import SEGMENT_HEAD, Record
 from osenv import SeededRng, SimClock, SimDisk
 
@@ -36,6 +37,8 @@ ROUNDS, ROUND_S = 14, 4.0  # three rounds and more between two checkpoints, the 
 BATCHES, BATCH_RECORDS_MAX = 6, 8
 SNAPSHOT_ROUNDS = (3, 6, 9)
 DELAY_DELIVERED, DELAY_WAITING = 1, 18
+TIMED_DELIVERED_MS, TIMED_WAITING_MS = 1_500, 30 * 86_400_000
+RECALLED_ROUNDS = 4  # in every fourth round what was sent for a time far away is taken back
 CHECKPOINT_USED_BYTES = 124
 WATERMARK_SLOT_BYTES, WATERMARK_USED_BYTES = 512, 12
 
@@ -166,6 +169,10 @@ async def _round(broker: Broker, rng: SeededRng, number: int) -> None:
         await produce(broker, IncomingBatch(topic, queue_id, count, b"".join(records)))
     await produce(broker, incoming("orders", [b"soon %d" % number], queue_id=1, delay_level=DELAY_DELIVERED))
     await produce(broker, incoming("orders", [b"late %d" % number], queue_id=2, delay_level=DELAY_WAITING))
+    await produce(broker, timed("orders", b"at a time", delay_ms=TIMED_DELIVERED_MS, unique_id=f"timed-{number}"))
+    await produce(broker, timed("orders", b"some time", delay_ms=TIMED_WAITING_MS, unique_id=f"far-{number}"))
+    if number % RECALLED_ROUNDS == 0:
+        await broker.recalling.recall("orders", f"far-{number}")
     transaction = f"transaction-{number}"
     await produce(broker, half("payments", b"half %d" % number, transaction))
     ends = (TransactionState.COMMIT_MESSAGE, TransactionState.ROLLBACK_MESSAGE, None)

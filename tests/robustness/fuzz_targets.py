@@ -14,7 +14,7 @@ from typing import Any
 
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.delay_progress import DelayProgress
+from mq_broker.core.delay_progress import TIMER, DelayProgress
 from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.tag_filter import parse_tag_expression
@@ -128,7 +128,9 @@ def documents() -> list[bytes]:
     assert isinstance(topics, TopicTable)
     assert isinstance(scan, TransactionScan)
     offsets.put("group", "topic", 1, Progress(100, ((102, 105), (110, 111)), 3))
-    progress.delivered(3, 7)
+    for offset in (0, 1, 7, *range(100_001, 101_400, 2)):  # done ahead: as a list, and as bits
+        progress.done(3, offset)
+        progress.done(TIMER, offset + 2)
     groups.get_or_create("group")
     topics.get_or_create("topic")
     scan.ends = lambda: (3, 4)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
-import hypothesis
 from group_world import GROUPS, QUEUES, GroupWorld
-from hypothesis import HealthCheck, Phase, settings
+from histories import HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from sweep import Outcome
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 HISTORIES, PARTS = 2_000, 4  # of `make test`
 STEPS_MAX = 14
@@ -126,61 +122,23 @@ class GroupHistory(RuleBasedStateMachine):
             self.ran["messages consumed"] += self._world.model.consumptions
             self.ran["of these again"] += self._world.model.duplicates
             self._loop.run_until_complete(self._world.close())
-            self._loop.run_until_complete(_end_all())
+            self._loop.run_until_complete(end_all())
             self._loop.close()
-
-
-async def _end_all() -> None:
-    """Let what the dead have left behind end before its loop does."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
 
 
 def run_histories(count: int, seed: int) -> Counter[str]:
     """So many histories from one seed; how often each rule ran. Raises what broke, with the steps that led to it."""
     GroupHistory.ran = Counter()
-    options = settings(
-        max_examples=count,
-        stateful_step_count=STEPS_MAX,
-        deadline=None,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),  # a history is short; to shrink one takes minutes
-        suppress_health_check=list(HealthCheck),
-    )
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # who captures it would keep every world of every history
-    try:
-        run_state_machine_as_test(hypothesis.seed(seed)(GroupHistory), settings=options)
-    finally:
-        logging.disable(before)
+    run_machine(GroupHistory, count, seed, STEPS_MAX)
     return GroupHistory.ran
 
 
 def run_part(part: int) -> str:
     """One of the PARTS of the HISTORIES of `make test`; what was executed, for people. Raises what broke."""
     ran = run_histories(HISTORIES // PARTS, seed=part + 1)
-    executed = ", ".join(f"{count} {name}" for name, count in ran.most_common())
     if ran["histories"] < HISTORIES // PARTS or not ran.keys() >= RULES or ran["messages consumed"] < ran["histories"]:
-        raise AssertionError(f"too little has happened to show anything: {executed}")
-    return f"consumer groups, part {part + 1} of {PARTS}: {executed}"
+        raise AssertionError(f"too little has happened to show anything: {executed(ran)}")
+    return f"consumer groups, part {part + 1} of {PARTS}: {executed(ran)}"
 
 
-SWEEP_HISTORIES = 50  # of one seed
-
-
-class GroupSweep:
-    """The histories of consumer groups of `make robustness`; a seed is `SWEEP_HISTORIES` of them."""
-
-    name, figure, unit, goal, share = "groups", "issue 6", "histories of consumer groups", 100_000, 15
-
-    def run(self, seed: int, deadline: float) -> Outcome:
-        if time.monotonic() >= deadline:
-            return Outcome(0)
-        try:
-            ran = run_histories(SWEEP_HISTORIES, seed)
-        except Exception as error:
-            notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
-            return Outcome(SWEEP_HISTORIES, (f"seed {seed}: {notes}",))
-        return Outcome(ran.pop("histories"), counts=dict(ran))
+GROUP_SWEEP = HistorySweep("groups", "issue 6", "histories of consumer groups", run_histories)

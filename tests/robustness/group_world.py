@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from contextvars import ContextVar, copy_context
 from typing import Any
 
+from client_tasks import CLIENT, ClientTasks, context_of
 from group_model import GroupModel, InvariantError, Place
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
@@ -38,7 +38,6 @@ GROUPS = (CONCURRENT, ORDERLY)
 MEMBERS_MAX = 3
 SUSPEND_S = 0.5
 COMMIT_LOG_FILE_BYTES = 64 * 1024
-CLIENT: ContextVar[str] = ContextVar("client", default="")
 
 
 class CuttableBroker(EmbeddedBroker):
@@ -81,8 +80,7 @@ class Member:
         self.group, self.name = group, name
         self.is_cut = False
         self._world = world
-        self._context = copy_context()
-        self._context.run(CLIENT.set, name)
+        self._context = context_of(name)
         config = ConsumerConfig(
             consume_thread_min=3, consume_thread_max=3, pull_batch_size=5, suspend_current_queue_time_s=SUSPEND_S
         )
@@ -105,8 +103,7 @@ class Member:
 
     def die(self) -> None:
         """As by SIGKILL: nothing of it runs any more, and its connections break."""
-        for task in self._world.tasks_of(self.name):
-            task.cancel()
+        self._world.tasks.kill(self.name)
 
     @property
     def queues(self) -> set[int]:
@@ -132,7 +129,7 @@ class GroupWorld:
         self.clock = self.broker.clock
         self.model = GroupModel(GROUPS, QUEUES)
         self.members: list[Member] = []
-        self._tasks: dict[str, set[asyncio.Task[Any]]] = {}
+        self.tasks = ClientTasks()
         self._violations: list[InvariantError] = []
         self._held: set[bytes] = set()
         self._release = asyncio.Event()
@@ -140,7 +137,7 @@ class GroupWorld:
         self._bodies = 0
 
     async def open(self) -> None:
-        asyncio.get_running_loop().set_task_factory(self._make_task)
+        self.tasks.install()
         await self.broker.start()
         self.producer = Producer("senders", self.broker.url, client_config=ClientConfig(instance_name="producer"))
         self.admin = Admin(self.broker.url, client_config=ClientConfig(instance_name="admin"))
@@ -305,7 +302,7 @@ class GroupWorld:
         for task in (self.producer.shutdown(timeout_s=1.0), self.admin.shutdown(timeout_s=1.0)):
             await self.until_done(task)
         await self.broker.kill()
-        asyncio.get_running_loop().set_task_factory(None)
+        self.tasks.uninstall()
 
     async def until_done(self, work: Awaitable[Any]) -> Any:
         """What the work returns or raises, with time passing meanwhile."""
@@ -314,9 +311,6 @@ class GroupWorld:
         while not task.done():
             await self.clock.advance(0.05)
         return task.result()
-
-    def tasks_of(self, client: str) -> list[asyncio.Task[Any]]:
-        return [task for task in self._tasks.get(client, ()) if not task.done()]
 
     def _disturbed(self, *groups: str) -> None:
         for group in groups:
@@ -337,13 +331,3 @@ class GroupWorld:
 
     def _is_settled(self) -> bool:
         return not self._unsettled()
-
-    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        task = asyncio.Task(coroutine, loop=loop, **options)
-        context = options.get("context")
-        client = context.get(CLIENT, "") if context is not None else CLIENT.get()
-        if client:
-            mine = self._tasks.setdefault(client, set())
-            mine.add(task)
-            task.add_done_callback(mine.discard)
-        return task

@@ -115,19 +115,21 @@ class Kills:
         ]
 
 
-async def read_queues(address: str) -> dict[int, list[tuple[int, bytes]]]:
+async def read_queues(address: str, topic: str = TOPIC, queues: int = QUEUES) -> dict[int, list[tuple[int, bytes]]]:
     """(queue offset, body) of every message of each queue, by Pull."""
     async with grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
         stub = broker_service_pb2_grpc.BrokerServiceStub(channel)
-        return {queue_id: await _read_queue(stub, queue_id) for queue_id in range(QUEUES)}
+        return {queue_id: await _read_queue(stub, topic, queue_id) for queue_id in range(queues)}
 
 
-async def _read_queue(stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, queue_id: int) -> list[tuple[int, bytes]]:
+async def _read_queue(
+    stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, topic: str, queue_id: int
+) -> list[tuple[int, bytes]]:
     messages: list[tuple[int, bytes]] = []
     offset = 0
     while True:
         request = broker_service_pb2.PullRequest(
-            group="auditors", topic=TOPIC, queue_id=queue_id, queue_offset=offset, max_messages=PULL_MESSAGES,
+            group="auditors", topic=topic, queue_id=queue_id, queue_offset=offset, max_messages=PULL_MESSAGES,
             max_bytes=PULL_BYTES, expression="*",
         )  # fmt: skip
         answer = await stub.Pull(request, timeout=TIMEOUT_S)

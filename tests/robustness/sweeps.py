@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from crash_states import explore
+from delay_histories import DELAY_SWEEP
 from fault_sweep import every_run, sweep
 from flips import FlipSweep
 from fuzz import FuzzSweep
-from group_histories import GroupSweep
+from group_histories import GROUP_SWEEP
 from kills import KillSweep
 from power_cuts import PowerCutSweep
 from repeats import RepeatSweep
 from sweep import Outcome, Sweep
+from transaction_histories import TRANSACTION_SWEEP
 
 CRASH_STATES = 10_000  # of one seed
 FAULTS = 250  # of one seed
@@ -54,7 +56,9 @@ _ALL: tuple[Sweep, ...] = (
     FlipSweep(),
     FuzzSweep(),
     RepeatSweep(),
-    GroupSweep(),
+    GROUP_SWEEP,
+    TRANSACTION_SWEEP,
+    DELAY_SWEEP,
 )
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}

@@ -14,6 +14,7 @@ from mqclient import (
     BrokerRejectedError,
     BrokerUnreachableError,
     ClusterBroker,
+    DelayLevelStatus,
     IllegalArgumentError,
     IllegalStateError,
     LifeEventKind,
@@ -196,6 +197,7 @@ class TestAnswers:
             assert [status.messages_stored for status in await admin.broker_statuses()] == [0, 1]
             status = await admin.broker_status(ADDRESS_B)
             assert (status.broker_name, status.address, status.messages_stored) == ("b", ADDRESS_B, 1)
+            assert status.delay_levels == (DelayLevelStatus(16, 1_800_000, 2, 1_700_000_000_007, 9, 1, 3, 4),)
             assert await admin.broker_config(ADDRESS_B) == {"brokerName": "b"}
 
     async def test_groups_come_back_as_they_were_made(self) -> None:

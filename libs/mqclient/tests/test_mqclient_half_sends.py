@@ -13,7 +13,6 @@ from mqclient import (
     BrokerRejectedError,
     IllegalStateError,
     Message,
-    MessageRejectedError,
     OutcomeUnknownError,
     ProducerConfig,
     RetryableError,
@@ -129,13 +128,6 @@ class TestHalfSendFails:
             await settle()
         assert (listener.executed, broker.bodies) == ([], [])
         assert broker.transactions.outcomes[orphan] == broker_pb.ROLLBACK_MESSAGE
-
-    async def test_a_delay_level_is_refused(self) -> None:
-        cluster, (broker,) = FakeCluster.of("broker-a")
-        async with producer_of(cluster, RecordingTransactionListener()) as producer:
-            with pytest.raises(MessageRejectedError, match="cannot have a delay level"):
-                await producer.send_message_in_transaction(Message("orders", b"x", delay_level=3))
-        assert broker.frames == []
 
     async def test_a_producer_that_does_not_run_refuses(self) -> None:
         producer = producer_of(FakeCluster(), RecordingTransactionListener())

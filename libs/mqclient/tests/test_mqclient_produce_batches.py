@@ -11,7 +11,7 @@ from mqclient import BrokerRejectedError, Message, Producer, SendResult, Transac
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.frames import FRAME_BATCHES_MAX
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
-from mqproto.properties import DELAY, UNIQ_KEY, decode_properties, encode_properties
+from mqproto.properties import DELAY, TIMER_DELAY_MS, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import decode_record, encode_record
 from osenv.sim_clock import settle
 
@@ -107,10 +107,10 @@ async def test_the_fake_broker_refuses_what_a_real_one_refuses() -> None:
 
     half = {"UNIQ_KEY": "a", "TRAN_MSG": "true", "PGROUP": "shop"}
     illegal = {
-        "mixes delay levels": [record({DELAY: "3"}), record({})],
+        "mixes delays": [record({DELAY: "3"}), record({})],
+        "the batch mixes": [record({}), record({TIMER_DELAY_MS: "3"})],
         "batch of its own": [record(half, 4), record(half, 4)],
         "has the properties": [record({"UNIQ_KEY": "a"}, 4)],
-        "is not supported": [record({**half, DELAY: "3"}, 4)],
         "without the prepared bit": [record(half)],
     }
     for sentence, records in illegal.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from mqproto.record import BODY_BYTES_MAX
 DOCUMENT = Path(__file__).parents[3] / "docs/producer-errors.md"
 THIS = "libs/mqclient/tests/test_mqclient_producer_errors.py"
 MIB = 1024 * 1024
+DAY_MS = 86_400_000
+START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # where the fake cluster's clock stands
+HALF_A_SECOND: Any = 0.5
 NO_SEQUENCE: Any = (Message("orders", b"x") for _ in range(2))
 OTHER_TOPIC = MessageQueue("bills", "broker-a", 0)
 
@@ -49,6 +53,27 @@ BAD_MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "delay level above 18": ({"delay_level": 19}, "the delay level is 19"),
     "delay level that is no integer": ({"delay_level": 1.5}, "the delay level is 1.5"),
     "delay level that is a boolean": ({"delay_level": True}, "the delay level is True"),
+    "delay_ms below 0": ({"delay_ms": -1}, "delay_ms is -1; allowed are 1 to 3,456,000,000 milliseconds (40 days)"),
+    "delay_ms above 40 days": ({"delay_ms": 40 * DAY_MS + 1}, "delay_ms is 3456000001; allowed are 1 to"),
+    "delay_ms that is no integer": ({"delay_ms": 1.5}, "delay_ms is 1.5"),
+    "delay_ms that is a boolean": ({"delay_ms": False}, "delay_ms is False"),
+    "deliver_at without a time zone": (
+        {"deliver_at": START.replace(tzinfo=None)},
+        "in which time zone; give it a tzinfo",
+    ),
+    "deliver_at in more than 40 days": (
+        {"deliver_at": START + timedelta(days=40, milliseconds=1)},
+        "deliver_at is 2023-12-24T22:13:20.001000+00:00, more than 40 days from now",
+    ),
+    "deliver_at that is no datetime": ({"deliver_at": 1_700_000_000}, "deliver_at has to be a datetime, not int"),
+    "delay level and delay_ms": (
+        {"delay_level": 3, "delay_ms": 7},
+        "the message has delay_level and delay_ms; it waits by one of delay_level, delay_ms, deliver_at",
+    ),
+    "three delays": (
+        {"delay_level": 3, "delay_ms": 7, "deliver_at": START},
+        "the message has delay_level and delay_ms and deliver_at; it waits by one of",
+    ),
     "flag of 33 bits": ({"flag": 2**31}, "it has to be an integer of 32 bits"),
     "wait_store_msg_ok that is no boolean": ({"wait_store_msg_ok": "no"}, "it has to be True or False"),
     "empty tag": ({"tag": ""}, "the tag '' cannot be subscribed to"),
@@ -58,6 +83,10 @@ BAD_MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "key with a space": ({"keys": "a b"}, "the key 'a b' has to be text, not empty and without a space"),
     "empty key": ({"keys": ("a", "")}, "the key '' has to be text"),
     "keys that are no text": ({"keys": 7}, "keys have to be one text or a sequence of texts, not int"),
+    "reserved property of the timer": (
+        {"properties": {"TIMER_DELIVER_MS": "3"}},
+        "the property 'TIMER_DELIVER_MS' belongs to the queue",
+    ),
     "reserved property": ({"properties": {"DELAY": "3"}}, "the property 'DELAY' belongs to the queue"),
     "unique id as a property": ({"properties": {"UNIQ_KEY": "x"}}, "the property 'UNIQ_KEY' belongs to the queue"),
     "property without a name": ({"properties": {"": "x"}}, "has to have a name and be text"),
@@ -78,7 +107,11 @@ BAD_BATCHES: dict[str, tuple[list[Any], str]] = {
     ),
     "batch with a delay": (
         [Message("orders", b"x"), Message("orders", b"x", delay_level=3)],
-        "message 1 of the batch has the delay level 3; send it alone",
+        "message 1 of the batch is to be delivered later; send it alone",
+    ),
+    "batch with a due time": (
+        [Message("orders", b"x", deliver_at=START), Message("orders", b"x")],
+        "message 0 of the batch is to be delivered later; send it alone",
     ),
     "batch with two kinds of waiting": (
         [Message("orders", b"x"), Message("orders", b"x", wait_store_msg_ok=False)],
@@ -119,10 +152,20 @@ BAD_CALLS: dict[str, tuple[Call, type[MQClientError], str]] = {
         MessageRejectedError,
         "which is not one of the queues it was given",
     ),
-    "transaction with a delay": (
-        lambda p: p.send_message_in_transaction(Message("orders", b"x", delay_level=3)),
-        MessageRejectedError,
-        "a transactional message cannot have a delay level; send it with level 0",
+    "check immunity below 0": (
+        lambda p: p.send_message_in_transaction(GOOD, check_immunity_s=-1),
+        IllegalArgumentError,
+        "check_immunity_s is -1; allowed are 0 to 3,456,000 whole seconds",
+    ),
+    "check immunity above 40 days": (
+        lambda p: p.send_message_in_transaction(GOOD, check_immunity_s=3_456_001),
+        IllegalArgumentError,
+        "check_immunity_s is 3456001; allowed are 0 to",
+    ),
+    "check immunity that is no integer": (
+        lambda p: p.send_message_in_transaction(GOOD, check_immunity_s=HALF_A_SECOND),
+        IllegalArgumentError,
+        "check_immunity_s is 0.5",
     ),
 }
 

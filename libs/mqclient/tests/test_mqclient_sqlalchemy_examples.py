@@ -7,17 +7,20 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
-from sqlalchemy import BigInteger, Column, MetaData, Table, func, select
+from sqlalchemy import BigInteger, Column, MetaData, Table, func, select, text
+from sqlalchemy.exc import IntegrityError
 
 import mqclient
 import mqclient.sqlalchemy
+from mq_broker.embedded import EmbeddedBroker
 from mqclient import ConsumeStatus
 from mqclient.testing import FakeCluster, consumer_of
+from mqclient.testing.dead_letters import stored_bodies
 from mqclient.testing.sqlite import open_engine
 from mqproto.properties import KEYS
-from osenv import SimClock
 from osenv.sim_clock import settle
 
 NAMES: dict[str, Any] = {
@@ -25,7 +28,6 @@ NAMES: dict[str, Any] = {
     **vars(sqlalchemy.ext.asyncio),
     **vars(mqclient),
     **vars(mqclient.sqlalchemy),
-    "RealClock": SimClock,
 }
 
 
@@ -37,27 +39,30 @@ def example(title: str) -> list[str]:
     return [line for line in textwrap.dedent("\n".join(lines[:end])).splitlines() if line]
 
 
-async def test_sending_with_a_database_transaction(tmp_path: Path) -> None:
+def lines_that_matter(lines: list[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(("from ", "import "))]
+
+
+async def test_sending_with_a_database_transaction(tmp_path: Path, broker: EmbeddedBroker) -> None:
     lines = example("Sending:")
-    made, used = lines[:3], lines[3:]
-    assert (made[0], len(lines)) == ("metadata = MetaData()", 8)
-    cluster, (broker,) = FakeCluster.of("broker-a")
-    engine = open_engine(tmp_path / "shop.db")
-    names = NAMES | {"url": cluster.url, "engine": engine}
-    exec("\n".join(made), names)
-    async with engine.begin() as connection:
-        await connection.run_sync(names["metadata"].create_all)
-    exec("async def run():\n" + textwrap.indent("\n".join(used), "    "), names)
-    await names["run"]()
-    async with engine.connect() as connection:
+    assert len(lines_that_matter(lines)) == 10
+    names: dict[str, Any] = {}
+    exec("\n".join(lines).replace("shop.db", f"{tmp_path}/shop.db"), names)
+    sent = await names["place_order"](broker.url)
+    with pytest.raises(IntegrityError):  # there is such an order already
+        await names["place_order"](broker.url)
+    async with names["engine"].connect() as connection:
+        found = await connection.execute(text("SELECT transaction_id, outcome FROM mq_transaction"))
+        assert [tuple(row) for row in found] == [(sent.transaction_id, "COMMITTED")]
         assert await connection.scalar(select(func.count()).select_from(names["orders"])) == 1
-    assert broker.bodies == [b"order-17"]
-    await engine.dispose()
+    async with mqclient.Admin(broker.url) as admin:
+        assert await stored_bodies(admin, "orders") == [b"order-17"]
+    await names["engine"].dispose()
 
 
 async def test_consuming_once_in_a_database_transaction(tmp_path: Path) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
-    engine = open_engine(tmp_path / "shop.db")
+    engine = open_engine(tmp_path / "shop.db", busy_timeout_s=10)  # two messages at once
     metadata = MetaData()
     accounts = Table("accounts", metadata, Column("balance", BigInteger))
     names = NAMES | {"metadata": metadata, "engine": engine, "accounts": accounts, "clock": cluster.clock}

@@ -1,6 +1,6 @@
 """The command line: `python -m hourglass_loadtest bench` and `micro`.
 
-`client` is what the bench starts as a process of its own.
+`client` is what the bench starts as a process of its own, and `beside` what some clients start.
 """
 
 from __future__ import annotations
@@ -10,24 +10,30 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that is not there yet is no news
+# uvloop forks to start a process. gRPC would wake up in the child, and dies there now and then before it has become
+# that process.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from rich.console import Console
 
 from hourglass_loadtest.bench import choose, run_bench, run_profile
 from hourglass_loadtest.measure import measure
+from hourglass_loadtest.measure.beside import produce_beside
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.micro import run_micro
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.workload import WorkloadError, load_workloads, parse_workload
+from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.waiting import NotInTimeError
 from mqclient import MQClientError
-from osenv.memory import keep_freed_memory
+from osenv.memory import keep_freed_memory, keep_out_of_collections
 from osenv.signals import stop_event
 
 if sys.platform == "win32":
@@ -47,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.command == "client":
-            return _client(options)
+            return _client(options.workload, lambda workload: _measure(options, workload))
+        if options.command == "beside":
+            return _client(options.workload, lambda workload: produce_beside(options.url, workload))
         if options.command == "micro":
             return _micro(options)
         return asyncio.run(_until_asked_to_stop(options))
@@ -71,21 +79,25 @@ def _micro(options: argparse.Namespace) -> int:
     return 0
 
 
-def _client(options: argparse.Namespace) -> int:
+def _client(workload_json: str, work: Callable[[Workload], Coroutine[Any, Any, None]]) -> int:
     try:
-        workload = parse_workload(json.loads(options.workload))
+        workload = parse_workload(json.loads(workload_json))
     except json.JSONDecodeError as error:
         raise WorkloadError(f"the workload is not JSON: {error}") from error
-    # Like uvloop, the choice of an application that sends or consumes very many messages; the library does not make it.
+    # Like uvloop, choices of an application that sends or consumes very many messages; the library makes none of them.
     keep_freed_memory(FREED_BYTES_KEPT, BLOCK_BYTES_MAX)
+    keep_out_of_collections()
     try:
-        metrics = run_client_loop(measure(options.url, workload, BrokerMeter(options.broker_pid)))
+        run_client_loop(work(workload))
     except* (MQClientError, MeasureError, NotInTimeError) as group:
         for leaf in _leaves(group):
             print(f"{PROGRAM}: {type(leaf).__name__}: {leaf}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    print(json.dumps(metrics))
     return 0
+
+
+async def _measure(options: argparse.Namespace, workload: Workload) -> None:
+    print(json.dumps(await measure(options.url, workload, BrokerMeter(options.broker_pid))))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -156,6 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     client.add_argument("url", help="of the queue")
     client.add_argument("broker_pid", type=int, help="process id of the broker, which is measured")
     client.add_argument("workload", help="as JSON")
+    beside = commands.add_parser("beside", help="a producer beside one measurement (started by it)")
+    beside.add_argument("url", help="of the queue")
+    beside.add_argument("workload", help="as JSON")
     return parser
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hourglass_loadtest.results import Result, Spread
-from hourglass_loadtest.workload import Kind
+from hourglass_loadtest.workload import Kind, Workload
 
 WIDTH_MIN = 120  # also where the output is no terminal
 
@@ -51,13 +51,48 @@ def _cell(spread: Spread | None, form: str) -> str:
 
 def _remark(result: Result) -> str | None:
     """What has no column."""
-    spreads, workload = result.spreads, result.workload
-    if workload.kind is Kind.MEMORY:
-        idle, stored = spreads["rss_idle_mib"].median, spreads["rss_stored_mib"].median
-        return f"{workload.name}: {idle:.0f} MiB idle, {stored:.0f} MiB with {workload.messages:,} messages stored"
-    if workload.delay_level:
-        return f"{workload.name}: {spreads['early'].max:,.0f} of {workload.messages:,} messages came early"
-    return None
+    workload = result.workload
+    make = _REMARKS.get(workload.kind)
+    sentence = make(workload, result.spreads) if make else None
+    return f"{workload.name}: {sentence}" if sentence else None
+
+
+def _of_memory(workload: Workload, spreads: Mapping[str, Spread]) -> str:
+    idle, stored = spreads["rss_idle_mib"].median, spreads["rss_stored_mib"].median
+    return f"{idle:.0f} MiB idle, {stored:.0f} MiB with {workload.messages:,} messages stored"
+
+
+def _of_lateness(workload: Workload, spreads: Mapping[str, Spread]) -> str | None:
+    if "broker_p50_ms" not in spreads:
+        return None
+    sentence = (
+        f"{spreads['early'].max:,.0f} of {workload.messages:,} messages came early; the broker delivered them "
+        f"{spreads['broker_p50_ms'].median:.0f} / {spreads['broker_p99_ms'].median:.0f} ms late (p50 / p99), "
+        f"and none arrived more than {spreads['max_ms'].max:.1f} ms late"
+    )
+    if workload.beside_per_s:
+        before, meanwhile = spreads["send_before_p99_ms"].median, spreads["send_meanwhile_p99_ms"].median
+        sentence += f"; {workload.beside_per_s} sends a second beside it took {before:.2f} ms (p99) before, and "
+        sentence += f"{meanwhile:.2f} ms meanwhile"
+    return sentence
+
+
+def _of_waiting(workload: Workload, spreads: Mapping[str, Spread]) -> str:
+    now = {name: spread.median for name, spread in spreads.items()}
+    return (
+        f"{now['rss_before_mib']:.0f} MiB before, {now['rss_waiting_mib']:.0f} MiB with {workload.messages:,} messages "
+        f"waiting, {now['rss_restarted_mib']:.0f} MiB after a restart; started in {now['start_after_stop_s']:.2f} s "
+        f"after a stop, {now['start_after_kill_s']:.2f} s after a kill, {now['start_empty_s']:.2f} s when empty; plain "
+        f"messages {now['alone_msg_per_s']:,.0f} a second alone, {now['beside_msg_per_s']:,.0f} beside them"
+    )
+
+
+_REMARKS: Mapping[Kind, Callable[[Workload, Mapping[str, Spread]], str | None]] = {
+    Kind.MEMORY: _of_memory,
+    Kind.LATENCY: _of_lateness,
+    Kind.DUE: _of_lateness,
+    Kind.WAITING: _of_waiting,
+}
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hourglass_loadtest.workload import Workload
+from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.restarts import measure_restarts, timed_start
+from hourglass_loadtest.workload import Kind, Workload
 from hourglass_local.cluster import Cluster
 from hourglass_local.process import MIB, Check, ManagedProcess
 from hourglass_local.waiting import alongside
+from mqclient import MQClientError
 
 COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
 RUN_TIMEOUT_S = 300.0
@@ -38,11 +41,24 @@ async def run_once(workload: Workload, profiles: Profiles | None = None) -> dict
         cluster = _BenchCluster(Path(folder), workload, profiles)
         async with cluster:
             (broker,) = cluster.brokers
-            metrics = await alongside(_run_client(cluster.url, broker.pid, workload, profiles), cluster.watch())
+            metrics = await alongside(_measure(cluster, workload, profiles), cluster.watch())
             stopped = await cluster.stop()
         if stopped.killed or stopped.failed or stopped.leftover:
             raise RunError(f"{workload.name}: the processes did not end as they should: {stopped}")
         return metrics | {"broker_rss_peak_mib": broker.usage.rss_peak_bytes / MIB}
+
+
+async def _measure(cluster: Cluster, workload: Workload, profiles: Profiles | None) -> dict[str, float]:
+    (broker,) = cluster.brokers
+    if workload.kind is not Kind.WAITING:
+        return await _run_client(cluster.url, broker.pid, workload, profiles)
+    await broker.terminate()
+    empty = {"start_empty_s": await timed_start(broker)}
+    filled = await _run_client(cluster.url, broker.pid, workload, profiles)
+    try:
+        return filled | empty | await measure_restarts(cluster, workload)
+    except (MeasureError, MQClientError) as error:
+        raise RunError(f"{workload.name}: {type(error).__name__}: {error}") from error
 
 
 class _BenchCluster(Cluster):

@@ -20,6 +20,7 @@ RUNS_MIN = 3  # a median of fewer says nothing
 QUICK_MESSAGES, QUICK_WARM_UP_MESSAGES = 200, 50
 
 LEVEL_DELAYS_S = {0: 0.0, 1: 1.0, 2: 5.0}  # of RocketMQ's delay levels, those that a benchmark can wait for
+LASTING_LEVELS = (0, 16, 17, 18)  # and those that outlast one, half an hour and more; 0: each has a time of its own
 
 
 class WorkloadError(ValueError):
@@ -33,6 +34,8 @@ class Kind(StrEnum):
     CONSUME = "consume"  # messages a second out of a backlog, until the offsets are committed
     LATENCY = "latency"  # from the intended send time (and the delay) to the listener, at `rate_per_s`
     MEMORY = "memory"  # of the broker: with nothing stored, and with `messages` stored
+    DUE = "due"  # from the time that a message was to be delivered at to the listener; all are sent before
+    WAITING = "waiting"  # memory, starts and throughput of the broker while `messages` wait for their time
 
 
 class Flush(StrEnum):
@@ -52,14 +55,21 @@ _RANGES = {
     "listener_batch": (1, 1_024),
     "queues": (1, 1_024),
     "runs": (1, 100),
+    "due_within_ms": (0, 600_000),
+    "beside_per_s": (0, 100_000),
+    "plain_messages": (1, 10_000_000),
 }
 # Fields that mean something for these kinds only.
 _FIELDS_OF_KINDS = {
     "rate_per_s": {Kind.LATENCY},
-    "delay_level": {Kind.LATENCY},
-    "listener_batch": {Kind.CONSUME, Kind.LATENCY},
-    "in_flight": {Kind.PRODUCE, Kind.CONSUME, Kind.MEMORY},
+    "delay_level": {Kind.LATENCY, Kind.WAITING},
+    "due_within_ms": {Kind.DUE},
+    "beside_per_s": {Kind.DUE},
+    "plain_messages": {Kind.WAITING},
+    "listener_batch": {Kind.CONSUME, Kind.LATENCY, Kind.DUE},
+    "in_flight": {Kind.PRODUCE, Kind.CONSUME, Kind.MEMORY, Kind.DUE, Kind.WAITING},
 }
+_RUNS_MIN_OF_KINDS = {Kind.WAITING: 1}  # it compares within one run, which takes minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +81,14 @@ class Workload:
     messages: int
     description: str = ""
     flush: Flush = Flush.ASYNC_FLUSH
-    in_flight: int = 256  # for consume and memory: while the broker is filled
+    in_flight: int = 256  # for all but produce: while the broker is filled
     body_bytes: int = 1024
     warm_up_messages: int = 1_000  # before the measurement, not counted
     rate_per_s: int = 0
     delay_level: int = 0
+    due_within_ms: int = 0  # due times lie evenly in so long a time; 0: in one millisecond
+    beside_per_s: int = 0  # messages a second that another process sends meanwhile, without a delay
+    plain_messages: int = 60_000  # without a delay, in each round of the two throughputs
     listener_batch: int = 1  # consume_message_batch_max_size
     queues: int = 4
     runs: int = RUNS_MIN
@@ -83,15 +96,15 @@ class Workload:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if name == "rate_per_s" and self.kind is not Kind.LATENCY:
-                continue
-            if not low <= value <= high:
+            if self.kind in _kinds_of(name) and not low <= value <= high:
                 raise WorkloadError(f"{name} is {value:,}; allowed are {low:,} to {high:,}")
-        if self.delay_level not in LEVEL_DELAYS_S:
-            raise WorkloadError(f"delay_level is {self.delay_level}; allowed are {sorted(LEVEL_DELAYS_S)}")
+        levels = LASTING_LEVELS if self.kind is Kind.WAITING else tuple(LEVEL_DELAYS_S)
+        if self.delay_level not in levels:
+            raise WorkloadError(f"delay_level is {self.delay_level}; allowed are {', '.join(map(str, levels))}")
 
     @property
     def delay_s(self) -> float:
+        """Of a delay level that a benchmark can wait for."""
         return LEVEL_DELAYS_S[self.delay_level]
 
     def quick(self) -> Workload:
@@ -100,6 +113,7 @@ class Workload:
             self,
             messages=min(self.messages, QUICK_MESSAGES),
             warm_up_messages=min(self.warm_up_messages, QUICK_WARM_UP_MESSAGES),
+            plain_messages=min(self.plain_messages, QUICK_MESSAGES),
             runs=1,
         )
 
@@ -156,8 +170,9 @@ def parse_workload(content: object) -> Workload:
 def _check_file(workload: Workload, path: Path) -> None:
     if workload.name != path.stem:
         raise WorkloadError(f"the name is {workload.name!r}; it has to be that of the file, {path.stem!r}")
-    if workload.runs < RUNS_MIN:
-        raise WorkloadError(f"runs is {workload.runs}; the median needs at least {RUNS_MIN}")
+    runs_min = _RUNS_MIN_OF_KINDS.get(workload.kind, RUNS_MIN)
+    if workload.runs < runs_min:
+        raise WorkloadError(f"runs is {workload.runs}; the median needs at least {runs_min}")
 
 
 def _kinds_of(field_name: str) -> set[Kind]:

@@ -168,7 +168,7 @@ async def test_death_between_carrying_and_deletion_delivers_exactly_once(acciden
     async with quiet_broker(disk, clock, clean_stop=accident == "clean stop") as broker:
         await prepare(broker, clock)
         await broker.delay.carry_over(FILE_BYTES)
-        await broker.transactions.carry_over(FILE_BYTES)
+        await broker.transactions.copies.carry_over(FILE_BYTES)
         if accident != "clean stop":
             ACCIDENTS[accident](disk)
     await assert_exactly_once(disk, clock, 0.0)

@@ -25,7 +25,7 @@ from mq_broker.testing import (
     store_options,
 )
 from mqproto.codes import ResponseCode
-from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from mqproto.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import Record, encode_record
 from osenv import SeededRng, SimClock, SimDisk
@@ -239,7 +239,7 @@ class TestDelayed:
             await fill(broker)
             await clean_below(broker, clock, disk, FILE_BYTES)
         async with quiet_broker(disk, clock) as broker:
-            disk.open(LAYOUT.consume_queue(CARRIED_TOPIC, 0) / ("0" * 20)).pwrite(data, damaged * 20)
+            disk.open(LAYOUT.consume_queue(TIMER_TOPIC, 0) / ("0" * 20)).pwrite(data, damaged * 20)
             await clean_below(broker, clock, disk, broker.store.log_end // FILE_BYTES * FILE_BYTES + FILE_BYTES)
             await clock.advance(1_800)
             assert await bodies(broker) == [b"0", b"1", b"2"]
@@ -252,7 +252,7 @@ class TestDelayed:
                 await produce(broker, delayed(b"%d" % number, 16))
             await fill(broker, 80)
             await clean_below(broker, clock, disk, large)
-            waiting = {record.body: record for record in await read_all(broker, CARRIED_TOPIC)}
+            waiting = {record.body: record for record in await read_all(broker, TIMER_TOPIC)}
         async with quiet_broker(disk, clock, log_file_bytes=large) as broker:
             for number in range(lost):
                 at = waiting[b"%d" % number].log_offset
@@ -318,7 +318,7 @@ class TestHalves:
             assert after.log_offset > before.log_offset
             session = RecordingSession()
             broker.sessions.heartbeat(session, client("a", producer="shop"))
-            checking = asyncio.create_task(broker.transactions.check_forever())
+            checking = asyncio.create_task(broker.transactions.checks.run())
             await clock.advance(61)
             checking.cancel()
             ((group, id_, record),) = session.checks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +116,6 @@ class TestDocuments:
     def test_rocketmq_s_documents_without_a_crc_are_accepted(self, data: bytes) -> None:
         assert decode_document(data)["dataVersion"]["stateVersion"] == 0
 
-    def test_a_newer_format_is_not_read_as_ours(self) -> None:
-        with pytest.raises(ValueError, match="format version 2; this broker reads version 1"):
-            decode_document(newer(encode_document(DOCUMENT, 12)))
-
     def test_without_any_version_there_is_no_document(self) -> None:
         assert read_document(SimDisk(), OFFSETS) is None
 
@@ -134,14 +129,6 @@ class TestDocuments:
         change(disk, OFFSETS, b'"counter": 2', b'"counter": 9')
         assert read_document(disk, OFFSETS) is None
         assert "consumerOffset.json is damaged: the CRC does not match" in caplog.text
-
-
-def newer(data: bytes) -> bytes:
-    """The same document in a format of the future, whole."""
-    changed = data.replace(b'"formatVersion": 1', b'"formatVersion": 2')
-    at = changed.rindex(b'"crc32": "') + len(b'"crc32": "')
-    crc = zlib.crc32(changed[:at] + b"0" * 8 + changed[at + 8 :])
-    return changed[:at] + b"%08x" % crc + changed[at + 8 :]
 
 
 class TestStart:
@@ -200,15 +187,6 @@ class TestStart:
                 disk.remove_tree(LAYOUT.config / name)
         assert await offset_after_start(disk) is None
         assert re.search(r"consumerOffset\.json: .*lost", caplog.text)
-
-    async def test_a_newer_format_is_named_and_the_version_before_is_used_with_the_journal(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        disk = SimDisk()
-        await live(disk)
-        put(disk, OFFSETS, newer(read_file(disk, OFFSETS)))
-        assert await offset_after_start(disk) == 7
-        assert "format version 2; this broker reads version 1" in caplog.text
 
     async def test_rocketmq_s_files_are_taken_over(self) -> None:
         disk = SimDisk()

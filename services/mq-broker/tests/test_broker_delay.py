@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -88,8 +89,8 @@ async def test_each_level_keeps_its_order_and_levels_do_not_wait_for_each_other(
         assert in_order == [b"%d" % k for k in range(200)]
         await clock.advance(5)
         assert (await bodies(broker))[-1] == b"late"
-        assert broker.delay.statistics[2].delivered == 200
-        assert broker.delay.statistics[2].lateness_max_ms == 0
+        assert broker.delay.delivery.lateness(2).count == 200
+        assert broker.delay.delivery.lateness(2).max_ms == 0
 
 
 async def test_a_wall_clock_that_jumps_a_day_delivers_neither_early_nor_late() -> None:
@@ -123,6 +124,25 @@ async def test_a_restart_delivers_what_waited_once_and_what_came_due_meanwhile_a
         assert await bodies(broker) == [b"before", b"while down", b"after"]
 
 
+async def test_a_start_writes_no_progress_before_it_knows_all_of_it() -> None:
+    """RocketMQ #6881: a start that takes long, and a timer that writes what has not been read yet."""
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock) as broker:
+        await produce(broker, incoming("t", [b"%d" % k for k in range(5)], delay_level=1))
+        await clock.advance(1)
+    path = StoreLayout(STORE_ROOT).config / "delayOffset.json"
+    written: list[int] = []
+
+    def note(call: str, changed: Path) -> None:
+        if call == "replace" and changed == path:
+            written.append(json.loads(disk.contents()[path])["offsetTable"]["1"])
+
+    disk.after = note
+    async with running_broker(disk, clock) as broker:
+        await broker.store.checkpoint()
+    assert set(written) == {5}
+
+
 async def test_progress_lost_with_its_file_is_found_again_in_the_log() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock) as broker:
@@ -148,6 +168,16 @@ async def test_a_table_that_became_shorter_brings_deliveries_forward_and_a_lost_
         assert await bodies(broker) == [b"first level"]
         await clock.advance(0.001)
         assert await bodies(broker) == [b"first level", b"second level"]
+
+
+async def test_a_lost_level_keeps_its_promise_though_the_lost_levels_before_it_were_never_used() -> None:
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock, options=broker_options("1s 2s 3s 4s 1m")) as broker:
+        await produce(broker, incoming("t", [b"x"], delay_level=5))
+    async with running_broker(disk, clock, options=broker_options("1s 2s")) as broker:
+        assert [queue.level for queue in broker.delay.queues if queue.waiting] == [5]
+        await clock.advance(60)
+        assert await bodies(broker) == [b"x"]
 
 
 async def test_a_consume_queue_rebuilt_under_another_table_says_the_same_due_times() -> None:

@@ -662,7 +662,7 @@ class TestWhatIsShown:
         _, lines = look(disk, files=True)
         kinds = [line.partition(":")[0] for line in lines]
         assert set(kinds) == {
-            "store", "commit log", "checkpoint", "watermark", "config", "journal", "consume queue", "index",
+            "store", "version", "commit log", "checkpoint", "watermark", "config", "journal", "consume queue", "index",
         }  # fmt: skip
         text = "\n".join(lines)
         assert "config: name=topics.json format_version=1 data_version=" in text

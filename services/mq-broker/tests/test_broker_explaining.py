@@ -99,9 +99,11 @@ async def rolled_back(broker: Broker, clock: SimClock) -> None:
 
 
 async def parked(broker: Broker, clock: SimClock) -> None:
+    broker.sessions.heartbeat(RecordingSession(), client("member", producer="shop"))
     await produce(broker, half("t", b"x", "m"))
-    await clock.advance(1)
+    await clock.advance(6)
     for _ in range(15):
+        await broker.transactions.checks.check_all()
         await end(broker, UNKNOW, from_check=True)
 
 
@@ -161,7 +163,7 @@ HISTORIES: dict[Story, list[str]] = {
     ],
     parked: [
         "0s HALF RMQ_SYS_TRANS_HALF_TOPIC:0#0 group shop",
-        "1s PARKED TRANS_CHECK_MAX_TIME_TOPIC:0#0 group shop",
+        "6s PARKED TRANS_CHECK_MAX_TIME_TOPIC:0#0 group shop",
     ],
     retried_twice_then_dead: [
         "0s SENT t:0#0",

@@ -18,6 +18,7 @@ from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.conversions import life_event
 from mq_broker.testing import (
+    broker_options,
     half,
     incoming,
     keyed,
@@ -28,7 +29,7 @@ from mq_broker.testing import (
     store_options,
 )
 from mqproto.codes import LifeEventKind
-from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, dlq_topic
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
 
@@ -80,8 +81,7 @@ class TestTruth:
             await produce(broker, keyed(delay_level=3, unique_id="m"))
             await clock.advance(10)
             await produce(broker, keyed(delay_level=4, unique_id="n"))
-            table = replace(broker.delay.levels, delays_ms=(1_000, 2_000, 3_000, 4_000))
-            broker.delay.levels = table
+        async with running_broker(disk, clock, options=broker_options("1s 2s 3s 4s")) as broker:
             assert in_words(await explain(broker, "m"))[0] == "0s WAITING SCHEDULE_TOPIC_XXXX:2#0 due 10s"
             assert in_words(await explain(broker, "n")) == ["10s WAITING SCHEDULE_TOPIC_XXXX:3#0 due 14s"]
 
@@ -153,9 +153,9 @@ class TestRetention:
             await produce(broker, keyed(delay_level=16))
             for _ in range(rounds):
                 await self.fill_and_clean(broker, clock, disk, broker.store.log_end)
-            carried = (await read_all(broker, CARRIED_TOPIC))[-1]
+            carried = (await read_all(broker, TIMER_TOPIC))[-1]
             seconds = (carried.store_timestamp_ms - START_MS) / 1000
-            wait = f"{seconds:g}s WAITING {CARRIED_TOPIC}:0#{carried.queue_offset} due 1800s"
+            wait = f"{seconds:g}s WAITING {TIMER_TOPIC}:0#{carried.queue_offset} due 1800s"
             assert in_words(await explain(broker)) == [wait]
             await clock.advance(30 * MINUTE_S)
             assert in_words(await explain(broker)) == [wait, "1800s DELIVERED t:0#0 due 1800s"]

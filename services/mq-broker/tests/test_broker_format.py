@@ -21,6 +21,7 @@ import mq_broker.store
 from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
+from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
@@ -59,6 +60,8 @@ JOURNAL_ROWS = [
     ("0", "4"), ("4", "4"), ("8", "4"), ("12", "8"), ("20", "4"), ("24", "8"), ("32", "8"), ("40", "4"), ("44", "4"),
     ("48", "4"), ("52", "t"), ("52 + t", "g"), ("52 + t + g", "16 r"),
 ]  # fmt: skip
+BLOCK_HEAD = ">IIII"  # of a run of keys
+BLOCK_ROWS = [("0", "4"), ("4", "4"), ("8", "4"), ("12", "4"), ("16", "16 k"), ("16 + 16 k", "to 4,096")]
 
 
 def crc(data: bytes) -> int:
@@ -207,6 +210,7 @@ def tables() -> dict[str, list[tuple[str, str]]]:
         ("Checkpoint", CHECKPOINT_ROWS),
         ("Watermark", WATERMARK_ROWS),
         ("Journal of progress", JOURNAL_ROWS),
+        ("Block of a run", BLOCK_ROWS),
     ],
 )
 def test_the_document_s_table_is_the_one_that_is_used_here(heading: str, rows: list[tuple[str, str]]) -> None:
@@ -221,6 +225,7 @@ def test_the_document_s_table_is_the_one_that_is_used_here(heading: str, rows: l
         (INDEX_HEAD, INDEX_HEAD_ROWS),
         (INDEX_ENTRY, INDEX_ENTRY_ROWS),
         (JOURNAL_HEAD, JOURNAL_ROWS[:10]),
+        (BLOCK_HEAD, BLOCK_ROWS[:4]),
     ],
 )
 def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows: list[tuple[str, str]]) -> None:
@@ -236,7 +241,7 @@ def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows:
 def test_every_table_of_the_document_is_used_here() -> None:
     assert set(tables()) == {
         "Record", "Consume queue", "Index head", "Index entry", "Checkpoint", "Watermark", "Journal of progress",
-        "Special topics",
+        "Block of a run", "Special topics",
     }  # fmt: skip
 
 
@@ -375,6 +380,29 @@ async def test_a_journal_made_by_hand_is_taken_over() -> None:
     async with running_broker(disk, SimClock(), store=OPTIONS) as broker:
         found = [broker.offsets.query("g", "t", queue_id) for queue_id in range(3)]
         assert found == [Progress(1, ((2, 3),)), Progress(0, (), 4), None]
+
+
+async def test_due_times_made_by_hand_are_read_and_written_as_they_were_made_by_hand() -> None:
+    head, keys = struct.pack(BLOCK_HEAD, 1, 0, 2, 0)[:12], struct.pack(">QQQQ", STORE_MS, 1, STORE_MS + 1, 0)
+    rest = padded(keys, 4_096 - 16)
+    manifest = {"queueOffset": 2, "runs": [{"number": 1, "blocks": 1, "fromBlock": 0}]}
+    files = {
+        "timer/0000000001": head + struct.pack(">I", zlib.crc32(head + rest)) + rest,
+        "timer/runs.json": document(manifest, 77),
+    }
+
+    async def log_durable() -> int:
+        return 77
+
+    made, written = SimDisk(), SimDisk()
+    write(made, files)
+    indexes = [TimerIndex(disk, SimClock(), LAYOUT.timer, lambda _: False, log_durable) for disk in (made, written)]
+    assert [index.open(2) for index in indexes] == [2, 0]
+    assert await indexes[0].take_due(STORE_MS + 1, 9) == [(STORE_MS, 1), (STORE_MS + 1, 0)]
+    indexes[1].add(STORE_MS + 1, 0)
+    indexes[1].add(STORE_MS, 1)
+    await indexes[1].close()
+    assert {name: read(written, name) for name in names_below(written, "timer")} == files
 
 
 async def test_a_state_without_our_own_fields_is_rocketmq_s_and_is_taken_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mq_broker.processor.producing import IncomingBatch
 from mq_broker.store.index_file import IndexFile, IndexSize
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import BORN_IP, half, produce, read_all, running_broker, store_options
+from mq_broker.testing_timer import ThreadedDisk
 from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
 from mqproto.properties import DELAY, KEYS, UNIQ_KEY, decode_properties, encode_properties
@@ -352,3 +354,17 @@ async def test_a_disk_that_refuses_the_index_delays_it_by_10_s_and_loses_nothing
         assert broker.store.index.indexed_end == behind
         await clock.advance(0.2)
         await assert_all_found(broker, 30)
+
+
+async def test_who_waits_for_the_index_and_its_own_task_index_no_message_twice() -> None:
+    async with running_broker(ThreadedDisk(), SimClock(), store=options()) as broker:
+        index, ends = broker.store.index, [0]
+        for first in range(0, 100, 10):
+            broker.producing.put(numbered(10, first))
+            catching_up = [asyncio.create_task(index.catch_up()) for _ in range(3)]
+            while not all(task.done() for task in catching_up):
+                ends.append(index.indexed_end)
+                await asyncio.sleep(0)
+            assert index.indexed_end == broker.store.log_end
+        assert ends == sorted(ends)
+        assert (index.point.file_count, index.point.next_number) == (8, 300 - 7 * 39 + 1)

@@ -30,7 +30,7 @@ async def test_collector_reads_the_store_as_it_is_now() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         register(broker, provider.get_meter("test"))
         before = read(reader)
-        assert before.keys() == {name for name, *_ in (*GAUGES, *COUNTERS)}
+        assert before.keys() == {name for name, *_ in (*GAUGES, *COUNTERS)} | {"hourglass.delay.waiting"}
         assert before["hourglass.store.damage.stretches"] == 0
         await produce(broker, incoming("t", [b"a", b"b"]))
         broker.store.quarantine.put_aside(broker.store.log.files, Damage(0, 100, "for this test"))

@@ -9,7 +9,7 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.rewrite import carried_record
+from mq_broker.core.rewrite import waiting_copy
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.long_polling import SUSPEND_MS_MAX
@@ -17,7 +17,7 @@ from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.refusals import RefusedError
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
-from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqproto.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from mqproto.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, decode_properties
 from osenv import SimClock, SimDisk
 
@@ -203,9 +203,9 @@ class TestSendBack:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"], delay_level=5))
             (waiting,) = await read_all(broker, SCHEDULE_TOPIC, 4)
-            broker.producing.forward([carried_record(waiting, 5, 1)], broker.time.stamp_ms())
+            broker.producing.forward([waiting_copy(waiting, (5, 0), 1)], broker.time.stamp_ms())
             await broker.store.wait_stored(broker.store.log_end)
-            (carried,) = await read_all(broker, CARRIED_TOPIC)
+            (carried,) = await read_all(broker, TIMER_TOPIC)
             for record in (waiting, carried):
                 send_back = broker.send_back.send_back(GROUP, record.log_offset, delay_level=0, max_reconsume_times=0)
                 code, remark = await send_back

@@ -2,108 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from mq_broker.core.transactions import (
-    OUTCOMES,
-    TRANSITIONS,
-    Action,
-    OpenHalf,
-    Phase,
-    TransactionOptions,
-    TransactionState,
-    TransactionTable,
-)
-from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.core.transactions import TransactionState
+from mq_broker.processor import transaction_rebuild
 from mq_broker.processor.transactions import Ended
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import (
-    STORE_ROOT,
-    RecordingSession,
-    broker_options,
-    client,
-    half,
-    incoming,
-    produce,
-    read_all,
-    running_broker,
-)
+from mq_broker.testing import STORE_ROOT, half, incoming, produce, read_all, running_broker
+from mq_broker.testing_transactions import COMMIT, ROLLBACK, UNKNOW, end, visible
 from mqproto.codes import ResponseCode
-from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from mqproto.properties import PGROUP, REAL_TOPIC, TAGS, TRAN_MSG, UNIQ_KEY, decode_properties
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
+from mqproto.properties import PGROUP, REAL_TOPIC, TAGS, UNIQ_KEY, decode_properties
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
 from osenv import SeededRng, SimClock, SimDisk
-
-COMMIT, ROLLBACK, UNKNOW = (
-    TransactionState.COMMIT_MESSAGE,
-    TransactionState.ROLLBACK_MESSAGE,
-    TransactionState.UNKNOW,
-)
-CHECK_INTERVAL_S = 60
-
-
-async def end(
-    broker: Broker, id_: str, state: TransactionState, *, from_check: bool = False, group: str = "shop"
-) -> Ended:
-    return await broker.transactions.end(group, id_, state, from_check=from_check)
-
-
-async def visible(broker: Broker) -> list[bytes]:
-    return [record.body for record in await read_all(broker, "t")]
-
-
-class TestTable:
-    def table(self) -> TransactionTable:
-        table = TransactionTable(check_times_max=15)
-        table.prepared(OpenHalf("tx", "shop", 0, 0, 0, first_store_ms=1_000))
-        return table
-
-    @pytest.mark.parametrize(("phase", "state"), list(itertools.product(Phase, TransactionState)))
-    def test_every_pair_of_phase_and_word_has_its_action(self, phase: Phase, state: TransactionState) -> None:
-        table = self.table()
-        if phase is not Phase.PREPARED:
-            table.closed("tx", phase)
-        action = table.decide("tx", state, from_check=True)
-        assert action is TRANSITIONS[phase, state]
-        assert (action is Action.NOTHING) == (phase is not Phase.PREPARED)
-        assert table.phase("tx") is phase
-
-    def test_a_closed_transaction_never_opens_again(self) -> None:
-        table = self.table()
-        table.closed("tx", Phase.ROLLED_BACK)
-        table.prepared(OpenHalf("tx", "shop", 9, 9, 9, first_store_ms=2_000))
-        table.closed("tx", Phase.COMMITTED)
-        assert (table.phase("tx"), table.open_half("tx")) == (Phase.ROLLED_BACK, None)
-
-    def test_unknow_counts_only_as_the_answer_to_a_check_and_the_15th_rolls_back(self) -> None:
-        table = self.table()
-        assert table.decide("tx", UNKNOW, from_check=False) is Action.NOTHING
-        for _ in range(14):
-            assert table.decide("tx", UNKNOW, from_check=True) is Action.COUNT_CHECK
-            table.counted("tx")
-        assert table.decide("tx", UNKNOW, from_check=True) is Action.ROLL_BACK
-
-    def test_immunity_is_measured_from_the_first_copy(self) -> None:
-        table = self.table()
-        assert table.due_for_check(6_999, immunity_ms=6_000) == []
-        assert [one.transaction_id for one in table.due_for_check(7_000, immunity_ms=6_000)] == ["tx"]
-
-    def test_only_the_newest_outcomes_are_remembered(self) -> None:
-        table = TransactionTable(check_times_max=15, outcomes_remembered=2)
-        for name in "abc":
-            table.closed(name, Phase.COMMITTED)
-        assert [table.phase(name) for name in "abc"] == [None, Phase.COMMITTED, Phase.COMMITTED]
-
-    def test_the_next_start_reads_from_the_oldest_open_half(self) -> None:
-        table = TransactionTable(check_times_max=15)
-        assert table.scan_from(7, 8) == (7, 8)
-        table.prepared(OpenHalf("a", "shop", 0, 3, 2, first_store_ms=0))
-        table.prepared(OpenHalf("b", "shop", 0, 5, 4, first_store_ms=0))
-        assert table.scan_from(7, 8) == (3, 2)
-        table.closed("a", Phase.COMMITTED)
-        assert table.scan_from(7, 8) == (5, 4)
 
 
 async def test_a_half_message_is_seen_when_it_is_committed_and_not_before() -> None:
@@ -173,88 +84,21 @@ async def test_half_messages_that_make_no_sense_are_refused() -> None:
             assert sentence in outcome.remark
 
 
-def beat(broker: Broker, session: RecordingSession, group: str = "shop") -> None:
-    broker.sessions.heartbeat(session, client("client", producer=group))
-
-
-def join(broker: Broker, group: str = "shop") -> RecordingSession:
-    session = RecordingSession()
-    beat(broker, session, group)
-    return session
-
-
-async def one_check_interval(broker: Broker, clock: SimClock, session: RecordingSession) -> None:
-    for _ in range(2):
-        beat(broker, session)
-        await clock.advance(CHECK_INTERVAL_S / 2)
-
-
-class TestCheckBack:
-    async def test_a_living_member_is_asked_every_minute_after_the_immunity(self) -> None:
-        clock = SimClock()
-        async with running_broker(SimDisk(), clock) as broker:
-            session = join(broker)
-            await produce(broker, half("t", b"x", "old"))
-            await clock.advance(CHECK_INTERVAL_S - 5.9)
-            await produce(broker, half("t", b"y", "young"))
-            await clock.advance(5.9)
-            ((group, id_, record),) = session.checks
-            assert (group, id_, record.topic, record.body) == ("shop", "old", "t", b"x")
-            assert TRAN_MSG not in decode_properties(record.properties)
-            await clock.advance(CHECK_INTERVAL_S)
-            assert [check[1] for check in session.checks[1:]] == ["old", "young"]
-
-    async def test_the_half_is_written_again_before_it_is_checked(self) -> None:
-        clock = SimClock()
-        async with running_broker(SimDisk(), clock) as broker:
-            session = join(broker)
-            await produce(broker, half("t", b"x", "tx"))
-            for times in range(1, 4):
-                await one_check_interval(broker, clock, session)
-                copies = await read_all(broker, HALF_TOPIC)
-                assert len(copies) == times + 1
-                await end(broker, "tx", UNKNOW, from_check=True)
-            assert decode_properties(copies[-1].properties)["TRANSACTION_CHECK_TIMES"] == "2"
-            assert (await end(broker, "tx", COMMIT, from_check=True)).outcome is COMMIT
-            assert await visible(broker) == [b"x"]
-
-    async def test_an_hour_without_anybody_to_ask_rolls_nothing_back(self) -> None:
-        clock = SimClock()
-        async with running_broker(SimDisk(), clock) as broker:
-            join(broker, group="others")
-            await produce(broker, half("t", b"x", "tx"))
-            await clock.advance(3_600)
-            assert len(await read_all(broker, HALF_TOPIC)) == 1
-            assert (await end(broker, "tx", COMMIT)).outcome is COMMIT
-
-    async def test_after_15_answers_of_unknow_it_is_rolled_back_and_parked(self) -> None:
-        clock, disk = SimClock(), SimDisk()
-        async with running_broker(disk, clock) as broker:
-            session = join(broker)
-            await produce(broker, half("t", b"x", "tx"))
-            for _ in range(13):
-                await one_check_interval(broker, clock, session)
-                assert (await end(broker, "tx", UNKNOW, from_check=True)).outcome is UNKNOW
-            await one_check_interval(broker, clock, session)  # writes down the 13 answers, and is not answered itself
-        async with running_broker(disk, clock) as broker:
-            assert (await end(broker, "tx", UNKNOW, from_check=True)).outcome is UNKNOW
-            assert (await end(broker, "tx", UNKNOW, from_check=True)).outcome is ROLLBACK
-            assert await visible(broker) == []
-            assert [record.body for record in await read_all(broker, CHECK_MAX_TIMES_TOPIC)] == [b"x"]
-
-    async def test_an_unanswered_check_does_not_count(self) -> None:
-        clock = SimClock()
-        options = broker_options()
-        quick = BrokerOptions(
-            options.identity, options.delay_levels, transactions=TransactionOptions(check_times_max=2)
-        )
-        async with running_broker(SimDisk(), clock, options=quick) as broker:
-            session = join(broker)
-            await produce(broker, half("t", b"x", "tx"))
-            for _ in range(10):
-                await one_check_interval(broker, clock, session)
-            assert len(session.checks) == 10
-            assert (await end(broker, "tx", UNKNOW, from_check=True)).outcome is UNKNOW
+async def test_a_start_reads_op_and_half_queue_in_blocks_and_finds_what_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_rebuild, "RECORDS_AT_ONCE", 3)
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock) as broker:
+        for number in range(20):
+            await produce(broker, half("t", b"x", f"tx-{number}"))
+        for number in range(0, 20, 2):
+            await end(broker, f"tx-{number}", ROLLBACK)
+    async with running_broker(disk, clock) as broker:
+        assert [one.transaction_id for one in broker.transaction_table.all_open()] == [
+            f"tx-{number}" for number in range(1, 20, 2)
+        ]
+        assert (await end(broker, "tx-0", COMMIT)).outcome is ROLLBACK
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -290,4 +134,3 @@ async def test_whatever_is_cut_off_in_between_a_message_is_seen_if_and_only_if_i
             await end(broker, half_.transaction_id, wish[half_.transaction_id], from_check=True)
         committed = {id_ for id_, state in (wish | answered).items() if state is COMMIT}
         assert sorted(body.decode() for body in await visible(broker)) == sorted(committed)
-        assert set(OUTCOMES.values()) == {COMMIT, ROLLBACK}

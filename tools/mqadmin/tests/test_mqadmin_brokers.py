@@ -79,6 +79,7 @@ def test_the_status_is_everything_that_a_broker_says_of_itself(operator: Operato
     assert ["messages put", "1"] in rows
     assert ["writes", "accepted"] in rows
     assert ["16", "30 min", "0", "0", "-"] in rows
+    assert rows[-1] == ["timer", "-", "0", "0", "-"]
 
 
 @pytest.mark.parametrize("command", ["brokerConfig", "getBrokerConfig"])

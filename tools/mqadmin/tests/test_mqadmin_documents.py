@@ -14,8 +14,8 @@ from mqadmin.testing import Operator, operated, started_consumer
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
 CLUSTER = ("-c", "DefaultCluster")
-SHARED = ("broker's fields", "message's fields", "member's fields")
-OPAQUE = {"config", "properties", "addresses", "damaged", "delay_levels"}  # maps and lists with shapes of their own
+SHARED = ("broker's fields", "level's fields", "message's fields", "member's fields")
+OPAQUE = {"config", "properties", "addresses", "damaged"}  # maps and lists with shapes of their own
 
 # The command as README.md names it, and a call of it.
 CALLS: list[tuple[str, tuple[str, ...]]] = [
@@ -26,7 +26,10 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("topicStatus", ("topicStatus", "-t", "orders")),
     ("clusterList", ("clusterList",)),
     ("brokerStatus", ("brokerStatus", *CLUSTER)),
+    ("delayStatus", ("delayStatus",)),
     ("brokerConfig", ("brokerConfig", *CLUSTER)),
+    ("backup", ("backup", "-b", "broker-a", "-d", "/backups/one")),
+    ("restore", ("restore", "-d", "/backups/made", "-s", "/restored")),
     ("updateSubGroup", ("updateSubGroup", "-g", "readers", *CLUSTER)),
     ("consumerProgress", ("consumerProgress",)),
     ("consumerProgress -g", ("consumerProgress", "-g", "readers")),
@@ -45,6 +48,8 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("printMsg", ("printMsg", "-t", "orders")),
     ("consumeMessage", ("consumeMessage", "-t", "orders")),
     ("sendMessage", ("sendMessage", "-t", "orders", "-p", "x")),
+    ("rescheduleMessage", ("rescheduleMessage", "-t", "orders", "-k", "later", "--delayMs", "9000")),
+    ("recallMessage", ("recallMessage", "-t", "orders", "-k", "later")),
     ("explain", ("explain", "k")),
     ("deleteSubGroup", ("deleteSubGroup", "-g", "readers", *CLUSTER)),
     ("deleteTopic", ("deleteTopic", "-t", "orders", *CLUSTER)),
@@ -56,7 +61,9 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
     with operated(EmbeddedBroker(request.node.name)) as one:
         one("updateTopic", "-t", "orders", *CLUSTER)
         one("sendMessage", "-t", "orders", "-p", "x", "-k", "k")
+        one("sendMessage", "-t", "orders", "-p", "x", "-k", "later", "--delayMs", "60000")
         one("updateSubGroup", "-g", "readers", *CLUSTER)
+        one("backup", "-b", "broker-a", "-d", "/backups/made")
         one("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
         member = one.run(started_consumer(one.url, "living"))
         yield one
@@ -65,7 +72,7 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
 
 def named(text: str) -> set[str]:
     """The fields that a text of README.md names."""
-    return set(re.findall(r"`([a-z_]+)`", text))
+    return set(re.findall(r"`([a-z0-9_]+)`", text))
 
 
 def shared_fields(whose: str) -> set[str]:

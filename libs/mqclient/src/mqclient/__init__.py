@@ -11,6 +11,7 @@ inside.
 
 from mqclient.admin import (
     Admin,
+    BackupDescription,
     BrokerStatus,
     ClusterBroker,
     ConsumeDirectlyResult,
@@ -37,6 +38,10 @@ from mqclient.admin import (
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConsumeStats,
+    TransactionDetails,
+    TransactionInfo,
+    TransactionList,
+    TransactionPhase,
 )
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.allocate import (
@@ -104,6 +109,7 @@ from mqclient.producer.transaction_listener import (
     TransactionListener,
 )
 from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.recall import RecalledMessage, RecallOutcome, RecallResult
 from mqclient.route import BrokerQueues, TopicRoute
 from mqproto.codes import PullStatus
 
@@ -116,6 +122,7 @@ __all__ = [
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateMessageQueueStrategy",
+    "BackupDescription",
     "BatchSendResult",
     "BrokerQueues",
     "BrokerRefusedError",
@@ -177,6 +184,9 @@ __all__ = [
     "PushConsumer",
     "QueueConsumeStats",
     "QueueStats",
+    "RecallOutcome",
+    "RecallResult",
+    "RecalledMessage",
     "RejectedError",
     "ReplayTarget",
     "RequestTimeoutError",
@@ -196,8 +206,12 @@ __all__ = [
     "TopicConfig",
     "TopicConsumeStats",
     "TopicRoute",
+    "TransactionDetails",
+    "TransactionInfo",
+    "TransactionList",
     "TransactionListener",
     "TransactionNotBegunError",
+    "TransactionPhase",
     "TransactionProducer",
     "TransactionSendResult",
     "TransactionTombstonedError",

@@ -5,12 +5,15 @@ Invariant: no held poll and no slow stream can block a unary call, because the t
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.poll_stream import PollStream
 from mqclient.producer.produce_stream import ProduceStream
 from mqclient.session import Session, SessionHandler
-from mqclient.transport import Method, Transport
+from mqclient.transport import Method, Stream, Transport
 from mqclient.transport.base import RequestT, ResponseT
 
 
@@ -20,10 +23,11 @@ class BrokerConnection:
     def __init__(self, address: str, transport: Transport, config: ClientConfig, handler: SessionHandler) -> None:
         self.address = address
         self._config = config
+        self._transport = transport
         self._tasks = BackgroundTasks(transport.clock)
         self._stream_channel = transport.open_channel(address)
         self._unary_channel = transport.open_channel(address)
-        self._unary_calls = 0
+        self._calls = 0
         self.produce = ProduceStream(address, self._stream_channel, transport, config, self._tasks)
         self.poll = PollStream(address, self._stream_channel, transport.clock, self._tasks)
         self.session = Session(address, self._stream_channel, handler, config, transport.clock)
@@ -32,16 +36,29 @@ class BrokerConnection:
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
     ) -> ResponseT:
         """One call on the second channel, by default within `request_timeout_s`."""
-        self._unary_calls += 1
+        self._calls += 1
         try:
             return await self._unary_channel.unary(method, request, timeout_s or self._config.request_timeout_s)
         finally:
-            self._unary_calls -= 1
+            self._calls -= 1
+
+    @asynccontextmanager
+    async def stream(self, method: Method[RequestT, ResponseT]) -> AsyncIterator[Stream[RequestT, ResponseT]]:
+        """A stream on a connection of its own, for so many bytes that they would hold up all others; given up behind
+        the block.
+        """
+        self._calls += 1
+        channel = self._transport.open_channel(self.address)
+        try:
+            yield channel.stream(method)
+        finally:
+            self._calls -= 1
+            await channel.close()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request waits for its answer; a held poll can be asked again anywhere, and does not count."""
-        return not self._unary_calls and self.produce.is_idle
+        return not self._calls and self.produce.is_idle
 
     async def close(self) -> None:
         """Break off the session, fail what is unanswered, leave nothing behind."""

@@ -111,6 +111,7 @@ class _BrokerAnswerError(MQClientError):
         super().__init__(f"broker {broker} answered {code_name(code)}: {remark or 'it gave no reason'}")
         self.code = code
         self.remark = remark
+        self.broker = broker
 
 
 class BrokerRefusedError(_BrokerAnswerError, RetryableError):
@@ -145,6 +146,13 @@ def broker_answer_error(code: int, remark: str, broker: str) -> BrokerRefusedErr
     """The error that says what the caller can do about an answer other than SUCCESS."""
     kind = BrokerRefusedError if code in REFUSED_FOR_NOW else BrokerRejectedError
     return kind(code, remark, broker)
+
+
+def with_more(error: MQClientError, addition: str) -> MQClientError:
+    """The same error, with a sentence that goes on."""
+    if isinstance(error, (BrokerRefusedError, BrokerRejectedError)):
+        return broker_answer_error(error.code, error.remark + addition, error.broker)
+    return type(error)(f"{error}{addition}")
 
 
 def require_success(code: int, remark: str, broker: str) -> None:

@@ -60,6 +60,24 @@ class LifeEventKind(IntEnum):
     DEAD = 9  # a group has given it up
     CONSUMED = 10  # a group's offset has passed it
     UNCONSUMED = 11  # a group that reads the topic has not come to it yet
+    RECALLED = 12  # taken back while it waited
+
+
+class RecallOutcome(IntEnum):
+    """What became of a waiting message that somebody wanted back; broker_service.proto has the same ones."""
+
+    REMOVED = 1
+    RESCHEDULED = 2
+    ALREADY_DELIVERED = 3
+
+
+class TransactionPhase(IntEnum):
+    """Where a transaction stands; admin_service.proto has the same ones."""
+
+    PREPARED = 1
+    PARKED = 2
+    COMMITTED = 3
+    ROLLED_BACK = 4
 
 
 class Permission(IntEnum):

@@ -9,8 +9,10 @@ GROUP_LENGTH_MAX = 255  # RocketMQ's Validators
 
 DEFAULT_TOPIC = "TBW102"  # the template of auto-created topics (MISSION N8)
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # MISSION D2
-CARRIED_TOPIC = "SCHEDULE_TOPIC_CARRIED"  # delayed messages whose file of the log had to go before they were due
-WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, CARRIED_TOPIC})
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # RocketMQ's name: messages with a due time of their own
+CARRIED_TOPIC = "SCHEDULE_TOPIC_CARRIED"  # where earlier versions kept what the timer topic holds now
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, CARRIED_TOPIC})
+RECALLED_TOPIC = "SCHEDULE_TOPIC_RECALLED"  # which waiting messages were taken back
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # MISSION T2
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # MISSION T3
 CHECK_MAX_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # MISSION T10
@@ -20,7 +22,7 @@ GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)  # of the topics that belong to a gr
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pulls: always there, and nobody's
 
 SYSTEM_TOPICS = frozenset(
-    {DEFAULT_TOPIC, SCHEDULE_TOPIC, CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC}
+    {*WAITING_TOPICS, DEFAULT_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC}
 )
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -16,6 +16,8 @@ PROPERTIES_BYTES_MAX = 32_767  # a signed short holds the length (DESIGN.md, "Th
 KEYS = "KEYS"
 TAGS = "TAGS"
 DELAY = "DELAY"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 WAIT = "WAIT"
 UNIQ_KEY = "UNIQ_KEY"
 PGROUP = "PGROUP"
@@ -25,13 +27,14 @@ REAL_QID = "REAL_QID"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 CRC32 = "__CRC32#"
-# Hourglass's own: "level:queue offset" of the delayed record that this one delivers.
+# Hourglass's own: "level:queue offset" of the waiting record that this one delivers, carries over, or takes back.
 SCHEDULE_POSITION = "__SCHEDULE_POSITION"
 # Hourglass's own: when a delayed record is due, milliseconds since 1970.
 DUE_TIMESTAMP = "__DUE_TIMESTAMP"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-# Hourglass's own: how the transaction of an op message has ended.
+# Hourglass's own: how the transaction of an op message, or of an operator's mark, has ended, or that it was parked.
 TRANSACTION_STATE = "__TRANSACTION_STATE"
 # Hourglass's own: when the first half message of a transaction was stored, milliseconds since 1970.
 HALF_TIMESTAMP = "__HALF_TIMESTAMP"
@@ -47,11 +50,13 @@ _PRODUCER_SEQUENCE_VALUE = re.compile(
 )
 
 KEY_SEPARATOR = " "
+DELAY_MS_MAX = 40 * 24 * 3600 * 1000  # 40 days: how long a message may wait, whatever says so
 
 # What a producer may not set: each has a method or belongs to the broker.
 RESERVED = frozenset(
     {
-        KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, PGROUP, TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
+        KEYS, TAGS, DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, CHECK_IMMUNITY_TIME_IN_SECONDS, WAIT, UNIQ_KEY, PGROUP,
+        TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
         MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION, DUE_TIMESTAMP,
         TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, HALF_TIMESTAMP, PRODUCER_SEQUENCE,
         DEAD_LETTER_MARK, DEAD_LETTER_EDIT,

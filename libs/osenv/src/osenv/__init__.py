@@ -4,6 +4,7 @@ Everything that decides takes these as arguments. The same production code then 
 that moves the clock by thirty minutes and pulls the plug on the disk.
 """
 
+from osenv.alarm import Alarm
 from osenv.clock import Clock, RealClock, Timer
 from osenv.disk import Disk, DiskFile, FileLock, RealDisk, replace_file
 from osenv.errors import SyncError
@@ -12,6 +13,7 @@ from osenv.sim_clock import SimClock
 from osenv.sim_disk import SimDisk
 
 __all__ = [
+    "Alarm",
     "Clock",
     "Disk",
     "DiskFile",

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from osenv.alarm import Alarm, real_alarm
+
 
 class Timer(Protocol):
     """A callback that has not run yet."""
@@ -26,6 +28,9 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
 
+    def wall_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC: the same clock, for who needs the fraction of the millisecond."""
+
     def monotonic(self) -> float:
         """Seconds since an arbitrary moment; never goes back."""
 
@@ -35,12 +40,18 @@ class Clock(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the event loop after about `seconds` of monotonic time (1 ms early is possible)."""
 
+    def alarm(self, callback: Callable[[], None]) -> Alarm:
+        """For what has to be exact: an alarm that is set again and again, and closed in the end."""
+
 
 class RealClock:
     """The operating system's clocks and the running event loop's timers."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1_000
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -54,6 +65,9 @@ class RealClock:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(seconds, callback)
+
+    def alarm(self, callback: Callable[[], None]) -> Alarm:
+        return real_alarm(callback)
 
 
 def local_hour(epoch_ms: int) -> int:

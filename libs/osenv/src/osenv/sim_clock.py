@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from osenv.alarm import LoopAlarm
+
 # Rounds that the event loop gets at most to finish what a timer started, before the clock moves on to the next one.
 SETTLE_ROUNDS = 500
 
@@ -39,6 +41,9 @@ class SimClock:
     def wall_ms(self) -> int:
         return self._wall_offset_ms + self._now_ns // 1_000_000
 
+    def wall_us(self) -> int:
+        return self._wall_offset_ms * 1_000 + self._now_ns // 1_000
+
     def monotonic(self) -> float:
         return self._now_ns / 1e9
 
@@ -46,6 +51,9 @@ class SimClock:
         timer = _SimTimer(self._now_ns + max(0, _ns(seconds)), next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer
+
+    def alarm(self, callback: Callable[[], None]) -> LoopAlarm:
+        return LoopAlarm(self.call_later, callback)
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourglass_loadtest.measure import consume, latency, memory, produce
+from hourglass_loadtest.measure import consume, due, latency, memory, produce, waiting
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.workload import Kind, Workload
 
@@ -11,6 +11,8 @@ _MEASURES = {
     Kind.CONSUME: consume.measure,
     Kind.LATENCY: latency.measure,
     Kind.MEMORY: memory.measure,
+    Kind.DUE: due.measure,
+    Kind.WAITING: waiting.measure,
 }
 
 

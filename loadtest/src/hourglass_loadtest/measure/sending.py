@@ -22,16 +22,20 @@ async def make_topic(url: str, topic: str, workload: Workload) -> None:
 
 
 async def send_all(producer: Producer, topic: str, count: int, workload: Workload) -> list[float]:
-    """Send `count` messages with `workload.in_flight` under way at any time; seconds that each send took.
+    """Send `count` equal messages; the rest as `send_messages`."""
+    body = os.urandom(workload.body_bytes)
+    return await send_messages(producer, (Message(topic, body) for _ in range(count)), workload.in_flight)
+
+
+async def send_messages(producer: Producer, messages: Iterator[Message], in_flight: int) -> list[float]:
+    """Send all, `in_flight` of them under way at any time; seconds that each send took.
 
     Raises MQClientError, or MeasureError when one is stored less safely than wished.
     """
     latencies_s: list[float] = []
-    body = os.urandom(workload.body_bytes)
-    numbers = iter(range(count))
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(min(workload.in_flight, count)):
-            tasks.create_task(_send_some(producer, topic, body, numbers, latencies_s))
+        for _ in range(in_flight):
+            tasks.create_task(_send_some(producer, messages, latencies_s))
     return latencies_s
 
 
@@ -42,10 +46,8 @@ async def send_one(producer: Producer, message: Message) -> None:
         raise MeasureError(f"the broker answered {result.send_status.value}, not SEND_OK")
 
 
-async def _send_some(
-    producer: Producer, topic: str, body: bytes, numbers: Iterator[int], latencies_s: list[float]
-) -> None:
-    for _ in numbers:
+async def _send_some(producer: Producer, messages: Iterator[Message], latencies_s: list[float]) -> None:
+    for message in messages:
         begin = time.perf_counter()
-        await send_one(producer, Message(topic, body))
+        await send_one(producer, message)
         latencies_s.append(time.perf_counter() - begin)

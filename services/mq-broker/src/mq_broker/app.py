@@ -33,6 +33,7 @@ from mqproto.conf import config_pairs
 from mqproto.config_source import ConfigInForce
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
+from osenv.memory import keep_out_of_collections
 from osenv.signals import reload_event, stop_event
 
 SERVICE = "mq-broker"
@@ -105,6 +106,7 @@ async def _start(
     parts.push_async_callback(health_service.enter_graceful_shutdown)
     await _check_address(self_check, config, port)
 
+    keep_out_of_collections()
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
     await _tell_health(health_service, health_pb2.HealthCheckResponse.SERVING)
     log.info("broker %s listens on %s:%d", config.broker_name, config.bind_address, port)

@@ -5,7 +5,7 @@ Read when a collector asks, so they cost nothing otherwise; without a configured
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -35,6 +35,10 @@ COUNTERS: tuple[tuple[str, str, str, Read], ...] = (
 )
 
 
+# Upper bounds of the classes, in seconds: from what a delivery takes to what somebody notices.
+LATENESS_BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+
+
 def register(broker: Broker, meter: Meter | None = None) -> None:
     """Offer the store's numbers under `meter`, or the process's own. The broker has to be open."""
     meter = meter or metrics.get_meter(METER_NAME)
@@ -47,3 +51,27 @@ def register(broker: Broker, meter: Meter | None = None) -> None:
         meter.create_observable_gauge(name, [callback(read)], unit, description)
     for name, unit, description, read in COUNTERS:
         meter.create_observable_counter(name, [callback(read)], unit, description)
+    _register_delays(broker, meter, attributes)
+
+
+def _register_delays(broker: Broker, meter: Meter, attributes: dict[str, str]) -> None:
+    """What waits and how late it is delivered, by delay level; -1 is the timer."""
+    lateness = meter.create_histogram(
+        "hourglass.delay.lateness",
+        "s",
+        "Delivered minus due",
+        explicit_bucket_boundaries_advisory=LATENESS_BOUNDS_S,
+    )
+
+    def of(level: int) -> dict[str, str | int]:
+        return {**attributes, "hourglass.delay.level": level}
+
+    def delivered(level: int, lateness_ms: Sequence[int]) -> None:
+        for value in lateness_ms:
+            lateness.record(value / 1000, of(level))
+
+    def waiting(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(queue.waiting, of(queue.level)) for queue in broker.delay.queues]
+
+    broker.delay.delivery.on_delivered(delivered)
+    meter.create_observable_gauge("hourglass.delay.waiting", [waiting], "{message}", "Messages that wait")

@@ -30,6 +30,8 @@ from mqproto.properties import (
     PGROUP,
     PRODUCER_SEQUENCE,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     TRAN_MSG,
     UNIQ_KEY,
     encode_properties,
@@ -76,6 +78,23 @@ def incoming(
     return IncomingBatch(topic, queue_id, len(records), b"".join(records))
 
 
+def timed(
+    topic: str,
+    body: bytes,
+    *,
+    delay_ms: int | None = None,
+    deliver_ms: int | None = None,
+    queue_id: int = 0,
+    key: str = "",
+    unique_id: str = "m",
+) -> IncomingBatch:
+    """One message that waits for a time of its own: so long from now, or until then (ms since 1970)."""
+    asked = {TIMER_DELAY_MS: delay_ms, TIMER_DELIVER_MS: deliver_ms}
+    properties = {UNIQ_KEY: unique_id} | {name: str(value) for name, value in asked.items() if value is not None}
+    record = producer_record(topic, body, queue_id=queue_id, key=key, properties=properties)
+    return IncomingBatch(topic, queue_id, 1, record)
+
+
 def keyed(
     topic: str = "t", *, key: str = "k", unique_id: str = "m", delay_level: int = 0, queue_id: int = 0
 ) -> IncomingBatch:
@@ -116,13 +135,14 @@ def half(
     group: str = "shop",
     queue_id: int = 0,
     numbering: Numbering | None = None,
+    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> IncomingBatch:
     """A half message as a transaction producer sends it."""
-    properties = {UNIQ_KEY: transaction_id, TRAN_MSG: "true", PGROUP: group, TAGS: "created"}
+    own = {UNIQ_KEY: transaction_id, TRAN_MSG: "true", PGROUP: group, TAGS: "created"}
     record = encode_record(
         topic=topic.encode(),
         body=body,
-        properties=encode_properties(properties),
+        properties=encode_properties(own | dict(properties)),
         queue_id=queue_id,
         born_timestamp_ms=1,
         born_ip=BORN_IP,

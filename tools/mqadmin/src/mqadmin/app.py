@@ -8,18 +8,22 @@ from typing import Annotated
 import typer
 
 from mqadmin import (
+    backups,
     brokers,
     consumers,
+    delays,
     dlq,
     explaining,
     groups,
     progress,
     queries,
     reading,
+    recalls,
     resets,
     sending,
     topic_changes,
     topics,
+    transactions,
 )
 from mqadmin.errors import Commands
 from mqadmin.options import NO_VALUE
@@ -55,10 +59,14 @@ def _root(
         typer.echo(context.get_help())
 
 
-MODULES = (topics, topic_changes, brokers, groups, progress, consumers, resets, queries, reading, sending, explaining)
+MODULES = (
+    *(topics, topic_changes, brokers, backups, delays, groups, progress, consumers, resets),
+    *(queries, reading, sending, recalls, explaining),
+)
 for module in MODULES:
     app.registered_commands += module.commands.registered_commands
 app.add_typer(dlq.commands, name="dlq", rich_help_panel=queries.PANEL)
+app.add_typer(transactions.commands, name="tx", rich_help_panel=queries.PANEL)
 
 
 @app.command("help", rich_help_panel="Help")

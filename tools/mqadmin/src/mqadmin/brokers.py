@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from mqadmin.delay_levels import delay_text, level_fields, level_name
 from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers
 from mqadmin.output import Cell, Table, show
 from mqadmin.targets import Answers, ask_each, broker_fields, brokers_of, require_one_target
 from mqadmin.times import duration_text, time_fields, time_text
 from mqadmin.world import World
-from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+from mqclient import Admin, BrokerStatus, ClusterBroker
 
 commands = typer.Typer()
 PANEL = "Brokers"
@@ -132,8 +133,8 @@ def _status_tables(status: BrokerStatus) -> list[Table]:
         ("level", "delay", "waiting", "delivered", "latest by"),
         [
             (
-                level.level,
-                duration_text(level.delay_ms),
+                level_name(level),
+                delay_text(level),
                 level.waiting,
                 level.delivered,
                 duration_text(level.lateness_max_ms) if level.delivered else None,
@@ -162,17 +163,7 @@ def _status_fields(status: BrokerStatus) -> dict[str, Any]:
         "damaged": [{"log_offset": at, "size": size} for at, size in store.damaged],
         "files_deleted": store.files_deleted,
         "messages_carried": store.messages_carried,
-        "delay_levels": [_level_fields(level) for level in status.delay_levels],
-    }
-
-
-def _level_fields(level: DelayLevelStatus) -> dict[str, int]:
-    return {
-        "level": level.level,
-        "delay_ms": level.delay_ms,
-        "waiting": level.waiting,
-        "delivered": level.delivered,
-        "lateness_max_ms": level.lateness_max_ms,
+        "delay_levels": [level_fields(level) for level in status.delay_levels],
     }
 
 

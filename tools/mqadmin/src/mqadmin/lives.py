@@ -12,7 +12,15 @@ from typing import Any
 from mqadmin.output import Table
 from mqadmin.times import duration_text, time_fields, time_text
 from mqclient import ConsumeStats, LifeEvent, LifeEventKind, MessageExt, MessageQueue
-from mqproto.names import CARRIED_TOPIC, CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import (
+    CARRIED_TOPIC,
+    CHECK_MAX_TIMES_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RECALLED_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from mqproto.properties import REAL_TOPIC, RETRY_TOPIC
 
 Kind = LifeEventKind
@@ -28,14 +36,18 @@ LABELS: Mapping[LifeEventKind, str] = {
     Kind.DEAD: "dead",
     Kind.CONSUMED: "passed",
     Kind.UNCONSUMED: "not yet",
+    Kind.RECALLED: "recalled",
 }
 OWN_PLACES: Mapping[str, str] = {
     HALF_TOPIC: "half topic",
     OP_HALF_TOPIC: "op topic",
     CHECK_MAX_TIMES_TOPIC: "parked half topic",
+    TIMER_TOPIC: "timer",
     CARRIED_TOPIC: "carried topic",
+    RECALLED_TOPIC: "recalled topic",
 }
 ENDS = {Kind.COMMITTED, Kind.ROLLED_BACK, Kind.PARKED}
+ENDS_OF_A_WAIT = {Kind.DELIVERED, Kind.RECALLED, Kind.WAITING}  # another wait follows a new time
 STANDINGS = {Kind.CONSUMED, Kind.UNCONSUMED}  # how a group stands to the message now
 
 Standing = tuple[str, str]  # group and topic
@@ -130,6 +142,8 @@ def detail(event: LifeEvent, life: Life, stats: ConsumeStats | None, now_ms: int
             return _until(event, life, now_ms)
         case Kind.DELIVERED:
             return f"{_again(event)}{_lateness(event)}"
+        case Kind.RECALLED:
+            return "taken back while it waited: never delivered"
         case Kind.RETRIED:
             return f"group {event.group}, after try {event.reconsume_times}; {_until(event, life, now_ms)}"
         case Kind.DEAD:
@@ -156,11 +170,11 @@ def _until(event: LifeEvent, life: Life, now_ms: int) -> str:
     if not event.due_timestamp_ms:
         return "due at once"
     due = time_text(event.due_timestamp_ms, beside_ms=event.timestamp_ms)
-    delivered = any(
-        one.kind is Kind.DELIVERED and one.timestamp_ms >= event.timestamp_ms and one.log_offset > event.log_offset
+    over = any(
+        one.kind in ENDS_OF_A_WAIT and one.timestamp_ms >= event.timestamp_ms and one.log_offset > event.log_offset
         for one in life.events
     )
-    return f"was due {due}" if now_ms > event.due_timestamp_ms and not delivered else f"until {due}"
+    return f"was due {due}" if now_ms > event.due_timestamp_ms and not over else f"until {due}"
 
 
 def _again(event: LifeEvent) -> str:

@@ -51,6 +51,16 @@ BrokerAddress = Annotated[
 Cluster = Annotated[
     str | None, typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All masters of this cluster.")
 ]
+DelayMs = Annotated[
+    int | None,
+    typer.Option(
+        "--delayMs", metavar="MS", min=1, help="To be delivered so many milliseconds from now; 40 days at most."
+    ),
+]
+DeliverAt = Annotated[
+    str | None,
+    typer.Option("--deliverAt", metavar="TIME", help="To be delivered at this time; at once, when it has passed."),
+]
 Begin = Annotated[
     str | None, typer.Option("-b", "--beginTimestamp", metavar="TIME", help="Stored at this time or later.")
 ]

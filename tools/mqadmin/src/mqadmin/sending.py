@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mqadmin.options import AsJson, NameServers, Topic
+from mqadmin.options import AsJson, DelayMs, DeliverAt, NameServers, Topic
 from mqadmin.output import Table, show
 from mqadmin.queries import PANEL
+from mqadmin.times import parse_moment
 from mqadmin.world import World
 from mqclient import IllegalArgumentError, Message, MessageQueue, Producer, SendResult
 
@@ -29,7 +30,7 @@ Tag = Annotated[str | None, typer.Option("-c", "--tags", metavar="TAG", help="Th
 BrokerName = Annotated[str | None, typer.Option("-b", "--broker", metavar="NAME", help="To a queue of this broker.")]
 QueueId = Annotated[int | None, typer.Option("-i", "--qid", metavar="ID", min=0, help="To this queue of the broker.")]
 DelayLevel = Annotated[
-    int, typer.Option("--delayLevel", metavar="LEVEL", min=0, help="To be delivered later; 0: at once.")
+    int, typer.Option("--delayLevel", metavar="LEVEL", min=0, help="To be delivered later, by a level; 0: at once.")
 ]
 
 
@@ -45,6 +46,8 @@ def send_message(
     broker_name: BrokerName = None,
     queue_id: QueueId = None,
     delay_level: DelayLevel = 0,
+    delay_ms: DelayMs = None,
+    deliver_at: DeliverAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Send one message, and say where it is stored."""
@@ -52,7 +55,15 @@ def send_message(
         raise typer.BadParameter("-i is a queue of one broker: name the broker with -b")
     world = World.of(context)
     keys = (key or "").split()
-    message = Message(topic, _body(world, body), tag=tag, keys=keys, delay_level=delay_level)
+    message = Message(
+        topic,
+        _body(world, body),
+        tag=tag,
+        keys=keys,
+        delay_level=delay_level,
+        delay_ms=delay_ms or 0,
+        deliver_at=None if deliver_at is None else parse_moment(deliver_at, world.clock.wall_ms()),
+    )
 
     def chosen(queues: Sequence[MessageQueue], _message: Message, _argument: Any) -> MessageQueue:
         for queue in queues:

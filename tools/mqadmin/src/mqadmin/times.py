@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import typer
 
 ALLOWED = "now, milliseconds since 1970, yyyy-MM-dd#HH:mm:ss:SSS, or ISO 8601 such as 2026-01-31T12:00:00Z"
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _ROCKETMQ = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 
 
@@ -24,6 +25,14 @@ def parse_time(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3]}" if match else text)
         return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1_000)
     except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(f"{text!r} is no time; write {ALLOWED}") from None
+
+
+def parse_moment(text: str, now_ms: int) -> datetime:
+    """As `parse_time`, for calls that take a datetime. Raises BadParameter."""
+    try:
+        return _EPOCH + timedelta(milliseconds=parse_time(text, now_ms))
+    except OverflowError:
         raise typer.BadParameter(f"{text!r} is no time; write {ALLOWED}") from None
 
 

@@ -4,6 +4,7 @@ One module a subject; `Admin` puts them together.
 """
 
 from mqclient.admin.admin import Admin
+from mqclient.admin.backup_description import BackedUpFile, BackupDescription
 from mqclient.admin.brokers import BrokerStatus, ClusterBroker, DelayLevelStatus, StoreStatus
 from mqclient.admin.consumers import (
     ConsumeDirectlyResult,
@@ -19,12 +20,15 @@ from mqclient.admin.dead_letter_marks import DeadLetterMark
 from mqclient.admin.groups import ConsumeStats, OffsetChange, QueueConsumeStats, SubscriptionGroupConfig
 from mqclient.admin.life import LifeEvent
 from mqclient.admin.topics import QueueStats, TopicConfig
+from mqclient.admin.transactions import TransactionDetails, TransactionInfo, TransactionList
 from mqclient.consumer.pulling import PullResult
 from mqclient.consumer.stats import TopicConsumeStats
-from mqproto.codes import LifeEventKind
+from mqproto.codes import LifeEventKind, TransactionPhase
 
 __all__ = [
     "Admin",
+    "BackedUpFile",
+    "BackupDescription",
     "BrokerStatus",
     "ClusterBroker",
     "ConsumeDirectlyResult",
@@ -51,4 +55,8 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicConsumeStats",
+    "TransactionDetails",
+    "TransactionInfo",
+    "TransactionList",
+    "TransactionPhase",
 ]

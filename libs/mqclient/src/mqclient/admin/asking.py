@@ -19,8 +19,8 @@ from mqclient.errors import (
     IllegalArgumentError,
     MQClientError,
     NoRouteError,
-    broker_answer_error,
     require_success,
+    with_more,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.route import MASTER_ID
@@ -141,17 +141,10 @@ async def on_each(
             if isinstance(error, _ANSWERED) and error.code in passing_over:
                 refusal = error
             elif done:
-                raise _after(error, [before.name for before, _ in done], target) from error
+                names = ", ".join(before.name for before, _ in done)
+                raise with_more(error, f"; done before: {names}") from error
             else:
                 raise
     if refusal is not None and not done:
         raise refusal
     return done
-
-
-def _after(error: MQClientError, done: list[str], target: Target) -> MQClientError:
-    """The same error, which also says who had done before what was asked."""
-    suffix = f"; done before: {', '.join(done)}"
-    if isinstance(error, _ANSWERED):
-        return broker_answer_error(error.code, error.remark + suffix, target.name)
-    return type(error)(f"{error}{suffix}")

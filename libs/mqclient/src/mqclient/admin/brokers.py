@@ -21,12 +21,20 @@ class ClusterBroker:
 
 @dataclass(frozen=True, slots=True)
 class DelayLevelStatus:
-    """One delay level of one broker; lateness is delivered minus due, since the broker started."""
+    """One delay level of one broker, or its timer for messages with a time of their own: level -1.
+
+    `delay_ms` is 0 for the timer, and for a level that the broker's table has lost while messages wait there.
+    Lateness is delivered minus due, of what was `delivered` since the broker started; the quantiles are upper bounds,
+    at most an eighth too high. `next_due_timestamp_ms` is 0 when nothing waits.
+    """
 
     level: int
     delay_ms: int
     waiting: int
+    next_due_timestamp_ms: int
     delivered: int
+    lateness_p50_ms: int
+    lateness_p99_ms: int
     lateness_max_ms: int
 
 
@@ -46,7 +54,10 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker as it describes itself; the meaning of each number stands in admin_service.proto."""
+    """One broker as it describes itself; the meaning of each number stands in admin_service.proto.
+
+    `delay_levels` are from level 1 up, and the timer is the last.
+    """
 
     broker_name: str
     broker_id: int
@@ -107,8 +118,17 @@ async def _status(target: Target) -> BrokerStatus:
         messages_stored=response.messages_stored,
         polls_held=response.polls_held,
         delay_levels=tuple(
-            DelayLevelStatus(level.level, level.delay_ms, level.waiting, level.delivered, level.lateness_max_ms)
-            for level in response.delay_levels
+            DelayLevelStatus(
+                level=level.level,
+                delay_ms=level.delay_ms,
+                waiting=level.waiting,
+                next_due_timestamp_ms=level.next_due_timestamp_ms,
+                delivered=level.delivered,
+                lateness_p50_ms=level.lateness_p50_ms,
+                lateness_p99_ms=level.lateness_p99_ms,
+                lateness_max_ms=level.lateness_max_ms,
+            )
+            for level in sorted(response.delay_levels, key=lambda one: (one.level < 0, one.level))
         ),
         store=StoreStatus(
             confirm_offset=store.confirm_offset,

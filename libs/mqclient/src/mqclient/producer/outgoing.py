@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mqclient.errors import MessageRejectedError
+from mqclient.errors import IllegalArgumentError, MessageRejectedError
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
 from mqclient.message_id import UniqueIdMaker
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.frames import PendingBatch, PendingSend, SendTerms, Stored
-from mqclient.producer.message_encoder import check_message, message_properties, record_bytes_max
+from mqclient.producer.message_encoder import (
+    check_due_time,
+    check_message,
+    message_properties,
+    record_bytes_max,
+    waits,
+)
 from mqclient.producer.numbering import Numbering
 from mqclient.producer.send_result import STATUS_OF_CODE, BatchSendResult, SendResult
 from mqproto.names import RETRY_PREFIX
-from mqproto.properties import PGROUP, TRAN_MSG
+from mqproto.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, DELAY_MS_MAX, PGROUP, TRAN_MSG
 from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record
 from osenv import Clock
+
+CHECK_IMMUNITY_S_MAX = DELAY_MS_MAX // 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,9 @@ class Outgoing:
         self.topic = message.topic
         self.body = message.body
         self.compressible_bytes = len(message.body)
-        self.alone = message.delay_level > 0
+        self.alone = waits(message)
+        if self.alone:
+            check_due_time(message, self._born_timestamp_ms)
         self.sys_flag = 0
         self.unique_id = origin.unique_ids.next(self._born_timestamp_ms)
         self._properties = message_properties(message, self.unique_id)
@@ -93,14 +103,23 @@ class Outgoing:
 
 
 class OutgoingHalf(Outgoing):
-    """The half message of a transaction. Each try has a unique id of its own, which is the transaction's."""
+    """The half message of a transaction. Each try has a unique id of its own, which is the transaction's.
 
-    __slots__ = ()
+    The broker asks for it no sooner than `check_immunity_s` after it is stored, or by its own rule without that. Raises
+    IllegalArgumentError for a time that is none.
+    """
 
-    def __init__(self, message: Message, origin: Origin) -> None:
+    __slots__ = ("_own",)
+
+    def __init__(self, message: Message, origin: Origin, check_immunity_s: int | None = None) -> None:
         super().__init__(message, origin)
-        if message.delay_level:
-            raise MessageRejectedError("a transactional message cannot have a delay level; send it with level 0")
+        self._own = {TRAN_MSG: "true", PGROUP: origin.group}
+        if check_immunity_s is not None:
+            if type(check_immunity_s) is not int or not 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX:
+                raise IllegalArgumentError(
+                    f"check_immunity_s is {check_immunity_s!r}; allowed are 0 to {CHECK_IMMUNITY_S_MAX:,} whole seconds"
+                )
+            self._own[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(check_immunity_s)
         self.alone = True
         self.sys_flag = FLAG_TRANSACTION_PREPARED
         self._identify()
@@ -111,8 +130,7 @@ class OutgoingHalf(Outgoing):
         self._identify()
 
     def _identify(self) -> None:
-        own = {TRAN_MSG: "true", PGROUP: self._origin.group}
-        self._properties = message_properties(self.message, self.unique_id, own)
+        self._properties = message_properties(self.message, self.unique_id, self._own)
 
 
 class OutgoingOfOperator(Outgoing):
@@ -167,10 +185,8 @@ class OutgoingBatch:
                     f"message {number} of the batch is for the topic {message.topic!r}, the first one for "
                     f"{self.topic!r}; all of a batch have to have the same"
                 )
-            if message.delay_level:
-                raise MessageRejectedError(
-                    f"message {number} of the batch has the delay level {message.delay_level}; send it alone"
-                )
+            if waits(message):
+                raise MessageRejectedError(f"message {number} of the batch is to be delivered later; send it alone")
             if message.wait_store_msg_ok != first.wait_store_msg_ok:
                 raise MessageRejectedError(
                     f"message {number} of the batch has wait_store_msg_ok {message.wait_store_msg_ok}, the first one "

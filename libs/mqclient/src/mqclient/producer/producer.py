@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, al
 from mqclient.producer.send_callback import CallbackSends, SendCallback
 from mqclient.producer.send_result import BatchSendResult, SendResult
 from mqclient.producer.sender import Sender
+from mqclient.recall import RecallResult, recall, reschedule
 from mqclient.settings import legal_group
 from mqproto.record import pack_ip
 
@@ -44,7 +46,7 @@ class Producer(Living):
 
     `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
     several messages together. All raise MessageRejectedError for a message that breaks a rule (docs/producer-errors.md)
-    and IllegalStateError unless the producer runs.
+    and IllegalStateError unless the producer runs. `recall` and `reschedule` are for messages that wait.
     """
 
     def __init__(
@@ -195,6 +197,46 @@ class Producer(Living):
             self._oneways.give_back(size)
             raise
         handed_over.add_done_callback(partial(self._oneway_ended, outgoing.unique_id, size))
+
+    async def recall(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> RecallResult:
+        """Take back what waits: the messages of the topic with this key, or the one with this `message_id`.
+
+        The result says of each what became of it, and that holds for good: what is REMOVED is never delivered. All
+        masters that the topic's route names are asked, each within the ClientConfig's `request_timeout_s`. Asking again
+        is safe at any time, also after an error.
+
+        Raises IllegalArgumentError; NoRouteError when there is nobody to ask. When a broker gives no answer, nothing is
+        claimed: OutcomeUnknownError if it may have done what was asked, a RejectedError if it refuses for good, a
+        RetryableError otherwise; the sentence tells what other brokers have answered.
+        """
+        self._lifecycle.require_running()
+        self._sending += 1
+        try:
+            return await recall(self._instance, topic, key=key, message_id=message_id)
+        finally:
+            self._sent()
+
+    async def reschedule(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> RecallResult:
+        """Have them wait until `deliver_at`, or `delay_ms` from now, instead: sooner or later, as in Message.
+
+        What was removed is not brought back, and what was delivered stays delivered. Otherwise as `recall`.
+        """
+        self._lifecycle.require_running()
+        self._sending += 1
+        try:
+            return await reschedule(
+                self._instance, topic, key=key, message_id=message_id, delay_ms=delay_ms, deliver_at=deliver_at
+            )
+        finally:
+            self._sent()
 
     # -------------------------------------------------------------------------------- what the client instance asks
 

@@ -81,18 +81,24 @@ class TransactionProducer(Producer):
         arg: Any = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the budget is shared by several tries
+        check_immunity_s: int | None = None,
     ) -> TransactionSendResult:
         """Store the half message within `timeout` seconds, run the local transaction with `arg`, and end both alike.
 
         The message is delivered when the listener returns COMMIT_MESSAGE, or says so to a later check; the broker is
         told in the background, and asks when it has not heard. A half that is stored less safely than wished
-        (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT) is rolled back, and nothing runs.
+        (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT) is rolled back, and nothing runs. A message with a delay waits from
+        its commit on.
 
-        Raises what the listener raises. Before the local transaction: MessageRejectedError, BrokerRejectedError, or a
-        RetryableError; then it has not run, nothing will be delivered, and a new call is safe.
+        Nobody is asked how the transaction ended before `check_immunity_s` (0 to 40 days) have passed since the half
+        was stored: for local transactions that take longer than the broker's transactionTimeOut (6 s, MISSION T9).
+
+        Raises what the listener raises. Before the local transaction: MessageRejectedError, IllegalArgumentError,
+        BrokerRejectedError, or a RetryableError; then it has not run, nothing will be delivered, and a new call is
+        safe.
         """
         deadline = self._deadline(timeout)
-        outgoing = OutgoingHalf(message, self._origin)
+        outgoing = OutgoingHalf(message, self._origin, check_immunity_s)
         self._sending += 1
         try:
             try:

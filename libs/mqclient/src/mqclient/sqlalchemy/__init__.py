@@ -1,17 +1,30 @@
 """The queue and the application's own database transactions, both ways, with SQLAlchemy.
 
-Sending: a message goes out if and only if the transaction commits.
+Sending: a message goes out if and only if the transaction commits, whatever dies in between.
 
-    metadata = MetaData()
+    from sqlalchemy import Column, MetaData, String, Table
+    from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+    from mqclient import Message, TransactionProducer, TransactionSendResult
+    from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
+    from osenv import RealClock
+
+    engine, metadata = create_async_engine("sqlite+aiosqlite:///shop.db"), MetaData()
     orders = Table("orders", metadata, Column("id", String, primary_key=True))
-    transactions = TransactionTable(metadata)
+    listener = SqlTransactionListener(TransactionTable(metadata), engine.begin, RealClock())
 
-    async def place_order(connection: AsyncConnection, transaction_id: str) -> None:
+    async def insert_order(connection: AsyncConnection, transaction_id: str) -> None:
         await connection.execute(orders.insert().values(id="order-17"))
 
-    listener = SqlTransactionListener(transactions, engine.begin, RealClock())
-    async with TransactionProducer("shop", url, transaction_listener=listener) as producer:
-        await producer.send_message_in_transaction(Message("orders", b"order-17", tag="created"), place_order)
+    async def place_order(url: str) -> TransactionSendResult:
+        async with engine.begin() as connection:  # in an application: a migration
+            await connection.run_sync(metadata.create_all)
+        async with TransactionProducer("shop", url, transaction_listener=listener) as producer:
+            return await producer.send_message_in_transaction(Message("orders", b"order-17"), insert_order)
+
+Each call is an attempt with a transaction id of its own, and the table's row has that id. When the process dies, the
+broker asks any member of the group: the row says that the transaction was committed. Where there is none, a tombstone
+with the same id is written before the message is rolled back: this attempt cannot commit any more, and a new call can.
 
 Consuming: a message that comes again changes nothing, whatever made it come again.
 

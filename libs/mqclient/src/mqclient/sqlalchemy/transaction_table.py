@@ -36,6 +36,8 @@ _STATE_OF_OUTCOME = {
 class TransactionTable:
     """The table `name`, added to `metadata`; its rows are keyed by the attempt's transaction id.
 
+    The documentation of mqclient.sqlalchemy shows it at work in ten lines.
+
     Works on any database with primary keys and savepoints. Check-backs wait for a local transaction that is writing its
     row, as long as the database lets them: set a lock timeout (PostgreSQL) or a busy timeout (SQLite).
     """

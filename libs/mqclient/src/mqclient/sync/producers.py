@@ -32,6 +32,8 @@ class SyncProducer(Face[Producer]):
     send_batch = blocking(Producer.send_batch)
     send_oneway = blocking(Producer.send_oneway)
     send_async = at_once(Producer.send_async)
+    recall = blocking(Producer.recall)
+    reschedule = blocking(Producer.reschedule)
     register_send_message_hook = at_once(Producer.register_send_message_hook)
 
 
@@ -73,10 +75,17 @@ class SyncTransactionProducer(Face[TransactionProducer]):
     send_batch = blocking(TransactionProducer.send_batch)
     send_oneway = blocking(TransactionProducer.send_oneway)
     send_async = at_once(TransactionProducer.send_async)
+    recall = blocking(TransactionProducer.recall)
+    reschedule = blocking(TransactionProducer.reschedule)
     register_send_message_hook = at_once(TransactionProducer.register_send_message_hook)
 
     def send_message_in_transaction(
-        self, message: Message, arg: Any = None, *, timeout: float | None = None
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        timeout: float | None = None,
+        check_immunity_s: int | None = None,
     ) -> TransactionSendResult:
         """As TransactionProducer.send_message_in_transaction; the local transaction runs here, in the calling thread.
 
@@ -84,7 +93,13 @@ class SyncTransactionProducer(Face[TransactionProducer]):
         function: either way a check asks what has become of it.
         """
         caller = CallerThread()
-        send = partial(self._inner.send_message_in_transaction, message, _ForTheCaller(caller, arg), timeout=timeout)
+        send = partial(
+            self._inner.send_message_in_transaction,
+            message,
+            _ForTheCaller(caller, arg),
+            timeout=timeout,
+            check_immunity_s=check_immunity_s,
+        )
         return self._run("send_message_in_transaction", send, caller.result_of)
 
     def _close_threads(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mqclient.testing.fake_broker import FakeBroker
 
 QUEUE_END, NO_OFFSET = -1, -1
+_UNDECIDED = (pb.TP_PREPARED, pb.TP_PARKED)
 
 
 class FakeAdmin:
@@ -24,6 +25,7 @@ class FakeAdmin:
         self.groups: dict[str, pb.SubscriptionGroupConfig] = {}
         self.config = {"brokerName": broker.name}
         self.life: list[pb.LifeEvent] = []
+        self.transactions: dict[str, pb.TransactionInfo] = {}  # by id
         self.requests: list[Any] = []
         self.running_info: dict[str, broker_pb.ConsumerRunningInfo] = {}  # by client id
         self.consumed = broker_pb.ConsumeDirectlyResult(result=broker_pb.CR_SUCCESS)
@@ -45,6 +47,9 @@ class FakeAdmin:
             methods.GET_BROKER_STATUS.path: self._get_broker_status,
             methods.GET_BROKER_CONFIG.path: self._get_broker_config,
             methods.EXPLAIN_MESSAGE.path: self._explain,
+            methods.LIST_TRANSACTIONS.path: self._list_transactions,
+            methods.GET_TRANSACTION.path: self._get_transaction,
+            methods.DECIDE_TRANSACTION.path: self._decide_transaction,
         }
 
     # ------------------------------------------------------------------------------------------------------- topics
@@ -173,11 +178,47 @@ class FakeAdmin:
     def _get_broker_status(self, _: pb.GetBrokerStatusRequest) -> pb.GetBrokerStatusResponse:
         stored = sum(map(len, self._broker.queues.values()))
         status = pb.GetBrokerStatusResponse(broker_name=self._broker.name, messages_stored=stored)
-        status.delay_levels.add(level=16, delay_ms=1_800_000, waiting=2)
+        status.delay_levels.add(
+            level=16,
+            delay_ms=1_800_000,
+            waiting=2,
+            next_due_timestamp_ms=1_700_000_000_007,
+            delivered=9,
+            lateness_p50_ms=1,
+            lateness_p99_ms=3,
+            lateness_max_ms=4,
+        )
         return status
 
     def _get_broker_config(self, _: pb.GetBrokerConfigRequest) -> pb.GetBrokerConfigResponse:
         return pb.GetBrokerConfigResponse(config=self.config)
+
+    # ------------------------------------------------------------------------------------------------- transactions
+
+    def _list_transactions(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
+        found = [
+            one
+            for one in self.transactions.values()
+            if one.phase in _UNDECIDED
+            and request.phase in (pb.TRANSACTION_PHASE_UNSPECIFIED, one.phase)
+            and request.producer_group in ("", one.producer_group)
+        ]
+        found.sort(key=lambda one: one.store_timestamp_ms)
+        wanted = request.max_transactions
+        return pb.ListTransactionsResponse(transactions=found[:wanted], truncated=len(found) > wanted)
+
+    def _get_transaction(self, request: pb.GetTransactionRequest) -> pb.GetTransactionResponse:
+        if (info := self.transactions.get(request.transaction_id)) is None:
+            return pb.GetTransactionResponse(code=common_pb2.QUERY_NOT_FOUND, remark="no such transaction")
+        return pb.GetTransactionResponse(transaction=info)
+
+    def _decide_transaction(self, request: pb.DecideTransactionRequest) -> pb.DecideTransactionResponse:
+        self.requests.append(request)
+        if (info := self.transactions.get(request.transaction_id)) is None:
+            return pb.DecideTransactionResponse(code=common_pb2.QUERY_NOT_FOUND, remark="no such transaction")
+        if info.phase in _UNDECIDED:
+            info.phase = pb.TP_COMMITTED if request.state == broker_pb.COMMIT_MESSAGE else pb.TP_ROLLED_BACK
+        return pb.DecideTransactionResponse(phase=info.phase)
 
     def _explain(self, request: pb.ExplainMessageRequest) -> pb.ExplainMessageResponse:
         self.requests.append(request)

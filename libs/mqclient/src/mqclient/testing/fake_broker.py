@@ -1,7 +1,7 @@
 """A broker that keeps its messages in lists and does what the test says.
 
-It follows the protocol as far as the client can see it; delays are not waited for: what is sent with a level, and what
-is sent back, comes at once.
+It follows the protocol as far as the client can see it; delay levels are not waited for: what is sent with one, and
+what is sent back, comes at once. What has a time of its own comes when it is due and the test says `deliver_due`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from mqclient.errors import MQClientError
 from mqclient.testing.fake_admin import FakeAdmin
 from mqclient.testing.fake_channel import FakeStream
 from mqclient.testing.fake_progress import FakeLocks, FakeProgress
+from mqclient.testing.fake_records import is_timed, keys_of, new_record
 from mqclient.testing.fake_sequences import FakeSequences, Place, fill_in
 from mqclient.testing.fake_sessions import FakeSessions
 from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
+from mqclient.testing.fake_waiting import FakeWaiting, delivered_record
 from mqclient.transport import methods
 from mqproto.names import retry_topic
-from mqproto.properties import DELAY, KEYS, RETRY_TOPIC, UNIQ_KEY, decode_properties, encode_properties
+from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties
 from mqproto.record import (
     OFFSETS,
     OFFSETS_AT,
     STORE,
     STORE_AT,
-    Record,
     decode_record,
-    encode_record,
     iter_records,
     pack_ip,
     seal,
@@ -76,6 +76,7 @@ class FakeBroker:
         self.next_codes: list[int] = []  # of the batches to come, before everything is SUCCESS again
         self.frame_faults: list[FrameFault] = []  # of the frames to come, before every one is answered again
         self.transactions = FakeTransactions()
+        self.waiting = FakeWaiting(clock)
         self.unary_errors: defaultdict[str, list[MQClientError]] = defaultdict(list)
         self.unary_gate: asyncio.Event | None = None  # unary calls wait for it
         self.streams: list[FakeStream] = []
@@ -97,6 +98,7 @@ class FakeBroker:
             methods.UNLOCK_QUEUES.path: self._unlock_queues,
             methods.GET_QUEUE_OFFSETS.path: self._get_queue_offsets,
             methods.END_TRANSACTION.path: self._end_transaction,
+            methods.RECALL_MESSAGE.path: self.waiting.recall,
             methods.QUERY_MESSAGE.path: self._query_message,
             methods.VIEW_MESSAGE.path: self._view_message,
             methods.SEARCH_OFFSET.path: self._search_offset,
@@ -111,7 +113,7 @@ class FakeBroker:
 
     def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None) -> None:
         """Store a message as if a producer had sent it."""
-        self._append(topic, queue_id, _record(topic, queue_id, body, properties or {}))
+        self._append(topic, queue_id, new_record(topic, queue_id, body, properties or {}))
         self._answer_polls()
 
     def break_streams(self) -> None:
@@ -151,6 +153,12 @@ class FakeBroker:
         command = self.transactions.check(transaction_id)
         sessions = self.sessions.producer_streams(command.producer_group)
         sessions[member].answer(broker_pb.SessionResponse(check_transaction=command))
+
+    def deliver_due(self) -> None:
+        """Let go what is due by the cluster's clock."""
+        for record in self.waiting.take_due():
+            self._append(record.topic, record.queue_id, delivered_record(record))
+        self._answer_polls()
 
     @property
     def bodies(self) -> list[bytes]:
@@ -219,7 +227,7 @@ class FakeBroker:
                 fill_in(result, self._store_batch(request, batch))
             else:
                 result.remark = remark or f"{batch.topic} is refused"
-        self._answer_polls()
+        self.deliver_due()
         return response
 
     def _answer_or_break(self, stream: FakeStream, request: broker_pb.ProduceRequest) -> None:
@@ -241,8 +249,8 @@ class FakeBroker:
             if place is None:
                 place = Place(len(self.queues[batch.topic, batch.queue_id]), self._log_end, record.size)
                 self._sequences.remember(request, batch, number, place)
-                if is_half(record):
-                    self.transactions.prepare(record)
+                if is_half(record) or is_timed(record):
+                    (self.transactions.prepare if is_half(record) else self.waiting.add)(record)
                     self._log_end += record.size
                 else:
                     self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
@@ -255,8 +263,12 @@ class FakeBroker:
     def _end_transaction(self, request: broker_pb.EndTransactionRequest) -> broker_pb.EndTransactionResponse:
         response, committed = self.transactions.end(request)
         if committed is not None:
-            self._append(committed.topic, committed.queue_id, committed_record(committed))
-            self._answer_polls()
+            record = committed_record(committed)
+            if is_timed(committed):
+                self.waiting.add(decode_record(record))
+            else:
+                self._append(committed.topic, committed.queue_id, record)
+            self.deliver_due()
         return response
 
     def _append(self, topic: str, queue_id: int, record: bytes) -> None:
@@ -312,7 +324,7 @@ class FakeBroker:
         properties = decode_properties(record.properties)
         properties.setdefault(RETRY_TOPIC, record.topic)
         topic = retry_topic(request.group)
-        self._append(topic, 0, _record(topic, 0, record.body, properties, record.reconsume_times + 1))
+        self._append(topic, 0, new_record(topic, 0, record.body, properties, record.reconsume_times + 1))
         self._answer_polls()
         return broker_pb.ConsumerSendBackResponse()
 
@@ -348,7 +360,7 @@ class FakeBroker:
         for _, data in sorted(self._log.items(), reverse=True):
             record = decode_record(data)
             in_time = request.begin_timestamp_ms <= record.store_timestamp_ms <= end_ms
-            if in_time and record.topic == request.topic and request.key in _keys(record):
+            if in_time and record.topic == request.topic and request.key in keys_of(record):
                 found.append(data)
         response = broker_pb.QueryMessageResponse(truncated=len(found) > wanted, indexed_log_offset=self._log_end)
         response.records = b"".join(found[:wanted])
@@ -370,20 +382,3 @@ class FakeBroker:
         stored = [decode_record(data).store_timestamp_ms for data in self.queues[topic, queue_id]]
         offset = next((at for at, ms in enumerate(stored) if ms >= timestamp_ms), len(stored))
         return max(offset, self.min_offsets[topic, queue_id])
-
-
-def _keys(record: Record) -> set[str]:
-    properties = decode_properties(record.properties)
-    return {*properties.get(KEYS, "").split(), properties.get(UNIQ_KEY, "")}
-
-
-def _record(topic: str, queue_id: int, body: bytes, properties: dict[str, str], reconsume_times: int = 0) -> bytes:
-    return encode_record(
-        topic=topic.encode(),
-        body=body,
-        properties=encode_properties(properties),
-        queue_id=queue_id,
-        born_timestamp_ms=0,
-        born_ip=pack_ip("127.0.0.1"),
-        reconsume_times=reconsume_times,
-    )

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqproto.properties import (
-    DELAY,
-    PGROUP,
-    PRODUCER_SEQUENCE,
-    TRAN_MSG,
-    UNIQ_KEY,
-    decode_properties,
-    encode_properties,
-)
+from mqclient.testing.fake_records import is_timed, rewritten
+from mqproto.properties import DELAY, PGROUP, PRODUCER_SEQUENCE, TRAN_MSG, UNIQ_KEY, decode_properties
 from mqproto.record import (
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_PREPARED,
     Record,
-    encode_record,
     iter_records,
-    pack_ip,
 )
 
 
@@ -57,20 +48,9 @@ class FakeTransactions:
 
 
 def committed_record(record: Record) -> bytes:
-    """The half message as it is delivered."""
-    properties = decode_properties(record.properties)
-    for name in (TRAN_MSG, PRODUCER_SEQUENCE):
-        properties.pop(name, None)
-    return encode_record(
-        topic=record.topic.encode(),
-        body=record.body,
-        properties=encode_properties(properties),
-        queue_id=record.queue_id,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_ip=pack_ip(record.born_host[0]),
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
-    )
+    """The half message as it is delivered, or waits."""
+    flags = record.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT
+    return rewritten(record, without={TRAN_MSG, PRODUCER_SEQUENCE}, sys_flag=flags)
 
 
 def is_half(record: Record) -> bool:
@@ -83,15 +63,13 @@ def refusal(batch: broker_pb.RecordBatch) -> str:
     properties = [decode_properties(record.properties) for record in records]
     if len(records) != batch.count:
         return f"the batch says {batch.count} records and holds {len(records)}"
-    if len({one.get(DELAY) for one in properties}) > 1:
-        return "the batch mixes delay levels"
+    if len({(one.get(DELAY), is_timed(record)) for one, record in zip(properties, records, strict=True)}) > 1:
+        return "the batch mixes delays"
     if any(is_half(record) for record in records):
         if len(records) > 1:
             return "a half message travels in a batch of its own"
         if properties[0].get(TRAN_MSG) != "true" or not properties[0].get(UNIQ_KEY) or not properties[0].get(PGROUP):
             return f"a half message has the properties {TRAN_MSG}, {UNIQ_KEY} and {PGROUP}"
-        if DELAY in properties[0]:
-            return "a transactional message with a delay level is not supported"
     elif any(TRAN_MSG in one for one in properties):
         return f"{TRAN_MSG} without the prepared bit"
     return ""

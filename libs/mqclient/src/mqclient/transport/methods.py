@@ -38,6 +38,7 @@ SEARCH_OFFSET = Method(f"{_BROKER}/SearchOffset", broker_pb.SearchOffsetRequest,
 QUERY_MESSAGE = Method(f"{_BROKER}/QueryMessage", broker_pb.QueryMessageRequest, broker_pb.QueryMessageResponse)
 VIEW_MESSAGE = Method(f"{_BROKER}/ViewMessage", broker_pb.ViewMessageRequest, broker_pb.ViewMessageResponse)
 END_TRANSACTION = Method(f"{_BROKER}/EndTransaction", broker_pb.EndTransactionRequest, broker_pb.EndTransactionResponse)
+RECALL_MESSAGE = Method(f"{_BROKER}/RecallMessage", broker_pb.RecallMessageRequest, broker_pb.RecallMessageResponse)
 
 UPDATE_TOPIC = Method(f"{_ADMIN}/UpdateTopic", admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse)
 DELETE_TOPIC = Method(f"{_ADMIN}/DeleteTopic", admin_pb.DeleteTopicRequest, admin_pb.DeleteTopicResponse)
@@ -80,3 +81,11 @@ GET_BROKER_CONFIG = Method(
     f"{_ADMIN}/GetBrokerConfig", admin_pb.GetBrokerConfigRequest, admin_pb.GetBrokerConfigResponse
 )
 EXPLAIN_MESSAGE = Method(f"{_ADMIN}/ExplainMessage", admin_pb.ExplainMessageRequest, admin_pb.ExplainMessageResponse)
+LIST_TRANSACTIONS = Method(
+    f"{_ADMIN}/ListTransactions", admin_pb.ListTransactionsRequest, admin_pb.ListTransactionsResponse
+)
+GET_TRANSACTION = Method(f"{_ADMIN}/GetTransaction", admin_pb.GetTransactionRequest, admin_pb.GetTransactionResponse)
+DECIDE_TRANSACTION = Method(
+    f"{_ADMIN}/DecideTransaction", admin_pb.DecideTransactionRequest, admin_pb.DecideTransactionResponse
+)
+BACKUP_STORE = Method(f"{_ADMIN}/BackupStore", admin_pb.BackupStoreRequest, admin_pb.BackupStoreResponse)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 
@@ -21,6 +22,8 @@ from mqproto.properties import (
     REAL_TOPIC,
     SCHEDULE_POSITION,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     TRAN_MSG,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_STATE,
@@ -56,7 +59,8 @@ _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 # Properties that need no second look: well-formed, none that the broker acts on, the empty CRC last; group 1: the tag.
 _PLAIN_PROPERTIES = re.compile(
     rb"(?:TAGS\x01([^\x01\x02]*+)\x02"
-    rb"|(?!DELAY\x01|TRAN|REAL_|__|WAIT\x01false)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+" + re.escape(CRC_PLACEHOLDER)
+    rb"|(?!DELAY\x01|TIMER_|TRAN|REAL_|__|WAIT\x01false)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+"
+    + re.escape(CRC_PLACEHOLDER)
 )
 _BROKER_PROPERTIES = (
     REAL_TOPIC,
@@ -68,6 +72,9 @@ _BROKER_PROPERTIES = (
     HALF_TIMESTAMP,
     CRC32,
 )
+# Ways to ask for a delay, of which a record has one at the most, and how many digits each takes.
+_DELAY_DIGITS = {DELAY: 3, TIMER_DELAY_MS: 10, TIMER_DELIVER_MS: 15}
+_TIMED = -1  # among delay levels: the record has a due time of its own
 
 
 class BatchError(ValueError):
@@ -77,6 +84,8 @@ class BatchError(ValueError):
 @dataclass(slots=True)
 class Batch:
     """A checked batch for one queue. `delay_level` is 0, or the level that all of its records ask for.
+
+    A `timed` batch has records that each say for how long, or until when, they wait.
 
     Invariant: the records of `buffer` have exactly the lengths `sizes`, and `tags_codes` has one code for each.
     """
@@ -89,10 +98,16 @@ class Batch:
     delay_level: int = 0
     prepared: bool = False  # a half message
     waits: bool = True  # to be acknowledged by the flush policy; False when every record says that it need not
+    timed: bool = False
 
     @property
     def count(self) -> int:
         return len(self.sizes)
+
+    @property
+    def delayed(self) -> bool:
+        """Whether its records are not to be delivered yet."""
+        return self.timed or self.delay_level > 0
 
     def part(self, begin: int, end: int) -> Batch:
         """The records from number `begin` to `end` - 1 as a batch of their own."""
@@ -149,15 +164,19 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
         else:
             values = _look_closer(len(sizes), properties, prepared=transaction != 0)
             waits |= values.get(WAIT) != "false"
-            levels.add(int(values.get(DELAY, "0")))
+            levels.add(_delay_level(len(sizes), values))
             codes.append(java_string_hash(values.get(TAGS, "")))
         sizes.append(size)
         at = record_end
     if not sizes or len(sizes) != count:
         raise BatchError(f"the batch says {count} records and holds {len(sizes)}")
     if len(levels) > 1:
-        raise BatchError(f"the batch mixes the delay levels {sorted(levels)}; a batch has one")
-    return Batch(topic, queue_id, bytearray(records), sizes, codes, levels.pop(), prepared, waits)
+        named = ", ".join("timed" if level == _TIMED else str(level) for level in sorted(levels))
+        raise BatchError(f"the batch mixes the delay levels {named}; a batch has one, or all of it is timed")
+    level = levels.pop()
+    return Batch(
+        topic, queue_id, bytearray(records), sizes, codes, max(level, 0), prepared, waits, timed=level == _TIMED
+    )
 
 
 def patch_batch(
@@ -178,6 +197,20 @@ def patch_batch(
     return b"".join(entries)
 
 
+def runs(batches: Sequence[Batch], bytes_max: int) -> Iterator[list[Batch]]:
+    """The batches in order, in lists that take `bytes_max` bytes at most; a larger batch stands alone."""
+    run: list[Batch] = []
+    taken = 0
+    for batch in batches:
+        if run and taken + len(batch.buffer) > bytes_max:
+            yield run
+            run, taken = [], 0
+        run.append(batch)
+        taken += len(batch.buffer)
+    if run:
+        yield run
+
+
 def _text(number: int, properties: bytes) -> str:
     try:
         return properties.decode()
@@ -186,7 +219,7 @@ def _text(number: int, properties: bytes) -> str:
 
 
 def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, str]:
-    """Properties that are not plain, with a delay level that is a number; raises BatchError with what is wrong."""
+    """Properties that are not plain; raises BatchError with what is wrong."""
     body, placeholder = properties[:-CRC_BYTES], properties[-CRC_BYTES:]
     if placeholder.encode() != CRC_PLACEHOLDER or (body and not body.endswith("\x02")):
         raise BatchError(f"record {number} does not end with an empty CRC property")
@@ -199,10 +232,22 @@ def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, s
             raise BatchError(f"record {number} has the property {name}, which belongs to the broker")
     if TRAN_MSG in values and not prepared:
         raise BatchError(f"record {number} has the property {TRAN_MSG} and not the prepared bit in its sysflag")
-    level = values.get(DELAY, "0")
-    if not level.isascii() or not level.isdigit() or len(level) > 3:
-        raise BatchError(f"record {number}: the delay level {level!r} is not a whole number from 0 up")
     return values
+
+
+def _delay_level(number: int, values: dict[str, str]) -> int:
+    """The delay level that a record asks for; 0 for none, and _TIMED for a due time of its own. Raises BatchError."""
+    asked = [name for name in _DELAY_DIGITS if name in values]
+    if len(asked) > 1:
+        raise BatchError(f"record {number} has the properties {' and '.join(asked)}; one of them is allowed")
+    for name in asked:
+        value = values[name]
+        if not value.isascii() or not value.isdigit() or len(value) > _DELAY_DIGITS[name]:
+            what = "delay level" if name == DELAY else name
+            raise BatchError(f"record {number}: the {what} {value!r} is not a whole number from 0 up")
+    if not asked:
+        return 0
+    return int(values[DELAY]) if asked == [DELAY] else _TIMED
 
 
 def _shape_error(number: int, magic: int, size: int, body_size: int, left: int) -> BatchError:

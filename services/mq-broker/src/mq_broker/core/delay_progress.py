@@ -1,10 +1,10 @@
-"""How far each delay level has been delivered (MISSION D6).
+"""Which waiting records are done: delivered, carried over, taken back, or replaced (MISSION D6).
 
-A level is delivered in the order of its queue. What was carried over (CARRIED: messages that had to leave a file of the
-log before they were due) is delivered in the order of due times, so its progress may have gaps.
+Each queue of waiting records has a number: the delay levels from 1 up, TIMER for records with a due time of their own,
+and CARRIED for the queue in which earlier versions kept what the timer has now.
 
-Invariant: progress never goes back. It is kept in delayOffset.json, and each delivered record says in the log which
-delayed record it came from, so that whatever the file has lost is found again.
+Invariant: what is done stays done. It is kept in delayOffset.json, and each record that ends a wait says in the log
+which one, so that whatever the file has lost is found again.
 """
 
 from __future__ import annotations
@@ -12,62 +12,83 @@ from __future__ import annotations
 from typing import Any
 
 from mq_broker.core import documents as tables
+from mq_broker.core.offset_set import OffsetSet
+from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
-CARRIED = 0  # stands for a level; the levels themselves begin at 1
+TIMER, CARRIED = -1, 0  # stand for levels; the levels themselves begin at 1
+
+
+def waiting_queue(level: int) -> tuple[str, int]:
+    """Topic and queue id of the queue with this number."""
+    return {TIMER: (TIMER_TOPIC, 0), CARRIED: (CARRIED_TOPIC, 0)}.get(level) or (SCHEDULE_TOPIC, level - 1)
+
+
+def level_of(topic: str, queue_id: int) -> int | None:
+    """The inverse; None for a queue that holds no waiting records."""
+    if topic == SCHEDULE_TOPIC:
+        return queue_id + 1
+    return {TIMER_TOPIC: TIMER, CARRIED_TOPIC: CARRIED}.get(topic)
 
 
 class DelayProgress:
-    """Queue offset of the next delayed record by level."""
+    """The done queue offsets of each queue of waiting records."""
 
     def __init__(self) -> None:
-        self._next: dict[int, int] = {}
-        self._carried_ahead: set[int] = set()  # carried records that were delivered before an earlier one
+        self._done: dict[int, OffsetSet] = {}
         self.data_version = 0
 
     def next_offset(self, level: int) -> int:
-        """The first offset of the level's queue that has not been delivered."""
-        return self._next.get(level, 0)
+        """The first offset of the queue that is not done."""
+        return self._done[level].next if level in self._done else 0
 
-    def delivered(self, level: int, offset: int) -> None:
-        """The record at `offset` of the level's queue has been delivered, or carried over."""
-        if level == CARRIED:
-            self._carried_delivered(offset)
-        elif offset + 1 > self.next_offset(level):
-            self._next[level] = offset + 1
-            self.data_version += 1
+    def done_ahead(self, level: int) -> int:
+        """How many records behind that one are done."""
+        return self._done[level].count_ahead if level in self._done else 0
 
-    def is_delivered(self, level: int, offset: int) -> bool:
-        """Whether the record at `offset` of the level's queue needs nothing any more."""
-        return offset < self.next_offset(level) or (level == CARRIED and offset in self._carried_ahead)
+    def is_done(self, level: int, offset: int) -> bool:
+        """Whether the record at `offset` of the queue needs nothing any more."""
+        return level in self._done and offset in self._done[level]
 
-    def _carried_delivered(self, offset: int) -> None:
-        if not self.is_delivered(CARRIED, offset):
-            self._carried_ahead.add(offset)
-            following = self.next_offset(CARRIED)
-            while following in self._carried_ahead:
-                self._carried_ahead.remove(following)
-                following += 1
-            self._next[CARRIED] = following
-            self.data_version += 1
+    def done(self, level: int, offset: int) -> None:
+        """The record at `offset` of the queue waits no more."""
+        self.data_version += self._done.setdefault(level, OffsetSet()).add(offset)
 
-    def skip_carried(self, offset: int) -> None:
-        """Nothing before `offset` of the carried queue is left in the log."""
-        for one in range(self.next_offset(CARRIED), offset):
-            self._carried_delivered(one)
+    def done_below(self, level: int, offset: int) -> None:
+        """Nothing before `offset` of the queue waits any more, or is left in the log."""
+        self.data_version += self._done.setdefault(level, OffsetSet()).add_below(offset)
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's delayOffset.json."""
-        table = {str(level): offset for level, offset in sorted(self._next.items()) if level != CARRIED}
-        carried = {"next": self.next_offset(CARRIED), "ahead": sorted(self._carried_ahead)}
-        return {"dataVersion": {"counter": self.data_version}, "offsetTable": table, "carried": carried}
+        """RocketMQ's delayOffset.json, with what it has no place for beside its table."""
+        table = {str(level): done.next for level, done in sorted(self._done.items()) if level > CARRIED}
+        others = {str(level): done.next for level, done in sorted(self._done.items()) if level <= CARRIED}
+        ahead = {str(level): done.to_json() for level, done in sorted(self._done.items()) if done.count_ahead}
+        return {
+            "dataVersion": {"counter": self.data_version},
+            "offsetTable": table,
+            "otherOffsets": others,
+            "doneAhead": ahead,
+        }
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what delayOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
-        for level, offset in tables.table(document, "offsetTable").items():
-            self.delivered(int(level), int(offset) - 1)
-        carried: dict[str, Any] = (
-            tables.table(document, "carried") if "carried" in document else {"next": 0, "ahead": []}
-        )
-        self._next[CARRIED] = int(carried["next"])
-        self._carried_ahead = {int(offset) for offset in carried["ahead"]}
-        self.data_version = int(tables.table(document, "dataVersion")["counter"])
+        version = int(tables.table(document, "dataVersion")["counter"])
+        self._done = done_of(document)
+        self.data_version = version
+
+
+def done_of(document: dict[str, Any]) -> dict[int, OffsetSet]:
+    """What the document says is done, by the number of the queue. Raises KeyError, TypeError or ValueError."""
+    following = dict(tables.table(document, "offsetTable"))
+    if "otherOffsets" in document:
+        following |= tables.table(document, "otherOffsets")
+    ahead = dict(tables.table(document, "doneAhead")) if "doneAhead" in document else {}
+    done = {
+        int(level): OffsetSet.from_json(int(following.get(level, 0)), ahead.get(level, {}))
+        for level in following.keys() | ahead.keys()
+    }
+    if "carried" in document:  # as earlier versions wrote it
+        carried = tables.table(document, "carried")
+        done[CARRIED] = OffsetSet(int(carried["next"]))
+        for offset in carried["ahead"]:
+            done[CARRIED].add(int(offset))
+    return done

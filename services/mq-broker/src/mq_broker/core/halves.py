@@ -7,18 +7,23 @@ properties; an op message names its half by queue offset, as in RocketMQ, and by
 from __future__ import annotations
 
 from mq_broker.core.batches import Batch
-from mq_broker.core.rewrite import rewrite, single_record_batch, tag_code
-from mq_broker.core.transactions import OpenHalf, Phase
+from mq_broker.core.half_columns import Half
+from mq_broker.core.rewrite import promised_queue, rewrite, single_record_batch, tag_code, timed_due_ms
+from mq_broker.core.transactions import Phase
 from mqproto.java_hash import java_string_hash
-from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
+    DELAY_MS_MAX,
     HALF_TIMESTAMP,
     PGROUP,
     PRODUCER_SEQUENCE,
     REAL_QID,
     REAL_TOPIC,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     TRAN_MSG,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_STATE,
@@ -29,6 +34,8 @@ from mqproto.properties import (
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record, decode_record, encode_record
 
 OP_TAG = "d"  # RocketMQ's TransactionalMessageUtil.REMOVE_TAG
+IMMUNITY_S_MAX = DELAY_MS_MAX // 1_000
+CHECK_TIMES_MAX = 1_000_000  # more than anybody counts; a record of somebody else's may say anything
 
 
 class HalfError(ValueError):
@@ -41,7 +48,7 @@ def transaction_id(record: Record) -> str:
 
 
 def half_batch(batch: Batch, store_ms: int) -> Batch:
-    """A half message as a producer sent it, under the half topic. Raises HalfError."""
+    """A half message as a producer sent it, under the half topic. Raises HalfError, and BatchError for a long delay."""
     if batch.count != 1:
         raise HalfError(f"a half message travels in a batch of its own, not with {batch.count - 1} others")
     record = decode_record(bytes(batch.buffer))
@@ -51,8 +58,9 @@ def half_batch(batch: Batch, store_ms: int) -> Batch:
     for name in (UNIQ_KEY, PGROUP):
         if not properties.get(name):
             raise HalfError(f"a half message has the property {name}")
-    if DELAY in properties:
-        raise HalfError("a transactional message with a delay level is not supported")
+    _check_immunity(properties)
+    if batch.timed:
+        timed_due_ms(0, properties, store_ms)
     own = {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), HALF_TIMESTAMP: str(store_ms)}
     return _half(record, properties | own)
 
@@ -62,25 +70,47 @@ def recheck_batch(record: Record, check_times: int) -> Batch:
     return _half(record, decode_properties(record.properties) | {TRANSACTION_CHECK_TIMES: str(check_times)})
 
 
-def open_half(record: Record, op_offset: int) -> OpenHalf:
-    """What the table keeps of a half record."""
+def half_of(record: Record, queue_offset: int) -> Half:
+    """What the table keeps of a half record, whose half stands at `queue_offset` of the half queue.
+
+    Raises ValueError when the record names no transaction. A number that is none, as a record of RocketMQ's may have
+    it, is taken for one that is not there.
+    """
     properties = decode_properties(record.properties)
-    return OpenHalf(
-        transaction_id=properties[UNIQ_KEY],
-        producer_group=properties[PGROUP],
+    id_ = properties.get(UNIQ_KEY)
+    if not id_:
+        raise ValueError(f"the half message at offset {record.log_offset} of the log names no transaction")
+    return Half(
+        transaction_id=id_,
+        producer_group=properties.get(PGROUP, ""),
         log_offset=record.log_offset,
-        queue_offset=record.queue_offset,
-        op_offset=op_offset,
-        first_store_ms=int(properties.get(HALF_TIMESTAMP, record.store_timestamp_ms)),
-        check_times=int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
+        queue_offset=queue_offset,
+        first_store_ms=_number(properties, HALF_TIMESTAMP, 1 << 62) or record.store_timestamp_ms,
+        check_times=_number(properties, TRANSACTION_CHECK_TIMES, CHECK_TIMES_MAX) or 0,
+        immunity_s=_number(properties, CHECK_IMMUNITY_TIME_IN_SECONDS, IMMUNITY_S_MAX),
     )
 
 
-def committed_batch(record: Record) -> Batch:
-    """What the half message has promised: the message under its own topic."""
+def committed_batch(record: Record, half_offset: int) -> Batch:
+    """What the half message at `half_offset` of the half queue has promised: the message under its own topic.
+
+    One that asks for a delay waits from now on: its batch is `delayed`. Raises HalfError for a record that does not
+    say where it is going.
+    """
+    promised = promised_queue(record)
+    if promised is None:
+        raise HalfError(f"the half message at offset {record.log_offset} of the log does not say where it is going")
+    topic, queue_id = promised
     properties = decode_properties(record.properties)
-    topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
-    for name in (TRAN_MSG, HALF_TIMESTAMP, TRANSACTION_CHECK_TIMES, PRODUCER_SEQUENCE):
+    for name in (
+        REAL_TOPIC,
+        REAL_QID,
+        TRAN_MSG,
+        HALF_TIMESTAMP,
+        TRANSACTION_CHECK_TIMES,
+        CHECK_IMMUNITY_TIME_IN_SECONDS,
+        PRODUCER_SEQUENCE,
+    ):
         properties.pop(name, None)
     data = rewrite(
         record,
@@ -89,20 +119,25 @@ def committed_batch(record: Record) -> Batch:
         properties,
         record.reconsume_times,
         sys_flag=record.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
-        prepared_transaction_offset=record.queue_offset,
+        prepared_transaction_offset=half_offset,
     )
-    return single_record_batch(topic, queue_id, data, tag_code(properties))
+    return single_record_batch(
+        topic,
+        queue_id,
+        data,
+        tag_code(properties),
+        _number(properties, DELAY, 999) or 0,
+        timed=TIMER_DELAY_MS in properties or TIMER_DELIVER_MS in properties,
+    )
 
 
-def parked_batch(record: Record) -> Batch:
-    """A half message that nobody could answer for, kept for an operator (MISSION T10)."""
-    properties = decode_properties(record.properties)
-    data = rewrite(record, CHECK_MAX_TIMES_TOPIC, 0, properties, record.reconsume_times)
-    return single_record_batch(CHECK_MAX_TIMES_TOPIC, 0, data, tag_code(properties))
+def is_committed(record: Record) -> bool:
+    """Whether only the commit of a transaction can have made this record."""
+    return record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT
 
 
-def op_batch(half: OpenHalf, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
-    """The op message that closes a transaction (MISSION T3)."""
+def op_batch(half: Half, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
+    """The op message that closes or parks a transaction (MISSION T3)."""
     data = encode_record(
         topic=OP_HALF_TOPIC.encode(),
         body=str(half.queue_offset).encode(),
@@ -114,8 +149,8 @@ def op_batch(half: OpenHalf, phase: Phase, *, store_ms: int, born_ip: int) -> Ba
     return single_record_batch(OP_HALF_TOPIC, 0, data, java_string_hash(OP_TAG))
 
 
-def op_phase(record: Record) -> Phase | None:
-    """How the transaction of this op record has ended; None in RocketMQ's, which do not say."""
+def state_phase(record: Record) -> Phase | None:
+    """What an op record or a mark says of its transaction; None in RocketMQ's op records, which do not say."""
     state = decode_properties(record.properties).get(TRANSACTION_STATE)
     return None if state is None else Phase[state]
 
@@ -137,3 +172,20 @@ def _half(record: Record, properties: dict[str, str]) -> Batch:
     batch = single_record_batch(HALF_TOPIC, 0, data, tag_code(properties))
     batch.prepared = True
     return batch
+
+
+def _check_immunity(properties: dict[str, str]) -> None:
+    """Raises HalfError."""
+    value = properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS)
+    if value is not None and _number(properties, CHECK_IMMUNITY_TIME_IN_SECONDS, IMMUNITY_S_MAX) is None:
+        raise HalfError(
+            f"{CHECK_IMMUNITY_TIME_IN_SECONDS} is {value!r}; allowed are whole seconds from 0 to {IMMUNITY_S_MAX:,}"
+        )
+
+
+def _number(properties: dict[str, str], name: str, at_most: int) -> int | None:
+    """The property as a whole number from 0 to `at_most`; None when it is none."""
+    value = properties.get(name, "")
+    if not value.isascii() or not value.isdigit() or len(value) > len(str(at_most)):
+        return None
+    return number if (number := int(value)) <= at_most else None

@@ -13,7 +13,7 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.traces import DETOUR_TOPICS, Trace
 from mq_broker.core.transactions import Phase
 from mqproto.codes import LifeEventKind
-from mqproto.names import CHECK_MAX_TIMES_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC
+from mqproto.names import CHECK_MAX_TIMES_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RECALLED_TOPIC
 from mqproto.properties import HALF_TIMESTAMP, TRANSACTION_STATE
 
 
@@ -58,27 +58,37 @@ def by_time(event: LifeEvent) -> tuple[bool, int, int]:
     return event.timestamp_ms == 0, event.timestamp_ms, event.log_offset
 
 
-_END_KINDS = {Phase.COMMITTED: LifeEventKind.COMMITTED, Phase.ROLLED_BACK: LifeEventKind.ROLLED_BACK}
+_END_KINDS = {
+    Phase.PARKED: LifeEventKind.PARKED,
+    Phase.COMMITTED: LifeEventKind.COMMITTED,
+    Phase.ROLLED_BACK: LifeEventKind.ROLLED_BACK,
+}
 
 
 def _transaction(traces: Sequence[Trace], tables: Tables) -> list[LifeEvent]:
     """The half message, which is written again before each check and told once, and what has become of it.
 
-    The delivered or parked message tells the end where there is one, else the op message; failing both, the table.
+    The delivered message tells the end where there is one, else, of a parked one, the mark of the operator who has
+    decided, else the op message; failing all of them, the table.
     """
     halves = [trace for trace in traces if trace.topic == HALF_TOPIC]
-    parked = [trace for trace in traces if trace.topic == CHECK_MAX_TIMES_TOPIC]
-    ends = [trace for trace in traces if trace.topic == OP_HALF_TOPIC and TRANSACTION_STATE in trace.properties]
+    parking = [trace for trace in traces if trace.topic == CHECK_MAX_TIMES_TOPIC]
+    parked = [trace for trace in parking if TRANSACTION_STATE not in trace.properties]
+    ends = [
+        trace
+        for trace in traces
+        if trace.topic == (CHECK_MAX_TIMES_TOPIC if parked else OP_HALF_TOPIC) and TRANSACTION_STATE in trace.properties
+    ]
     group = next((trace.producer_group for trace in traces if trace.producer_group), "")
     events = [
         _event(first, LifeEventKind.HALF, group, timestamp_ms=int(first.properties.get(HALF_TIMESTAMP, first.store_ms)))
         for first in halves[:1]
     ]
-    events += [_event(trace, LifeEventKind.PARKED, group) for trace in parked]
-    if parked or any(trace.is_committed and trace.is_readable and not trace.consumer_group for trace in traces):
+    events += [_event(trace, LifeEventKind.PARKED, group) for trace in parked[:1]]
+    if any(trace.is_delivered_by_commit for trace in traces):
         return events
     events += [_event(end, _END_KINDS[Phase[end.properties[TRANSACTION_STATE]]], group) for end in ends]
-    if halves and not ends:
+    if halves and not ends and not parked:
         phase = tables.phase(halves[0].message_id)
         if phase in _END_KINDS:
             events.append(_event(halves[0], _END_KINDS[phase], group, timestamp_ms=0))
@@ -86,10 +96,14 @@ def _transaction(traces: Sequence[Trace], tables: Tables) -> list[LifeEvent]:
 
 
 def _waits(traces: Sequence[Trace]) -> list[LifeEvent]:
-    """Waiting for a delivery, or for a retry. What was carried over is told by its first record while that is there."""
-    positions = {trace.position for trace in traces if trace.position is not None}
+    """Waiting for a delivery, or for a retry, and the end of it by a recall.
+
+    What was carried over is told by its first record while that is there; what was rescheduled waits a second time.
+    """
+    waits = {trace.position: trace for trace in traces if trace.position is not None}
     over = {trace.source for trace in traces}
-    return [
+    recalls = [_event(trace, LifeEventKind.RECALLED, "") for trace in traces if trace.topic == RECALLED_TOPIC]
+    return recalls + [
         _event(
             trace,
             LifeEventKind.RETRIED if trace.consumer_group else LifeEventKind.WAITING,
@@ -97,7 +111,8 @@ def _waits(traces: Sequence[Trace]) -> list[LifeEvent]:
             due_timestamp_ms=trace.promised_ms if trace.position in over else trace.due_ms,
         )
         for trace in traces
-        if trace.position is not None and trace.source not in positions
+        if trace.position is not None
+        and (trace.source not in waits or waits[trace.source].promised_ms != trace.promised_ms)
     ]
 
 

@@ -118,6 +118,10 @@ class GroupMembers(Generic[S]):
         """The sessions of each group's members."""
         return {group: [self._clients[id_].session for id_ in self.consumer_ids(group)] for group in groups}
 
+    def has_producers(self, group: str) -> bool:
+        """Whether the producer group has any member."""
+        return group in self._producers
+
     def producer_sessions(self, group: str) -> list[S]:
         """The sessions of the producer group's members."""
         return [self._clients[id_].session for id_ in sorted(self._producers.get(group, ()))]

@@ -7,13 +7,15 @@ where it belongs, so that the log alone rebuilds everything around it.
 
 from __future__ import annotations
 
-from mq_broker.core.batches import Batch
+from mq_broker.core.batches import Batch, BatchError
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mqproto.java_hash import java_string_hash
-from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqproto.names import RECALLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, WAITING_TOPICS, dlq_topic, retry_topic
 from mqproto.properties import (
     DELAY,
+    DELAY_MS_MAX,
     DUE_TIMESTAMP,
+    KEYS,
     ORIGIN_MESSAGE_ID,
     PRODUCER_SEQUENCE,
     REAL_QID,
@@ -21,6 +23,8 @@ from mqproto.properties import (
     RETRY_TOPIC,
     SCHEDULE_POSITION,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     UNIQ_KEY,
     WAIT,
     decode_properties,
@@ -29,7 +33,11 @@ from mqproto.properties import (
 )
 from mqproto.record import Record, encode_record, iter_records, pack_ip
 
+Position = tuple[int, int]  # of a waiting record: its level (core/delay_progress.py), and its offset in that queue
+
 _REAL_TOPIC = property_start(REAL_TOPIC)
+_SCHEDULE_POSITION = property_start(SCHEDULE_POSITION)
+RECALLED_BODY = b"recalled"  # a record has a body
 _DEFAULT_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
 
@@ -60,25 +68,74 @@ def rewrite(
     )
 
 
+def _moved(record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> bytes:
+    """A message on its way into a wait, or out of it: of a transaction it still says where its half stood."""
+    return rewrite(
+        record,
+        topic,
+        queue_id,
+        properties,
+        record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+    )
+
+
 def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
-    """A batch that asks for a delay, as it goes into its level's queue (MISSION D2): the tag hash is the due time."""
-    level = levels.effective(batch.delay_level)
-    due_ms = store_ms + levels.delay_ms(level)
-    own = {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), DUE_TIMESTAMP: str(due_ms)}
-    records = [
-        rewrite(record, SCHEDULE_TOPIC, level - 1, decode_properties(record.properties) | own, record.reconsume_times)
-        for record in iter_records(bytes(batch.buffer))
-    ]
-    sizes = [len(data) for data in records]
-    return Batch(SCHEDULE_TOPIC, level - 1, bytearray().join(records), sizes, [due_ms] * batch.count)
+    """A delayed batch as it goes where it waits: the tag hash of each record is its due time (MISSION D2).
+
+    Raises BatchError when a record is to wait for too long.
+    """
+    if batch.timed:
+        topic, queue_id = TIMER_TOPIC, 0
+    else:
+        level = levels.effective(batch.delay_level)
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
+    records, dues = [], []
+    for number, record in enumerate(iter_records(bytes(batch.buffer))):
+        properties = decode_properties(record.properties)
+        due_ms = timed_due_ms(number, properties, store_ms) if batch.timed else store_ms + levels.delay_ms(level)
+        properties |= {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), DUE_TIMESTAMP: str(due_ms)}
+        records.append(_moved(record, topic, queue_id, properties))
+        dues.append(due_ms)
+    return Batch(topic, queue_id, bytearray().join(records), [len(data) for data in records], dues, waits=batch.waits)
 
 
-def carried_record(record: Record, level: int, due_ms: int) -> Batch:
-    """A delayed record once more, because the file it stands in has to go: due when it was, under the carried topic."""
+def timed_due_ms(number: int, properties: dict[str, str], store_ms: int) -> int:
+    """When a timed record that is stored now is due. Raises BatchError when that is too far away."""
+    if TIMER_DELAY_MS in properties:
+        due_ms = store_ms + int(properties[TIMER_DELAY_MS])
+    else:
+        due_ms = max(store_ms, int(properties[TIMER_DELIVER_MS]))
+    if due_ms - store_ms > DELAY_MS_MAX:
+        raise BatchError(
+            f"record {number} is due in {due_ms - store_ms:,} ms; at most {DELAY_MS_MAX:,} (40 days) are allowed"
+        )
+    return due_ms
+
+
+def waiting_copy(record: Record, position: Position, due_ms: int) -> Batch:
+    """A waiting record once more, in place of the one at `position`: its file has to go, or its due time is another."""
     properties = decode_properties(record.properties)
-    properties |= {DUE_TIMESTAMP: str(due_ms), SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
-    data = rewrite(record, CARRIED_TOPIC, 0, properties, record.reconsume_times)
-    return single_record_batch(CARRIED_TOPIC, 0, data, due_ms)
+    properties |= {DUE_TIMESTAMP: str(due_ms), SCHEDULE_POSITION: position_text(position)}
+    data = _moved(record, TIMER_TOPIC, 0, properties)
+    return single_record_batch(TIMER_TOPIC, 0, data, due_ms)
+
+
+def recalled_batch(record: Record, position: Position) -> Batch:
+    """The note that the waiting record at `position` was taken back: found under its message's keys."""
+    kept = decode_properties(record.properties)
+    properties = {name: kept[name] for name in (UNIQ_KEY, KEYS, REAL_TOPIC) if name in kept}
+    properties[SCHEDULE_POSITION] = position_text(position)
+    data = encode_record(
+        topic=RECALLED_TOPIC.encode(),
+        body=RECALLED_BODY,
+        properties=encode_properties(properties),
+        queue_id=0,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_ip=pack_ip(record.born_host[0]),
+        born_port=record.born_host[1],
+    )
+    return single_record_batch(RECALLED_TOPIC, 0, data, 0)
 
 
 def due_then_ms(record: Record) -> int | None:
@@ -87,14 +144,14 @@ def due_then_ms(record: Record) -> int | None:
     return None if value is None else int(value)
 
 
-def deliver_record(record: Record, level: int) -> Batch:
-    """What a delayed record has waited for: the message under its own topic and queue again (MISSION D5)."""
+def deliver_record(record: Record, position: Position) -> Batch:
+    """What a waiting record has waited for: the message under its own topic and queue again (MISSION D5)."""
     properties = decode_properties(record.properties)
     topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
-    for name in (DELAY, DUE_TIMESTAMP, PRODUCER_SEQUENCE):
+    for name in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, DUE_TIMESTAMP, PRODUCER_SEQUENCE):
         properties.pop(name, None)
-    properties |= {WAIT: "false", SCHEDULE_POSITION: f"{level}:{record.queue_offset}"}
-    data = rewrite(record, topic, queue_id, properties, record.reconsume_times)
+    properties |= {WAIT: "false", SCHEDULE_POSITION: position_text(position)}
+    data = _moved(record, topic, queue_id, properties)
     return single_record_batch(topic, queue_id, data, tag_code(properties))
 
 
@@ -118,9 +175,11 @@ def retry_batch(
     return single_record_batch(topic, queue_id, data, tag_code(properties), level)
 
 
-def single_record_batch(topic: str, queue_id: int, data: bytes, tags_code: int, delay_level: int = 0) -> Batch:
+def single_record_batch(
+    topic: str, queue_id: int, data: bytes, tags_code: int, delay_level: int = 0, *, timed: bool = False
+) -> Batch:
     """A batch of one record of the broker's own making."""
-    return Batch(topic, queue_id, bytearray(data), [len(data)], [tags_code], delay_level)
+    return Batch(topic, queue_id, bytearray(data), [len(data)], [tags_code], delay_level, timed=timed)
 
 
 def tag_code(properties: dict[str, str]) -> int:
@@ -131,7 +190,7 @@ def tag_code(properties: dict[str, str]) -> int:
 def entry_tags_code(record: Record) -> int:
     """What the third field of this record's consume-queue entry is: the due time, or the hash of its tag."""
     properties = decode_properties(record.properties)
-    if record.topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}:
+    if record.topic in WAITING_TOPICS:
         if DUE_TIMESTAMP in properties:
             return int(properties[DUE_TIMESTAMP])
         if DELAY in properties:  # RocketMQ's; with another table than the default it would itself compute another time
@@ -140,13 +199,20 @@ def entry_tags_code(record: Record) -> int:
     return tag_code(properties)
 
 
-def schedule_position(record: Record) -> tuple[int, int] | None:
-    """(level, queue offset in that level's queue) of the delayed record that this one delivered, if it did."""
+def schedule_position(record: Record) -> Position | None:
+    """Where the waiting record stood whose waiting this one has ended, if it did."""
+    if _SCHEDULE_POSITION not in record.properties:  # nearly all records: no need to take them apart
+        return None
     value = decode_properties(record.properties).get(SCHEDULE_POSITION)
     if value is None:
         return None
     level, _, offset = value.partition(":")
     return int(level), int(offset)
+
+
+def position_text(position: Position) -> str:
+    """The value of SCHEDULE_POSITION."""
+    return f"{position[0]}:{position[1]}"
 
 
 def promised_queue(record: Record) -> tuple[str, int] | None:

@@ -20,8 +20,10 @@ from mqproto.names import (
     GROUP_PREFIXES,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    RECALLED_TOPIC,
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     check_topic,
 )
 
@@ -61,7 +63,7 @@ class TopicTable:
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
-        for topic in (CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
+        for topic in (TIMER_TOPIC, CARRIED_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
             self._put(TopicConfig(topic, 1, 1))
         self.reconfigure(auto_create=auto_create, default_queue_count=default_queue_count)
 

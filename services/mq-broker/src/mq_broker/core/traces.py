@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mq_broker.core.delay_progress import CARRIED
-from mq_broker.core.rewrite import schedule_position
+from mq_broker.core.delay_progress import level_of
+from mq_broker.core.rewrite import Position, schedule_position
 from mqproto.names import (
-    CARRIED_TOPIC,
     CHECK_MAX_TIMES_TOPIC,
     DLQ_PREFIX,
     GROUP_PREFIXES,
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    SCHEDULE_TOPIC,
+    RECALLED_TOPIC,
+    WAITING_TOPICS,
 )
 from mqproto.properties import DUE_TIMESTAMP, PGROUP, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, decode_properties
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record
 
-WAITING_TOPICS = (SCHEDULE_TOPIC, CARRIED_TOPIC)
-DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *WAITING_TOPICS)  # nobody consumes what is there
+# Nobody consumes what is there.
+DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *sorted(WAITING_TOPICS), RECALLED_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Trace:
     store_ms: int
     reconsume_times: int
     is_committed: bool  # a transaction has delivered the message
-    source: tuple[int, int] | None  # `position` of the waiting record that this one follows
+    source: Position | None  # `position` of the waiting record that this one follows
     due_ms: int  # of a waiting record, by the delay table of now; else 0
     properties: Mapping[str, str]
 
@@ -64,16 +64,20 @@ class Trace:
         return next((topic.removeprefix(prefix) for prefix in GROUP_PREFIXES if topic.startswith(prefix)), "")
 
     @property
-    def position(self) -> tuple[int, int] | None:
-        """(level, queue offset) of a waiting record, as the record that follows it names it; None for another one."""
-        if self.topic not in WAITING_TOPICS:
-            return None
-        return (self.queue_id + 1 if self.topic == SCHEDULE_TOPIC else CARRIED), self.queue_offset
+    def position(self) -> Position | None:
+        """Where a waiting record stands, as the record that follows it names it; None for another one."""
+        level = level_of(self.topic, self.queue_id)
+        return None if level is None else (level, self.queue_offset)
 
     @property
     def promised_ms(self) -> int:
         """When a waiting record was due by the delay table of the time when it was stored."""
         return int(self.properties.get(DUE_TIMESTAMP, self.due_ms))
+
+    @property
+    def is_delivered_by_commit(self) -> bool:
+        """Whether its transaction has put it where groups read it, at once and not after a wait."""
+        return self.is_committed and self.is_readable and not self.consumer_group and self.source is None
 
     @property
     def is_readable(self) -> bool:

@@ -27,6 +27,7 @@ from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
 from mq_broker.processor.admission import Admission
+from mq_broker.processor.backup import Backup
 from mq_broker.processor.client_commands import ClientCommands
 from mq_broker.processor.consume_progress import ConsumeProgress
 from mq_broker.processor.explaining import Explaining
@@ -37,6 +38,7 @@ from mq_broker.processor.producing import Producing
 from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.queue_locks import QueueLocking
+from mq_broker.processor.recalling import Recalling
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
 from mq_broker.processor.state_names import (
@@ -49,6 +51,7 @@ from mq_broker.processor.state_names import (
     TRANSACTION_OFFSETS,
 )
 from mq_broker.processor.topic_administration import TopicAdministration
+from mq_broker.processor.transaction_administration import TransactionAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
@@ -104,6 +107,7 @@ class Broker:
         self.topics.on_change(self._topics_changed.set)
         self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
         self.transaction_scan = TransactionScan(self.transaction_table)
+        self._newest_recovered: Record | None = None
         self.store = MessageStore(
             disk,
             clock,
@@ -137,7 +141,9 @@ class Broker:
         self.producer_sequences.clamp(self.store.queue_end)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
-            wall_ms=self._clock.wall_ms(), monotonic=self._clock.monotonic, newest_store_ms=report.newest_store_ms
+            wall_ms=self._clock.wall_us() / 1000,
+            monotonic=self._clock.monotonic,
+            newest_store_ms=report.newest_store_ms,
         )
         self._open_membership()
         self.transactions = Transactions(
@@ -145,13 +151,14 @@ class Broker:
             self.transaction_table,
             self.sessions,
             self.topics,
+            self.options.delay_levels,
             self.time,
             self._clock,
             self._rng,
             self.options.transactions,
         )
         await self.store.flusher.flush()  # what was found becomes readable
-        await self.transactions.rebuild(self.transaction_scan)
+        await self.transactions.rebuild(self.transaction_scan, self._newest_recovered)
         self.producing = Producing(
             self.store,
             self.topics,
@@ -170,8 +177,16 @@ class Broker:
         self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
         self._open_administration()
         self.delay = DelayService(
-            self.store, self.options.delay_levels, self.delay_progress, self.time, self._clock, self.producing.forward
+            self.store,
+            self.options.delay_levels,
+            self.delay_progress,
+            self.time,
+            self._clock,
+            self._disk,
+            self.producing.forward,
         )
+        await self.delay.open()
+        self.recalling = Recalling(self.store, self.querying, self.delay_progress, self.time)
         self.explaining = Explaining(
             self.store, self.topics, self.consumer_offsets, self.transaction_table, self.querying, self.delay
         )
@@ -180,7 +195,7 @@ class Broker:
             self._disk,
             self._clock,
             self.time,
-            carriers=(self.delay.carry_over, self.transactions.carry_over),
+            carriers=(self.delay.carry_over, self.transactions.copies.carry_over),
             unconsumed=self._unconsumed_below,
         )
         await self.store.checkpoint()
@@ -199,8 +214,7 @@ class Broker:
         )
         self.groups.reconfigure(auto_create=options.auto_create_groups)
         self.producing.body_size_max = options.body_size_max
-        self.transactions.options = options.transactions
-        self.transaction_table.check_times_max = options.transactions.check_times_max
+        self.transactions.reconfigure(options.transactions)
         self.store.gate.options = retention
 
     def _open_membership(self) -> None:
@@ -239,6 +253,10 @@ class Broker:
             self.sessions,
             self.querying,
         )
+        self.transaction_administration = TransactionAdministration(
+            self.store, self.transaction_table, self.transactions
+        )
+        self.backup = Backup(self.store, self.consumer_offsets, self.time, self.options.identity.broker_name)
         self.client_commands = ClientCommands(
             self.groups, self.consumer_offsets, self.sessions, self.querying, self._clock
         )
@@ -247,8 +265,9 @@ class Broker:
         """Everything that goes on by itself. Returns when the disk has failed; cancelled to stop."""
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             self.delay.run,
+            self.delay.keep_index,
             self.sessions.expire_forever,
-            self.transactions.check_forever,
+            self.transactions.checks.run,
             self.retention.run,
             self._checkpoint_forever,
             self._journal_offsets_forever,
@@ -270,6 +289,7 @@ class Broker:
     async def close(self) -> None:
         """Stop cleanly: after this nothing has to be recovered, unless the disk has failed."""
         self.retention.close()
+        await self.delay.close()
         await self.store.close()
 
     def _unconsumed_below(self, log_offset: int) -> list[str]:
@@ -288,8 +308,9 @@ class Broker:
             self.topics.promised(*promised)
         position = schedule_position(record)
         if position is not None:
-            self.delay_progress.delivered(*position)
+            self.delay_progress.done(*position)
         self.producer_sequences.recovered(record)
+        self._newest_recovered = record
 
     async def _persist_topics_forever(self) -> None:
         """A topic that was made on the way is on disk a moment later; a crash before that finds it in the log."""

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.delay_progress import level_of
 from mq_broker.core.life import LifeEvent, Tables, by_time, tell_life
 from mq_broker.core.progress import Progress
-from mq_broker.core.rewrite import due_then_ms
 from mq_broker.core.topics import TopicTable, is_group_topic
 from mq_broker.core.traces import DETOUR_TOPICS, Trace, trace_of
 from mq_broker.core.transactions import TransactionTable
 from mq_broker.processor.querying import QueryError, Querying
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore
-from mqproto.names import SCHEDULE_TOPIC
 from mqproto.record import Record
 
 LOOK_BYTES_MAX = 64 * 1024 * 1024  # read of one topic for one key, at the most
@@ -92,9 +91,8 @@ class Explaining:
                 return
 
     def _due_ms(self, record: Record) -> int:
-        if record.topic == SCHEDULE_TOPIC:
-            return self.delay.due_ms(record.queue_id + 1, record)
-        return due_then_ms(record) or 0
+        level = level_of(record.topic, record.queue_id)
+        return 0 if level is None else self.delay.due_ms(level, record)
 
     def _readers(self, topic: str, queue_id: int) -> dict[str, Progress | None]:
         """What each group that has an offset in the topic has finished of this queue."""

@@ -122,8 +122,8 @@ class Producing:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
         for batch in batches:
             self.topics.ensure_for_arrival(batch.topic, batch.queue_id)
-        delayed = [schedule_batch(b, self.levels, store_ms) if b.delay_level else b for b in batches]
-        self.store.put_in_runs(delayed, store_ms)
+        placed = [schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch for batch in batches]
+        self.store.put_in_runs(placed, store_ms)
 
     def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | _Repeat | BatchOutcome:
         """The batch as it goes into the log, or why it does not."""
@@ -160,7 +160,7 @@ class Producing:
         """The batch under the topic where it waits, if it has to. Raises HalfError and what rewriting raises."""
         if batch.prepared:
             return half_batch(batch, store_ms)
-        return schedule_batch(batch, self.levels, store_ms) if batch.delay_level else batch
+        return schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch
 
     def _complete(self, incoming: IncomingBatch, repeat: _Repeat, store_ms: int) -> BatchOutcome:
         """Store what is missing of a repeated batch; the outcome says where all of it stands.
@@ -217,7 +217,7 @@ class Producing:
             return [BatchOutcome(ResponseCode.SYSTEM_ERROR, str(error))] * len(batches)
         for batch in batches:
             if batch.prepared:
-                self.transactions.prepared(batch)
+                self.transactions.copies.prepared(batch)
         return [
             BatchOutcome(ResponseCode.SUCCESS, "", result.base_queue_offset, result.base_log_offset, waits=batch.waits)
             for batch, result in zip(batches, results, strict=True)

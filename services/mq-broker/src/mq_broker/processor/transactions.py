@@ -1,57 +1,52 @@
-"""Transactions: half messages wait for their end, and whoever forgets them is asked (MISSION T1-T12).
+"""Transactions: half messages wait for their end, from their producer or from an operator (MISSION T1-T12).
 
-Invariants: the delivered message stands in the log before the op message that closes its half, in one write, so that no
-crash can come between them; an answer to EndTransaction is as durable as any acknowledgement; a half message that no
-living producer can answer for stays open.
+Invariants: what a transaction leaves behind is one write, in this order: the message that is delivered, waits for its
+delay, or is parked; the op message; the mark of an operator's decision about a parked one. An answer is as durable as
+any acknowledgement. A transaction that two want to end at once is ended once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.halves import (
-    committed_batch,
-    op_batch,
-    op_half_offsets,
-    op_phase,
-    open_half,
-    parked_batch,
-    recheck_batch,
-    transaction_id,
-)
+from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.half_columns import Half
+from mq_broker.core.halves import committed_batch, op_batch
+from mq_broker.core.parked import mark_batch, parked_batch, parked_half
+from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import (
     OUTCOMES,
-    OUTCOMES_REMEMBERED,
     Action,
-    OpenHalf,
     Phase,
     TransactionOptions,
     TransactionState,
     TransactionTable,
 )
+from mq_broker.processor.half_copies import HalfCopies
 from mq_broker.processor.sessions import Sessions
-from mq_broker.store.errors import StoreError, StoreFencedError
+from mq_broker.processor.transaction_checks import TransactionChecks
+from mq_broker.processor.transaction_rebuild import rebuild
+from mq_broker.store.errors import StoreError, StoreWriteError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import Record, decode_record, pack_ip
 from osenv import Clock, Rng
 
 log = logging.getLogger(__name__)
 
-REBUILD_RECORDS = 1_024
-BORN_IP = pack_ip("127.0.0.1")  # op messages are born here
+BORN_IP = pack_ip("127.0.0.1")  # op messages and marks are born here
+ENDS = {Action.COMMIT: Phase.COMMITTED, Action.ROLL_BACK: Phase.ROLLED_BACK, Action.PARK: Phase.PARKED}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The answer to a request to end a transaction: how it stands now."""
+    """The answer to a request to end a transaction: how it stands now, for its producer."""
 
     code: ResponseCode
     remark: str = ""
@@ -66,124 +61,121 @@ class Transactions:
     table: TransactionTable
     sessions: Sessions
     topics: TopicTable
+    levels: DelayLevels
     time: BrokerTime
     clock: Clock
     rng: Rng
     options: TransactionOptions
 
-    async def rebuild(self, scan: TransactionScan) -> None:
-        """Fill the table from the half and op queues, as far back as an open half can stand."""
-        op_low, op_high = self.store.queue_bounds(OP_HALF_TOPIC, 0)
-        half_low, _ = self.store.queue_bounds(HALF_TOPIC, 0)
-        op_from = max(op_low, min(scan.op, op_high - OUTCOMES_REMEMBERED))
-        ended: set[str | int] = set()
-        async for record in self._records(OP_HALF_TOPIC, op_from):
-            phase = op_phase(record)
-            if phase is None:
-                ended.update(op_half_offsets(record))
-            else:
-                ended.add(transaction_id(record))
-                self.table.closed(transaction_id(record), phase)
-        async for record in self._records(HALF_TOPIC, max(half_low, scan.half)):
-            if transaction_id(record) not in ended and record.queue_offset not in ended:
-                self.table.prepared(open_half(record, op_from))
+    def __post_init__(self) -> None:
+        self.copies = HalfCopies(self.store, self.table, self.time)
+        self.checks = TransactionChecks(
+            self.store,
+            self.table,
+            self.copies,
+            self.sessions.members,
+            self.time,
+            self.clock,
+            self.rng,
+            self.options,
+        )
 
-    def prepared(self, batch: Batch) -> None:
-        """The log has this half message."""
-        record = decode_record(bytes(batch.buffer))
-        self.table.prepared(open_half(record, self.store.queue_end(OP_HALF_TOPIC, 0)))
+    def reconfigure(self, options: TransactionOptions) -> None:
+        """Follow other options from now on."""
+        self.options = self.checks.options = options
+        self.table.check_times_max = options.check_times_max
+
+    async def rebuild(self, scan: TransactionScan, newest: Record | None) -> None:
+        """Fill the table at start; `newest` is the last record that recovery has read again.
+
+        The message of a commit may be the last thing that a crash has left of its write: then the transaction is
+        committed, and its op message follows now. Raises StoreFencedError, OSError.
+        """
+        half = await rebuild(self.store, self.table, scan, newest)
+        if half is None:
+            return
+        log.warning("transaction %s was being committed when the broker died: it is committed", half.transaction_id)
+        store_ms = self.time.stamp_ms()
+        try:
+            self.store.put(self._closing(half, Phase.COMMITTED, store_ms), store_ms, inward=True)
+        except StoreWriteError as error:  # what was found is so all the same
+            log.error("the op message of transaction %s is missing: %s", half.transaction_id, error)  # noqa: TRY400
+        self.table.closed(half.transaction_id, Phase.COMMITTED)
 
     async def end(self, group: str, id_: str, state: TransactionState, *, from_check: bool) -> Ended:
-        """Commit, roll back, or hear that the producer does not know."""
-        action = self.table.decide(id_, state, from_check=from_check)
-        half = self.table.open_half(id_)
-        if action is None:
-            return Ended(ResponseCode.QUERY_NOT_FOUND, f"no transaction {id_!r} is open or was closed of late")
+        """What a producer says: commit, roll back, or that it does not know."""
+        half = self.table.undecided(id_)
+        if self.table.phase(id_) is None:
+            return Ended(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
         if half is not None and half.producer_group != group:
             remark = f"transaction {id_!r} belongs to the producer group {half.producer_group!r}, not to {group!r}"
             return Ended(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+        def decide() -> Action | None:
+            answers_check = from_check and self.checks.is_answered_by_member(id_, group)
+            return self.table.decide(id_, state, answers_check=answers_check)
+
         try:
-            if half is not None and action is Action.COUNT_CHECK:
-                self.table.counted(id_)
-            elif half is not None and action is not Action.NOTHING:
-                record = await self.store.reader.read_record(half.log_offset)
-                if self.table.open_half(id_) is not half:  # somebody else was here while we read
-                    return await self.end(group, id_, state, from_check=from_check)
-                self._close(half, record, action, parked=state is TransactionState.UNKNOW)
-            await self.store.wait_stored(self.store.log_end)
+            phase = await self._carry_out(id_, decide)
         except (StoreError, OSError, ValueError) as error:
             return Ended(ResponseCode.SYSTEM_ERROR, str(error))
-        phase = self.table.phase(id_)
-        return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES.get(phase or Phase.PREPARED, TransactionState.UNKNOW))
+        return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES[phase or Phase.PREPARED])
 
-    async def carry_over(self, log_offset: int) -> int:
-        """Write the halves again that stand below `log_offset` and are open; returns how many.
+    async def decide(self, id_: str, state: TransactionState) -> Phase | None:
+        """What an operator says; returns how the transaction stands now, None when it is unknown here.
 
-        Raises StoreError, OSError; what was not written again is open where it was.
+        Raises StoreError, OSError, and ValueError for a half that cannot be read; then nothing has changed.
         """
-        count = 0
-        for half in self.table.all_open():
-            if half.log_offset < log_offset:
-                try:
-                    record = await self.store.reader.read_record(half.log_offset)
-                except ValueError as error:
-                    log.error("transaction %s is lost: %s", half.transaction_id, error)  # noqa: TRY400
-                    if (queue := self.store.queue(HALF_TOPIC, 0)) is not None:
-                        await self.store.mender.mend(queue, half.queue_offset)  # puts the damage aside
-                    self.table.closed(half.transaction_id, Phase.ROLLED_BACK)
-                    continue
-                if self.table.open_half(half.transaction_id) is half:
-                    again = recheck_batch(record, half.check_times)
-                    self.store.put([again], self.time.stamp_ms(), inward=True)
-                    self.prepared(again)
-                    count += 1
-        return count
+        return await self._carry_out(id_, lambda: self.table.decide_by_operator(id_, state))
 
-    async def check_forever(self) -> None:
-        """Ask for the halves that are open for too long, every interval."""
+    async def _carry_out(self, id_: str, decide: Callable[[], Action | None]) -> Phase | None:
+        """Do what `decide` says, and ask it anew when somebody else was here meanwhile. Durable on return."""
         while True:
-            await self.clock.sleep(self.options.check_interval_ms / 1000)
-            for half in self.table.due_for_check(self.time.now_ms(), immunity_ms=self.options.immunity_ms):
-                try:
-                    await self._check(half)
-                except (StoreError, OSError, ValueError) as error:
-                    log.warning("transaction %s cannot be checked: %s", half.transaction_id, error)
+            half, action = self.table.undecided(id_), decide()
+            if half is None or action is None or action is Action.NOTHING:
+                break
+            if action is Action.COUNT_CHECK:
+                self.table.counted(id_)
+                self.checks.under_way.ended(id_)
+                break
+            record = None if action is Action.ROLL_BACK else await self.store.reader.read_record(half.log_offset)
+            if self.table.undecided(id_) == half:
+                self._close(half, action, record)
+                break
+        phase = self.table.phase(id_)
+        await self.store.wait_stored(self.store.log_end)
+        return phase
 
-    async def _check(self, half: OpenHalf) -> None:
-        if not self.sessions.members.producer_sessions(half.producer_group):
-            return
-        record = await self.store.reader.read_record(half.log_offset)
-        sessions = self.sessions.members.producer_sessions(half.producer_group)
-        if self.table.open_half(half.transaction_id) is not half or not sessions:
-            return
-        again = recheck_batch(record, half.check_times)
-        self.store.put([again], self.time.stamp_ms())
-        self.prepared(again)
-        message = committed_batch(record)
-        self.rng.choice(sessions).check_transaction(half.producer_group, half.transaction_id, bytes(message.buffer))
-
-    def _close(self, half: OpenHalf, record: Record, action: Action, *, parked: bool) -> None:
-        """One write: what the half leaves behind, and the op message. Raises StoreError; then it is still open."""
-        store_ms = self.time.stamp_ms()
-        phase = Phase.COMMITTED if action is Action.COMMIT else Phase.ROLLED_BACK
-        batches = [op_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP)]
-        if phase is Phase.COMMITTED:
-            committed = committed_batch(record)
-            self.topics.ensure_for_arrival(committed.topic, committed.queue_id)
-            batches.insert(0, committed)
-        elif parked:
-            log.error("transaction %s: nobody knew in %d checks; parked", half.transaction_id, half.check_times + 1)
-            batches.insert(0, parked_batch(record))
+    def _close(self, half: Half, action: Action, record: Record | None) -> None:
+        """One write. Raises StoreError, ValueError; then nothing has changed. `record` may lack for a roll back."""
+        store_ms, phase = self.time.stamp_ms(), ENDS[action]
+        batches = self._closing(half, phase, store_ms)
+        if record is not None:
+            batches.insert(0, self._left_behind(half, record, phase, store_ms))
         self.store.put(batches, store_ms)
-        self.table.closed(half.transaction_id, phase)
+        self.checks.under_way.ended(half.transaction_id)
+        if phase is Phase.PARKED:
+            log.error("transaction %s: nobody knew in %d checks; parked", half.transaction_id, half.check_times + 1)
+            self.table.parked(parked_half(decode_record(bytes(batches[0].buffer))))
+        else:
+            self.table.closed(half.transaction_id, phase)
 
-    async def _records(self, topic: str, offset: int) -> AsyncIterator[Record]:
-        """Every record of queue 0 of the topic from `offset` on."""
-        queue = self.store.queue(topic, 0)
-        while queue is not None and offset < queue.max_offset:
-            records, scanned = await self.store.reader.read_queue(queue, offset, REBUILD_RECORDS)
-            for record in records:
-                yield record
-            if not scanned:
-                raise StoreFencedError(f"{topic} ends at {queue.max_offset} and cannot be read from {offset} on")
-            offset += scanned
+    def _closing(self, half: Half, phase: Phase, store_ms: int) -> list[Batch]:
+        """What says in the log that the transaction stands so from now on."""
+        batches = [op_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP)]
+        if half.transaction_id in self.table.in_parking:
+            batches.append(mark_batch(half, phase, store_ms=store_ms, born_ip=BORN_IP))
+        return batches
+
+    def _left_behind(self, half: Half, record: Record, phase: Phase, store_ms: int) -> Batch:
+        """The message, on its way to its topic, to its wait, or to the parking topic."""
+        if phase is Phase.PARKED:
+            return parked_batch(record, half.queue_offset, half.check_times + 1)
+        message = committed_batch(record, half.queue_offset)
+        self.topics.ensure_for_arrival(message.topic, message.queue_id)
+        return schedule_batch(message, self.levels, store_ms) if message.delayed else message
+
+
+def unknown(transaction_id: str) -> str:
+    """The sentence about a transaction that this broker does not know."""
+    return f"no transaction {transaction_id!r} is open or was closed of late"

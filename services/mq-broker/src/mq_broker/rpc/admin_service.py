@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
+
+import grpc
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
@@ -12,7 +15,9 @@ from mq_broker.processor.querying import QueryError
 from mq_broker.processor.refusals import RefusedError
 from mq_broker.rpc.answers import answering
 from mq_broker.rpc.conversions import (
+    backup_response,
     connection,
+    delay_status,
     life_event,
     offset_change,
     queue_consume_stats,
@@ -24,7 +29,13 @@ from mq_broker.rpc.conversions import (
     topic_config_message,
 )
 from mq_broker.rpc.registration import Registration
-from mq_broker.schedule.delay_service import LevelStatistics
+from mq_broker.rpc.transaction_conversions import (
+    phase_or_none,
+    transaction_info,
+    transaction_phase,
+    transaction_state,
+)
+from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
 
 ResultT = TypeVar("ResultT")
@@ -145,8 +156,6 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.GetBrokerStatusRequest, context: Any
     ) -> pb.GetBrokerStatusResponse:
         broker = self._broker
-        levels = broker.options.delay_levels
-        nothing = LevelStatistics()
         return pb.GetBrokerStatusResponse(
             broker_name=broker.options.identity.broker_name,
             broker_id=broker.options.identity.broker_id,
@@ -158,17 +167,23 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
             messages_stored=broker.store.messages_stored,
             polls_held=broker.long_polling.held,
             delay_levels=[
-                pb.DelayLevelStatus(
-                    level=level,
-                    delay_ms=levels.delay_ms(level),
-                    waiting=broker.delay.waiting(level),
-                    delivered=broker.delay.statistics.get(level, nothing).delivered,
-                    lateness_max_ms=broker.delay.statistics.get(level, nothing).lateness_max_ms,
-                )
-                for level in range(1, levels.highest + 1)
+                delay_status(queue, broker.options.delay_levels, broker.delay.delivery.lateness(queue.level))
+                for queue in broker.delay.queues
             ],
             store=self._store_status(),
         )
+
+    async def BackupStore(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+        self, request: pb.BackupStoreRequest, context: Any
+    ) -> None:
+        try:
+            async with aclosing(self._broker.backup.parts()) as parts:
+                async for part in parts:
+                    await context.write(backup_response(part))
+        except (RefusedError, StoreError) as error:
+            await context.abort(grpc.StatusCode.ABORTED, str(error))
+        except OSError as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"the broker's disk has refused: {error}")
 
     @answering(pb.ExplainMessageResponse)
     async def ExplainMessage(  # noqa: N802
@@ -180,6 +195,32 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
         except QueryError as error:
             return pb.ExplainMessageResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))
         return pb.ExplainMessageResponse(events=map(life_event, events))
+
+    # -------------------------------------------------------------------------------------------- transactions
+
+    @answering(pb.ListTransactionsResponse)
+    async def ListTransactions(  # noqa: N802
+        self, request: pb.ListTransactionsRequest, context: Any
+    ) -> pb.ListTransactionsResponse:
+        found, truncated = await self._broker.transaction_administration.undecided(
+            phase_or_none(request.phase), request.producer_group, request.max_transactions
+        )
+        return pb.ListTransactionsResponse(transactions=map(transaction_info, found), truncated=truncated)
+
+    @answering(pb.GetTransactionResponse)
+    async def GetTransaction(  # noqa: N802
+        self, request: pb.GetTransactionRequest, context: Any
+    ) -> pb.GetTransactionResponse:
+        found, record, remark = await self._broker.transaction_administration.get(request.transaction_id)
+        return pb.GetTransactionResponse(transaction=transaction_info(found), record=record, remark=remark)
+
+    @answering(pb.DecideTransactionResponse)
+    async def DecideTransaction(  # noqa: N802
+        self, request: pb.DecideTransactionRequest, context: Any
+    ) -> pb.DecideTransactionResponse:
+        state = transaction_state(request.state)
+        phase = await self._broker.transaction_administration.decide(request.transaction_id, state)
+        return pb.DecideTransactionResponse(phase=transaction_phase(phase))
 
     def _store_status(self) -> pb.StoreStatus:
         store, retention = self._broker.store, self._broker.retention

@@ -24,10 +24,12 @@ from mq_broker.rpc.conversions import (
     consumer_offset,
     incoming_batch,
     locked_queues,
+    new_time,
     pull_query,
     queue_progress,
     queue_refs,
     queue_report,
+    recalled_message,
     reset_command,
     write_pull_result,
 )
@@ -267,6 +269,18 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         except OSError as error:
             return pb.ViewMessageResponse(code=common_pb2.SYSTEM_ERROR, remark=str(error))
         return pb.ViewMessageResponse(record=record)
+
+    # ------------------------------------------------------------------------------------ messages that wait
+
+    @answering(pb.RecallMessageResponse)
+    async def RecallMessage(  # noqa: N802
+        self, request: pb.RecallMessageRequest, context: Any
+    ) -> pb.RecallMessageResponse:
+        answer = await self._broker.recalling.recall(request.topic, request.key, new_time(request))
+        if not answer.messages:
+            remark = f"no message of {request.topic!r} with the key {request.key!r} waits here, or has waited"
+            return pb.RecallMessageResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)
+        return pb.RecallMessageResponse(messages=map(recalled_message, answer.messages), truncated=answer.truncated)
 
     # ---------------------------------------------------------------------------------------- transactions
 

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
+from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.lateness import Lateness
 from mq_broker.core.life import LifeEvent
 from mq_broker.core.members import ClientGroups, Connection
 from mq_broker.core.producer_sequences import Numbering
@@ -17,12 +19,15 @@ from mq_broker.core.queue_locks import LockedQueue
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.core.topics import TopicConfig
+from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.client_commands import CommandAnswer
 from mq_broker.processor.consume_progress import OffsetChange, QueueProgress
 from mq_broker.processor.offsets import QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
+from mq_broker.processor.recalling import NewTime, Recalled
 from mq_broker.processor.refusals import RefusedError
 from mq_broker.processor.topic_administration import QueueStats
+from mq_broker.schedule.delay_service import WaitingQueue
 from mqproto.codes import ResponseCode
 
 NO_OFFSET = -1  # on the wire
@@ -240,3 +245,55 @@ def _or_none(offset: int | None) -> int:
 def life_event(event: LifeEvent) -> admin_pb.LifeEvent:
     """The event; its fields have the wire's names."""
     return admin_pb.LifeEvent(**asdict(event))
+
+
+def new_time(request: pb.RecallMessageRequest) -> NewTime | None:
+    """For when a recalled message is to wait instead; None to remove it."""
+    if not request.HasField("reschedule"):
+        return None
+    if request.WhichOneof("reschedule") == "delay_ms":
+        return NewTime(delay_ms=request.delay_ms)
+    return NewTime(deliver_ms=request.deliver_timestamp_ms)
+
+
+def recalled_message(recalled: Recalled) -> pb.RecalledMessage:
+    """What became of one message."""
+    return pb.RecalledMessage(
+        message_id=recalled.message_id,
+        outcome=recalled.outcome,  # type: ignore[arg-type]  # an IntEnum with the wire's numbers
+        due_timestamp_ms=recalled.due_ms,
+    )
+
+
+def delay_status(queue: WaitingQueue, levels: DelayLevels, lateness: Lateness) -> admin_pb.DelayLevelStatus:
+    """How one queue of waiting messages is, and how late its deliveries were."""
+    return admin_pb.DelayLevelStatus(
+        level=queue.level,
+        delay_ms=levels.delay_ms(queue.level) if 0 < queue.level <= levels.highest else 0,
+        waiting=queue.waiting,
+        delivered=lateness.count,
+        lateness_max_ms=lateness.max_ms,
+        lateness_p50_ms=lateness.quantile_ms(0.50),
+        lateness_p99_ms=lateness.quantile_ms(0.99),
+        next_due_timestamp_ms=(queue.next_due_ms or 0) if queue.waiting else 0,
+    )
+
+
+def backup_response(part: BackupPart) -> admin_pb.BackupStoreResponse:
+    match part:
+        case BackupFile():
+            file = admin_pb.BackupFile(path=part.path, size=part.size, full_size=part.full_size)
+            return admin_pb.BackupStoreResponse(file=file)
+        case BackupEnd():
+            end = admin_pb.BackupEnd(
+                broker_name=part.broker_name,
+                timestamp_ms=part.timestamp_ms,
+                log_min_offset=part.log_min_offset,
+                log_max_offset=part.log_max_offset,
+                files=part.files,
+                bytes=part.size,
+                crc32=part.crc32,
+            )
+            return admin_pb.BackupStoreResponse(end=end)
+        case _:
+            return admin_pb.BackupStoreResponse(content=part)

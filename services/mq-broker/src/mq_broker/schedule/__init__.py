@@ -1,1 +1,1 @@
-"""Messages that wait: the delay levels."""
+"""Messages that wait for their time: the delay levels, and the timer for any other time."""

@@ -1,59 +1,47 @@
-"""The delay levels at work: each delayed record is delivered when it is due, and nobody polls (MISSION D1-D6).
+"""Messages that wait, at work: each is delivered when it is due, and nobody polls (MISSION D1-D6).
 
-Invariants: a record is never delivered before its due time in broker time; within a level, records are delivered in the
-order in which they were stored; progress moves only past records that have been put into the log.
+Invariants: a record is never delivered before its due time in broker time; within a level, and at equal due times of
+the timer, records are delivered in the order in which they were stored; a record is done only when what follows it has
+been put into the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import CARRIED, DelayProgress
-from mq_broker.core.rewrite import carried_record, deliver_record, due_then_ms
-from mq_broker.schedule.carried import CarriedMessages
-from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.errors import StoreError, StoreWriteError
+from mq_broker.core.delay_progress import CARRIED, TIMER, DelayProgress, level_of
+from mq_broker.core.rewrite import due_then_ms
+from mq_broker.schedule.carry_over import CarryOver
+from mq_broker.schedule.delivery import Delivery
+from mq_broker.schedule.level_queue import LevelQueue, first, waiting_in
+from mq_broker.schedule.timer_index import TimerIndex
+from mq_broker.schedule.timer_queue import TimerQueue
+from mq_broker.store.errors import StoreFencedError, StoreWriteError
+from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.message_store import MessageStore
-from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import SCHEDULE_TOPIC
 from mqproto.record import Record
-from osenv import Clock, Timer
+from osenv import Clock, Disk, SyncError
 
 log = logging.getLogger(__name__)
 
-DELIVER_RECORDS_MAX = 64  # records moved with one write, after which producers have their turn
 RETRY_AFTER_WRITE_ERROR_MS = 10_000  # MISSION D3
+TURNS_OF_OTHERS = (
+    4  # of the event loop between two steps: from its socket to its answer a frame of a producer takes so many
+)
 
-
-@dataclass(slots=True)
-class LevelStatistics:
-    """One level since the process started."""
-
-    delivered: int = 0
-    lateness_max_ms: int = 0
-
-    def count(self, dues: list[int], now_ms: int) -> None:
-        """Records that were due then have been delivered now."""
-        self.delivered += len(dues)
-        self.lateness_max_ms = max([self.lateness_max_ms, *(now_ms - due_ms for due_ms in dues)])
-
-
-@dataclass(slots=True)
-class _Head:
-    """The first record of a level that has not been delivered."""
-
-    offset: int
-    due_ms: int
+WaitingQueue = LevelQueue | TimerQueue
 
 
 @dataclass
 class DelayService:
-    """Moves due records from the schedule topic to where they belong.
+    """Moves due records from the queues where they wait to where they belong.
 
     `put` appends batches to the log, creating topics where need be, and raises StoreWriteError.
     """
@@ -63,164 +51,132 @@ class DelayService:
     progress: DelayProgress
     time: BrokerTime
     clock: Clock
+    disk: Disk
     put: Callable[[list[Batch], int], object]
-    statistics: dict[int, LevelStatistics] = field(default_factory=dict)
-    _heads: dict[int, _Head] = field(default_factory=dict)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _queues: dict[int, WaitingQueue] = field(default_factory=dict, init=False)
+    _retry_at_ms: dict[int, int] = field(default_factory=dict, init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
-        self.carried = CarriedMessages(self.store, self.progress)
+        self.delivery = Delivery(self.progress, self.time, self.put, self.store.run_bytes_max)
+        self.timer_index = TimerIndex(
+            self.disk,
+            self.clock,
+            self.store.layout.timer,
+            lambda offset: self.progress.is_done(TIMER, offset),
+            self._log_durable,
+        )
+        self.timer = TimerQueue(self.store, self.progress, self.time, self.delivery, self.timer_index)
+        self._carry_over = CarryOver(self.store, self.progress, self.time, self.due_ms)
+        self._queues[TIMER] = self.timer
+        earlier = {queue.queue_id + 1 for queue in self.store.queues.of_topic(SCHEDULE_TOPIC)}  # of a longer table
+        for level in sorted({*range(1, self.levels.highest + 1), *earlier}):
+            self._add_level(level)
         self.store.on_readable(self._arrived)
+
+    async def open(self) -> None:
+        """Take up what the last process has left. Raises StoreError, OSError."""
+        self.timer.open()
+        await self._carry_over.carry([CARRIED], self.store.log_end)
 
     async def run(self) -> None:
         """Deliver for ever."""
-        self._wake.set()
+        alarm = self.clock.alarm(self._wake.set)
+        try:
+            self._wake.set()
+            while True:
+                wake_ms = first(*[self._wake_ms(queue) for queue in self._queues.values()])
+                if wake_ms is not None:
+                    alarm.set(self.time.seconds_until(wake_ms))
+                await self._wake.wait()
+                alarm.cancel()
+                self._wake.clear()
+                await self._work()
+        finally:
+            alarm.close()
+
+    async def keep_index(self) -> None:
+        """Keep the timer's index on disk, for ever. Returns when the disk has failed."""
         while True:
-            timer = self._arm()
-            await self._wake.wait()
-            if timer:
-                timer.cancel()
-            self._wake.clear()
-            for level in range(CARRIED, self._level_count() + 1):
-                try:
-                    async with self._moving:
-                        await (self._deliver_due(level) if level != CARRIED else self._deliver_carried())
-                except (StoreWriteError, OSError) as error:
-                    log.warning("delay level %d: %s; next try in 10 s", level, error)
-                    retry_ms = self.time.now_ms() + RETRY_AFTER_WRITE_ERROR_MS
-                    self._heads[level] = _Head(self.progress.next_offset(level), retry_ms)
+            try:
+                await self.timer_index.run()
+            except DamagedRunError as error:
+                await self.timer.begin_anew(error)
+                self._wake.set()
+            except SyncError as error:
+                self.store.fence(error)
+                return
+
+    async def close(self) -> None:
+        """After `run` has ended: leave the timer so that the next start finds everything at its place.
+
+        What cannot be written is told the index again at the next start.
+        """
+        if self.store.failure is not None:
+            self.timer_index.release()
+            return
+        try:
+            await self.timer_index.close()
+        except SyncError as error:
+            self.store.fence(error)
+        except (DamagedRunError, StoreFencedError) as error:
+            log.error("the timer's index is not up to date: %s", error)  # noqa: TRY400
 
     async def carry_over(self, log_offset: int) -> int:
         """Write again what stands below `log_offset` and still waits; returns how many.
 
         Raises StoreError or OSError; what was not written again waits where it was.
         """
-        async with self._moving:
-            count = sum([await self._carry_level(level, log_offset) for level in range(1, self._level_count() + 1)])
-            await self.carried.load()
-            while (records := await self.carried.take_below(log_offset, DELIVER_RECORDS_MAX)) is not None:
-                try:
-                    self._put_carried([(CARRIED, due_then_ms(record) or 0, record) for record in records])
-                except StoreError:
-                    self.carried.put_back(records)
-                    raise
-                self.carried.done(records)
-                count += len(records)
-        self._heads.clear()
-        self._wake.set()
-        return count
+        return await self._carry_over.carry(self._queues, log_offset)
 
-    async def _carry_level(self, level: int, log_offset: int) -> int:
-        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
-        count = 0
-        while queue is not None and (offset := self._next_offset(level, queue)) < queue.max_offset:
-            # The records themselves say where they stand: an entry may be damaged.
-            records, scanned = await self.store.reader.read_queue(queue, offset, DELIVER_RECORDS_MAX)
-            below = [record for record in records if record.log_offset < log_offset]
-            if not scanned or (records and not below):
-                break
-            self._put_carried([(level, self.due_ms(level, record), record) for record in below])
-            following = records[len(below)].queue_offset if len(below) < len(records) else offset + scanned
-            self.progress.delivered(level, following - 1)
-            count += len(below)
-        return count
-
-    def _put_carried(self, waiting: list[tuple[int, int, Record]]) -> None:
-        if waiting:
-            batches = [carried_record(record, level, due_ms) for level, due_ms, record in waiting]
-            self.store.put_in_runs(batches, self.time.stamp_ms(), inward=True)
-
-    async def _deliver_carried(self) -> None:
-        head = self._heads.get(CARRIED)
-        if head is not None and head.due_ms > self.time.now_ms():
-            return
-        await self.carried.load()
-        while (records := await self.carried.take_due(self.time.now_ms(), DELIVER_RECORDS_MAX)) is not None:
-            now_ms = self.time.now_ms()
-            try:
-                self.put([deliver_record(record, CARRIED) for record in records], self.time.stamp_ms())
-            except StoreError:
-                self.carried.put_back(records)
-                raise
-            self.carried.done(records)
-            dues = [due_then_ms(record) or 0 for record in records]
-            self.statistics.setdefault(CARRIED, LevelStatistics()).count(dues, now_ms)
-            await asyncio.sleep(0)
-        if (due_ms := self.carried.next_due_ms) is None:
-            self._heads.pop(CARRIED, None)
-        else:
-            self._heads[CARRIED] = _Head(0, due_ms)
+    @property
+    def queues(self) -> Iterable[WaitingQueue]:
+        """Where messages wait: the timer, and every level."""
+        return self._queues.values()
 
     def waiting(self, level: int) -> int:
-        """Records of this level that have not been delivered."""
-        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
-        return max(0, queue.max_offset - self._next_offset(level, queue)) if queue else 0
-
-    def _arrived(self, topic: str, queue_id: int) -> None:
-        # A level that has a head already waits for it: what comes later in the same level is due later.
-        if topic == SCHEDULE_TOPIC and queue_id + 1 not in self._heads:
-            self._wake.set()
-        elif topic == CARRIED_TOPIC:
-            self._heads.pop(CARRIED, None)  # among carried messages the new one may be the first
-            self._wake.set()
-
-    def _arm(self) -> Timer | None:
-        """The timer that wakes us when the earliest head is due."""
-        if not self._heads:
-            return None
-        earliest_ms = min(head.due_ms for head in self._heads.values())
-        return self.clock.call_later(self.time.seconds_until(earliest_ms), self._wake.set)
-
-    async def _deliver_due(self, level: int) -> None:
-        """Deliver what is due in this level and find its next head."""
-        queue = self.store.queue(SCHEDULE_TOPIC, level - 1)
-        head = self._heads.get(level)
-        if queue is None or (head is not None and head.due_ms > self.time.now_ms()):
-            return
-        while True:
-            batches, dues, following, next_head = await self._collect(level, queue)
-            if following == self._next_offset(level, queue):
-                break
-            now_ms = self.time.now_ms()
-            if batches:
-                self.put(batches, self.time.stamp_ms())
-                self.statistics.setdefault(level, LevelStatistics()).count(dues, now_ms)
-            self.progress.delivered(level, following - 1)
-            await asyncio.sleep(0)
-        if next_head is None:
-            self._heads.pop(level, None)
-        else:
-            self._heads[level] = next_head
-
-    async def _collect(self, level: int, queue: ConsumeQueue) -> tuple[list[Batch], list[int], int, _Head | None]:
-        """The next due records as batches with their due times and the offset behind them, or the head not yet due."""
-        batches: list[Batch] = []
-        dues: list[int] = []
-        offset = self._next_offset(level, queue)
-        records, scanned = await self.store.reader.read_queue(queue, offset, DELIVER_RECORDS_MAX)
-        now_ms = self.time.now_ms()
-        for record in records:
-            due_ms = self.due_ms(level, record)
-            if due_ms > now_ms:
-                return batches, dues, record.queue_offset, _Head(record.queue_offset, due_ms)
-            batches.append(deliver_record(record, level))
-            dues.append(due_ms)
-        return batches, dues, offset + scanned, None
+        """How many messages wait in the queue of this number."""
+        return waiting_in(self.store, self.progress, level)
 
     def due_ms(self, level: int, record: Record) -> int:
-        """When this record of the level is due (MISSION D4)."""
-        promised_ms = due_then_ms(record)
-        if promised_ms is None:  # RocketMQ's: its due time is in the consume queue only
-            promised_ms = record.store_timestamp_ms + self.levels.delay_ms(self.levels.effective(level))
-        return self.levels.due_ms(level, record.store_timestamp_ms, promised_ms)
+        """When a waiting record of this queue is due."""
+        queue = self._queues.get(level)
+        return queue.due_ms(record) if isinstance(queue, LevelQueue) else due_then_ms(record) or 0
 
-    def _next_offset(self, level: int, queue: ConsumeQueue) -> int:
-        return max(self.progress.next_offset(level), queue.min_offset)
+    async def _log_durable(self) -> int:
+        """Where the log ends on disk, once that is behind all that the index knows."""
+        await self.store.flusher.flush()
+        if self.store.failure is not None:
+            raise StoreFencedError(f"the disk has failed: {self.store.failure}")
+        return self.store.flusher.durable_end
 
-    def _level_count(self) -> int:
-        """Levels of the table, and those that an earlier, longer table has left records in."""
-        level = self.levels.highest
-        while self.store.queue(SCHEDULE_TOPIC, level) is not None:
-            level += 1
-        return level
+    def _add_level(self, level: int) -> None:
+        self._queues[level] = LevelQueue(level, self.store, self.levels, self.progress, self.time, self.delivery)
+
+    def _arrived(self, topic: str, queue_id: int) -> None:
+        level = level_of(topic, queue_id)
+        if level in self._queues and self._queues[level].arrived():
+            self._wake.set()
+
+    def _wake_ms(self, queue: WaitingQueue) -> int | None:
+        """When the queue has something to do, and a disk that has refused may be asked again."""
+        wake_ms = queue.wake_ms
+        return None if wake_ms is None else max(wake_ms, self._retry_at_ms.get(queue.level, 0))
+
+    async def _work(self) -> None:
+        """Everything that there is to do now, one step of each queue at a time, so that none waits for another one."""
+        ready = self._ready()
+        while ready:
+            for queue in ready:
+                try:
+                    await queue.step()
+                except (StoreWriteError, OSError) as error:
+                    log.warning("delay level %d: %s; next try in 10 s", queue.level, error)
+                    self._retry_at_ms[queue.level] = self.time.now_ms() + RETRY_AFTER_WRITE_ERROR_MS
+            if ready := self._ready():
+                for _ in range(TURNS_OF_OTHERS):
+                    await asyncio.sleep(0)
+
+    def _ready(self) -> list[WaitingQueue]:
+        now_ms = self.time.now_ms()
+        return [queue for queue in self._queues.values() if (at := self._wake_ms(queue)) is not None and at <= now_ms]

@@ -59,6 +59,10 @@ class CommitLog:
         """Whole records in memory with the place of the one at `offset` among them, or None."""
         return self._tail.chunk(offset)
 
+    def is_hot_from(self, offset: int) -> bool:
+        """Whether every record from `offset` on is in memory; blanks never are."""
+        return self._tail.begin <= offset
+
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from disk; may block on it. Raises ValueError outside of the log."""
         if offset < self.begin or offset + size > self.end:
@@ -76,7 +80,7 @@ class CommitLog:
         """
         self.files.cut(end, keep_place=True)  # a log without files says no more where it begins
         self.files.distrust(durable_end)
-        self._tail.clear()
+        self._tail.clear(end)
         self.end = end
 
     def prepare(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.segment_files import SegmentFiles
-from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import WAITING_TOPICS
 from osenv import DiskFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
@@ -26,7 +26,7 @@ class ConsumeQueue:
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
         self.topic, self.queue_id = topic, queue_id
         self.topic_field = len(topic).to_bytes(1, "big") + topic.encode()  # as it stands in a record
-        self.keeps_due_times = topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}  # where others keep the hash of the tag
+        self.keeps_due_times = topic in WAITING_TOPICS  # where others keep the hash of the tag
         self._files = files
         self.first_offset = files.begin // CQ_ENTRY.size  # of the entries that the queue keeps, read or not
         self.max_offset = self.first_offset
@@ -105,11 +105,11 @@ class ConsumeQueue:
     def numbers_given(self, log_end: int) -> tuple[int, int]:
         """How many numbers the files say were given to messages below `log_end`, and where the last of them stood.
 
-        They may be wrong. The place is -1 when there is none.
+        They may be wrong. The place is -1 when none was given, 0 when the message stands in no file any more.
         """
         given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
         if given * CQ_ENTRY.size <= self._files.begin:
-            return given, -1
+            return given, 0 if given else -1  # the files before have gone, and their messages with them
         log_offset = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, (given - 1) * CQ_ENTRY.size))[0]
         return given, log_offset  # 0 in a blank before the first message that was left: what it stood for is gone
 
@@ -126,6 +126,7 @@ class ConsumeQueue:
         if self.max_offset != self.first_offset:
             raise ValueError(f"{self} already has entries")
         file_begin = self._files.file_begin(offset * CQ_ENTRY.size)
+        self._files.ensure(file_begin)  # its name keeps the number, also where no entry does
         self._files.write(PRE_BLANK * (offset - file_begin // CQ_ENTRY.size), file_begin)
         self.first_offset = self.max_offset = self._tail_from = offset
         self.dirty = True
@@ -193,7 +194,8 @@ class ConsumeQueue:
         return low
 
     def _cut(self, offset: int) -> None:
-        self._files.cut(offset * CQ_ENTRY.size)
+        at = offset * CQ_ENTRY.size
+        self._files.cut(at, keep_place=0 < at == self._files.begin)
         self.max_offset = self._tail_from = offset
         self._tail.clear()
         self.dirty = True

@@ -5,6 +5,7 @@ StoreError
 ├── StoreWriteError       this write did not happen; the next one may
 │   └── StoreFullError    writes are refused until there is room again; reads go on
 ├── StoreLockedError      another process has the store
+├── StoreVersionError     a newer program has written the store
 └── StoreDamagedError     files that contradict each other; an operator has to look
 """
 
@@ -29,6 +30,10 @@ class StoreFullError(StoreWriteError):
 
 class StoreLockedError(StoreError):
     """Another process holds the store's lock."""
+
+
+class StoreVersionError(StoreError):
+    """This program is too old for the store; the message says which file tells so. Nothing has been changed."""
 
 
 class StoreDamagedError(StoreError):

@@ -20,6 +20,7 @@ class HotTail:
         self._chunks: list[bytearray] = []
         self._first = 0  # chunks before this index are forgotten; the lists are shortened now and then
         self._size = 0
+        self.begin = 0  # nothing that was added from here on has been forgotten
 
     def add(self, offset: int, chunk: bytearray) -> None:
         """Keep `chunk`, which was just written at `offset`, and forget the oldest if there are too many."""
@@ -30,6 +31,7 @@ class HotTail:
             self._size -= len(self._chunks[self._first])
             self._chunks[self._first] = bytearray()
             self._first += 1
+            self.begin = self._starts[self._first]
         if self._first > 256 and self._first * 2 > len(self._chunks):
             del self._starts[: self._first], self._chunks[: self._first]
             self._first = 0
@@ -60,8 +62,9 @@ class HotTail:
             return None
         return self._chunks[index], offset - self._starts[index]
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self, begin: int) -> None:
+        """Forget everything; what comes is at `begin` or behind it."""
         self._starts.clear()
         self._chunks.clear()
         self._first = self._size = 0
+        self.begin = begin

@@ -48,6 +48,7 @@ class Index:
         self._unsaved: list[IndexFile] = []
         self._appended = asyncio.Event()
         self._unsynced_folders: list[Path] = []
+        self._stepping = asyncio.Lock()
         self.indexed_end = 0
 
     # ------------------------------------------------------------------------------------------------ life
@@ -131,7 +132,7 @@ class Index:
 
     async def catch_up(self) -> bool:
         """Index what is still in memory; whether nothing is left then. Raises OSError."""
-        while self.indexed_end < self._log.end and self._log.hot_chunk(self.indexed_end) is not None:
+        while self.indexed_end < self._log.end and self._log.is_hot_from(self.indexed_end):
             await self._step()
         return self.indexed_end == self._log.end
 
@@ -155,7 +156,11 @@ class Index:
         return save
 
     async def _step(self) -> None:
-        """Index some more records."""
+        """Index some more records. One at a time: `run` and `catch_up` may be at work together."""
+        async with self._stepping:
+            await self._index_some()
+
+    async def _index_some(self) -> None:
         at = self.indexed_end
         chunk = self._log.hot_chunk(at)
         if chunk is not None:

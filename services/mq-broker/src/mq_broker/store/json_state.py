@@ -25,6 +25,14 @@ CRC32 = "crc32"  # the last field: eight hexadecimal digits over the whole file,
 _CRC_HEAD, _CRC_DIGITS, _CRC_TAIL = f'"{CRC32}": "'.encode(), 8, b'"\n}\n'
 
 
+class NewerFormatError(ValueError):
+    """The document is whole, and of a version that this program does not know."""
+
+    def __init__(self, version: int, known: int) -> None:
+        super().__init__(f"format version {version}; this broker reads version {known}")
+        self.version, self.known = version, known
+
+
 def encode_document(document: dict[str, Any], log_offset: int) -> bytes:
     """The file's bytes."""
     fields = {**document, LOG_OFFSET: log_offset, FORMAT_VERSION: FORMAT, CRC32: "0" * _CRC_DIGITS}
@@ -34,7 +42,7 @@ def encode_document(document: dict[str, Any], log_offset: int) -> bytes:
 
 
 def decode_document(data: bytes) -> dict[str, Any]:
-    """The inverse. Raises ValueError when the bytes are damaged, or of another format version."""
+    """The inverse. Raises NewerFormatError, and ValueError when the bytes are damaged."""
     if CRC32.encode() not in data:
         data = _BARE_NUMBER.sub(rb'\1"\2":', data)  # RocketMQ's JSON library writes {0:7} for {"0":7}
     try:
@@ -54,8 +62,11 @@ def decode_document(data: bytes) -> dict[str, Any]:
         or document.get(CRC32) != f"{zlib.crc32(zeroed):08x}"
     ):
         raise ValueError("the CRC does not match")
-    if document.get(FORMAT_VERSION) != FORMAT:
-        raise ValueError(f"format version {document.get(FORMAT_VERSION)!r}; this broker reads version {FORMAT}")
+    version = document.get(FORMAT_VERSION)
+    if type(version) is not int or version < 1:
+        raise ValueError(f"the format version is {version!r}")
+    if version > FORMAT:
+        raise NewerFormatError(version, FORMAT)
     return document
 
 
@@ -66,11 +77,16 @@ def write_document(disk: Disk, path: Path, content: bytes, *, keep_previous: boo
 
 
 def read_document(disk: Disk, path: Path) -> dict[str, Any] | None:
-    """The document, or None when it is missing or damaged; damage is reported in the log. Raises OSError."""
+    """The document, or None when it is missing or damaged; damage is reported in the log.
+
+    Raises NewerFormatError, OSError.
+    """
     try:
         return decode_document(read_file(disk, path))
     except FileNotFoundError:
         return None
+    except NewerFormatError:
+        raise
     except ValueError as error:
         log.error("%s is damaged: %s", path, error)  # noqa: TRY400 - the sentence says it all
         return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.index_file import IndexSize
+from mqproto.store_backup import VERSION_PATH
 
 COMMIT_LOG_FILE_BYTES = 1024 * 1024 * 1024
 CONSUME_QUEUE_FILE_ENTRIES = 300_000
@@ -43,12 +44,20 @@ class StoreLayout:
         return self.root / "index"
 
     @property
+    def timer(self) -> Path:
+        return self.root / "timer"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 
     @property
     def queue_numbers(self) -> Path:
         return self.config / "queueNumbers.json"
+
+    @property
+    def version(self) -> Path:
+        return self.root / VERSION_PATH
 
     @property
     def abort(self) -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mq_broker.core.batches import Batch, patch_batch
+from mq_broker.core.batches import Batch, patch_batch, runs
 from mq_broker.core.retention import RetentionOptions, WriteGate
 from mq_broker.store.checkpoint import read_checkpoint
 from mq_broker.store.checkpointing import Checkpointer
@@ -25,7 +25,6 @@ from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreFencedError, StoreFullError, StoreLockedError, StoreWriteError
 from mq_broker.store.flusher import Flusher
-from mq_broker.store.folders import make_durable_dirs
 from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.mending import Mender
@@ -35,10 +34,12 @@ from mq_broker.store.reader import Reader
 from mq_broker.store.recovery import Recovery, RecoveryReport
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.store.state_files import State, StateFiles
+from mq_broker.store.store_version import mark_version, refuse_newer
 from mq_broker.store.uninterrupted import uninterrupted
 from mq_broker.store.watermark import Watermark, read_watermark
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, SyncError
+from osenv.folders import make_durable_dirs
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +92,13 @@ class MessageStore:
         layout = self.layout = options.layout
         self._store_ip = pack_ip(options.store_ip)
         self.is_sync_flush = options.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        refuse_newer(disk, layout)
         make_durable_dirs(disk, layout.config)
         try:
             self._lock = disk.lock(layout.lock)
         except BlockingIOError as error:
             raise StoreLockedError(f"another process has the store in {layout.root}") from error
+        mark_version(disk, layout)
         self.log = CommitLog(
             SegmentFiles(disk, layout.root, layout.commit_log, layout.commit_log_file_bytes),
             layout.commit_log_file_bytes,
@@ -298,14 +301,8 @@ class MessageStore:
 
         Raises as `put` does; then the first ones may be there.
         """
-        begin = taken = 0
-        for index, batch in enumerate(batches):
-            if index > begin and taken + len(batch.buffer) > self.run_bytes_max:
-                self.put(batches[begin:index], store_ms, inward=inward)
-                begin, taken = index, 0
-            taken += len(batch.buffer)
-        if batches:
-            self.put(batches[begin:], store_ms, inward=inward)
+        for run in runs(batches, self.run_bytes_max):
+            self.put(run, store_ms, inward=inward)
 
     async def wait_stored(self, end: int) -> None:
         """Return when what `put` has appended up to `end` may be acknowledged. Raises StoreFencedError."""

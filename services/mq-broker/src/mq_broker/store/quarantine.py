@@ -13,14 +13,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mq_broker.store.folders import make_durable_dirs
 from mq_broker.store.log_scan import Damage
 from mq_broker.store.segment_files import NAME_DIGITS, SegmentFiles
 from osenv import Disk, SyncError
+from osenv.folders import make_durable_dirs
 
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 * 1024 * 1024
+TEMPORARY_SUFFIX = ".tmp"  # a copy that is not whole
 TAIL_SUFFIX = ".tail"  # records behind a torn one, which recovery had to cut
 _NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
 
@@ -88,7 +89,7 @@ class Quarantine:
             log.error("the bytes at offset %d could not be copied: %s", damage.log_offset, error)  # noqa: TRY400
 
     def _write(self, files: SegmentFiles, damage: Damage, target: Path) -> None:
-        temporary = target.with_name(target.name + ".tmp")
+        temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
         copy = self._disk.open(temporary, create=True)
         try:
             copy.truncate(0)

@@ -41,10 +41,10 @@ class QueueNumbers:
 
     def note(self, numbers: Mapping[QueueKey, Given]) -> None:
         """Keep the numbers, durably. Raises OSError."""
-        table = {f"{topic}:{queue_id}": list(given) for (topic, queue_id), given in sorted(numbers.items()) if given[0]}
-        if not table:
+        told = {key: given for key, given in numbers.items() if given[0]}
+        if not told:
             return
-        write_document(self._disk, self._path, encode_document({"numbers": table}, 0), keep_previous=False)
+        write_document(self._disk, self._path, encode_numbers(told), keep_previous=False)
         self._is_there = True
 
     def forget(self) -> None:
@@ -53,6 +53,12 @@ class QueueNumbers:
             self._disk.unlink(self._path)
             self._disk.sync_dir(self._path.parent)
             self._is_there = False
+
+
+def encode_numbers(numbers: Mapping[QueueKey, Given]) -> bytes:
+    """The note's bytes."""
+    table = {f"{topic}:{queue_id}": list(given) for (topic, queue_id), given in sorted(numbers.items())}
+    return encode_document({"numbers": table}, 0)
 
 
 def _numbers(document: dict[str, Any]) -> dict[QueueKey, Given]:

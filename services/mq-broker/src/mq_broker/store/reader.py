@@ -10,7 +10,7 @@ Invariants: nobody gets a record that is not exactly what was stored under that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -86,15 +86,69 @@ class Reader:
         found = await self.cold.read(read)
         return found or await self._select_carefully(queue, offset, tags, max_messages, max_bytes)
 
-    async def read_queue(self, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[Record], int]:
-        """Readable records from `offset` on, `count` at the most, and how many entries they and lost ones take.
+    async def read_queue(
+        self, queue: ConsumeQueue, offset: int, count: int, bytes_max: int = ENTRY_SIZE_MAX
+    ) -> tuple[list[Record], int]:
+        """Readable records from `offset` on, and how many entries they and lost ones take.
 
-        Raises OSError.
+        At most `count` of them, and `bytes_max` bytes, but one if there is one. Raises OSError.
         """
-        limits = {"max_messages": count, "max_bytes": ENTRY_SIZE_MAX}
+        limits = {"max_messages": count, "max_bytes": bytes_max}
         found = self.select_hot(queue, offset, EVERYTHING, **limits)
         chosen, data = found or await self.select_cold(queue, offset, EVERYTHING, **limits)
         return list(iter_records(data)), chosen.scanned
+
+    async def read_scattered(
+        self, queue: ConsumeQueue, offsets: Sequence[int], bytes_max: int
+    ) -> tuple[list[Record], int]:
+        """The records at these readable offsets of the queue, without lost ones, and how many offsets were looked at.
+
+        In their order, until they take `bytes_max` bytes or more; the first one whatever its size. Raises OSError.
+        """
+        found: list[Record] = []
+        looked_at = taken = 0
+        for offset in offsets:
+            entry = queue.read_hot(offset, 1)
+            data = self.log.read_hot(*CQ_ENTRY.unpack(entry)[:2]) if entry else None
+            if data is None:
+                break
+            found.append(decode_record(data))
+            taken += len(data)
+            looked_at += 1
+            if taken >= bytes_max:
+                return found, looked_at
+        if looked_at < len(offsets):
+            cold, cold_looked_at = await self._read_scattered_cold(queue, offsets[looked_at:], bytes_max - taken)
+            found += cold
+            looked_at += cold_looked_at
+        return found, looked_at
+
+    async def _read_scattered_cold(
+        self, queue: ConsumeQueue, offsets: Sequence[int], bytes_max: int
+    ) -> tuple[list[Record], int]:
+        def read() -> list[Record | None]:
+            found: list[Record | None] = []
+            taken = 0
+            for offset in offsets:
+                found.append(record := self._message_if_there(queue, offset))
+                taken += record.size if record else 0
+                if taken >= bytes_max:
+                    break
+            return found
+
+        records = await self.cold.read(read)
+        for index, record in enumerate(records):
+            if record is None and offsets[index] >= queue.min_offset:  # an entry to be mended, or a record that is lost
+                mended, _ = await self.read_queue(queue, offsets[index], 1)
+                records[index] = mended[0] if mended and mended[0].queue_offset == offsets[index] else None
+        return [record for record in records if record is not None], len(records)
+
+    def _message_if_there(self, queue: ConsumeQueue, offset: int) -> Record | None:
+        """As `message`; None also when the file of the record goes at this moment."""
+        try:
+            return self.message(queue, offset)
+        except ValueError:
+            return None
 
     async def _select_carefully(
         self, queue: ConsumeQueue, offset: int, tags: TagFilter, max_messages: int, max_bytes: int

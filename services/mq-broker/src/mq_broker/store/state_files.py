@@ -135,6 +135,10 @@ class StateFiles:
             if state.data_version != self._written.get(name)
         ]
 
+    def current(self) -> dict[str, bytes]:
+        """What each state says at this moment, as its document, by name."""
+        return {name: self._snapshot(name).content for name in self._states}
+
     async def write(self, snapshots: Sequence[Snapshot]) -> None:
         """Have the snapshots on disk, on return; one that is older than what is there already is left out."""
         for snapshot in snapshots:

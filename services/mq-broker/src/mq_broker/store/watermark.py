@@ -30,6 +30,11 @@ def encode_slot(log_offset: int) -> bytes:
     return offset + _CRC.pack(zlib.crc32(offset))
 
 
+def encode_watermark(log_offset: int) -> bytes:
+    """A whole file, as of a store whose log has been synced once, up to `log_offset`."""
+    return encode_slot(log_offset).ljust(SLOTS * SLOT_BYTES, b"\0")
+
+
 def decode_watermark(data: bytes) -> int | None:
     """The largest offset that one of the slots holds whole; None when none does."""
     best: int | None = None

@@ -13,13 +13,15 @@ from mq_broker.store.log_scan import Damage
 SHOWN_MAX = 100
 
 DIFFERENCE, NOTE = "difference", "note"
-LOG, QUEUE, INDEX, CHECKPOINT, WATERMARK, CONFIG = (
+VERSION, LOG, QUEUE, INDEX, CHECKPOINT, WATERMARK, CONFIG, TIMER = (
+    "version",
     "commit log",
     "consume queue",
     "index",
     "checkpoint",
     "watermark",
     "config",
+    "timer",
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, RECALLED_TOPIC, SCHEDULE_TOPIC, WAITING_TOPICS
 from mqproto.properties import (
     DUE_TIMESTAMP,
     KEYS,
@@ -94,11 +94,14 @@ def _state(record: Record, properties: dict[str, str]) -> str:
         return f"half message for {target}"
     if record.topic == OP_HALF_TOPIC:
         return f"op: half #{record.body.decode(errors='replace')} ended {properties.get(TRANSACTION_STATE, '?')}"
-    if record.topic in {SCHEDULE_TOPIC, CARRIED_TOPIC}:
+    if record.topic in WAITING_TOPICS:
         due = properties.get(DUE_TIMESTAMP, "")
         text = time_text(int(due)) if due.isascii() and due.isdigit() else "?"
-        by = f"by level {record.queue_id + 1}" if record.topic == SCHEDULE_TOPIC else "and carried over"
-        return f"delayed {by} until {text} for {target}"
+        by = f"by level {record.queue_id + 1}" if record.topic == SCHEDULE_TOPIC else "by the timer"
+        instead = f", in place of {properties[SCHEDULE_POSITION]}" if SCHEDULE_POSITION in properties else ""
+        return f"delayed {by} until {text} for {target}{instead}"
+    if record.topic == RECALLED_TOPIC:
+        return f"taken back, was delayed at {properties.get(SCHEDULE_POSITION, '?')}"
     if SCHEDULE_POSITION in properties:
         return f"delivered, was delayed at {properties[SCHEDULE_POSITION]}"
     if record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT:

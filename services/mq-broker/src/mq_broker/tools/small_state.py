@@ -16,6 +16,7 @@ from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_docume
 from mq_broker.store.layout import CHECKPOINT_BYTES, StoreLayout
 from mq_broker.store.progress_entries import Scan, scan
 from mq_broker.store.progress_journal import journal_number
+from mq_broker.store.store_version import STORE_VERSION, decode_version, encode_version
 from mq_broker.store.watermark import SLOT_BYTES, SLOTS, encode_slot
 from osenv import Disk
 
@@ -86,6 +87,8 @@ class JournalFile:
 class SmallState:
     """Everything but log, consume queues and index."""
 
+    version: int | None  # None without one that can be read
+    version_fault: str
     lock: str
     was_open: bool
     checkpoint: Checkpoint | None
@@ -112,11 +115,14 @@ HELD, FREE, UNKNOWN = "held", "free", "unknown"
 
 def read_small_state(disk: Disk, layout: StoreLayout) -> SmallState:
     """Read it all. Raises OSError."""
+    version, version_fault = _read_version(disk, layout)
     checkpoint, checkpoint_fault = _read_checkpoint(disk, layout)
     watermarks, watermark_faults = _read_watermarks(disk, layout)
     names = disk.list_dir(layout.config)
     journal = sorted((number, name) for name in names if (number := journal_number(name)) is not None)
     return SmallState(
+        version=version,
+        version_fault=version_fault,
         lock=_probe_lock(disk, layout.lock),
         was_open=disk.exists(layout.abort),
         checkpoint=checkpoint,
@@ -152,6 +158,19 @@ def _probe_lock(disk: Disk, path: Path) -> str:
     except OSError:  # a store that this user, or this file system, lets nobody write
         return UNKNOWN
     return FREE
+
+
+def _read_version(disk: Disk, layout: StoreLayout) -> tuple[int | None, str]:
+    data = read_whole(disk, layout.version)
+    if data is None:
+        return None, MISSING
+    try:
+        version = decode_version(data)
+    except ValueError as error:
+        return None, f"damaged: {error}"
+    if version > STORE_VERSION:
+        return version, f"version {version}; this program knows versions up to {STORE_VERSION}"
+    return version, "" if data == encode_version(version) else "one of its lines is damaged"
 
 
 def _read_checkpoint(disk: Disk, layout: StoreLayout) -> tuple[Checkpoint | None, str]:

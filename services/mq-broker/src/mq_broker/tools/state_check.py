@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from mq_broker.core.consumer_offsets import progress_of
+from mq_broker.core.delay_progress import done_of, waiting_queue
 from mq_broker.core.producer_sequences import ProducerSequences
 from mq_broker.core.progress import Progress
 from mq_broker.core.topics import deletions_of
 from mq_broker.store.checkpoint import Checkpoint
-from mq_broker.tools.findings import CHECKPOINT, CONFIG, WATERMARK, DamageMap, Findings
+from mq_broker.tools.findings import CHECKPOINT, CONFIG, VERSION, WATERMARK, DamageMap, Findings
 from mq_broker.tools.queue_check import QueueChecks
 from mq_broker.tools.small_state import BACKUP, MISSING, TEMPORARY, SmallState, StateDocument
-from mqproto.names import CARRIED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import Record
 
 CONSUMER_OFFSETS = "consumerOffset.json"
@@ -86,6 +87,12 @@ class PlacesCheck:
                 CHECKPOINT,
                 f"says that the index reaches {checkpoint.index.log_offset}, the log {checkpoint.log_offset}",
             )
+
+
+def check_version(state: SmallState, findings: Findings) -> None:
+    """Whether this program may judge the store at all. Stores of before there was a version have none."""
+    if state.version_fault not in ("", MISSING):
+        findings.difference(VERSION, state.version_fault)
 
 
 def check_documents(state: SmallState, queues: QueueChecks, findings: Findings, log_end: int) -> None:
@@ -166,13 +173,7 @@ def _consumer_positions(content: dict[str, Any]) -> list[Position]:
 
 
 def _delay_positions(content: dict[str, Any]) -> list[Position]:
-    levels = [
-        (f"level {level}", SCHEDULE_TOPIC, int(level) - 1, int(offset))
-        for level, offset in content["offsetTable"].items()
-    ]
-    carried = content.get("carried", {"next": 0, "ahead": []})
-    ahead = [int(offset) + 1 for offset in carried["ahead"]]
-    return [*levels, ("delivery", CARRIED_TOPIC, 0, max([int(carried["next"]), *ahead]))]
+    return [(f"level {level}", *waiting_queue(level), done.end) for level, done in done_of(content).items()]
 
 
 def _transaction_positions(content: dict[str, Any]) -> list[Position]:

@@ -13,6 +13,7 @@ from mq_broker.tools.index_reader import IndexLengthError, IndexReader, index_na
 from mq_broker.tools.queue_reader import QueueReader
 from mq_broker.tools.small_state import SmallState
 from mq_broker.tools.stored_files import StoredFiles, names_in
+from mq_broker.tools.timer_check import read_timer
 from osenv import Disk
 
 View = dict[str, Any]
@@ -27,6 +28,7 @@ def describe_files(
         "kind": "commit_log", "files": log.file_count, "file_bytes": log.file_bytes,
         "begin": log.begin, "capacity_end": log.capacity_end, "faults": [*log.faults, *log.short],
     }  # fmt: skip
+    yield {"kind": "version", "version": state.version, "fault": state.version_fault}
     yield {"kind": "checkpoint", **_checkpoint_fields(state), "fault": state.checkpoint_fault}
     yield {"kind": "watermark", "log_offsets": state.watermarks, "faults": state.watermark_faults}
     for document in state.documents:
@@ -35,6 +37,7 @@ def describe_files(
         yield {"kind": "journal", **file.to_dict()}
     yield from _queues(disk, layout.consume_queues)
     yield from _indexes(disk, layout.index, index_slots)
+    yield from _timer(disk, layout)
     for name in state.put_aside:
         yield {"kind": "quarantine", "name": name}
 
@@ -81,6 +84,15 @@ def _indexes(disk: Disk, folder: Path, slots: int | None) -> Iterator[View]:
         else:
             reader.close()
             yield view | asdict(reader.head) | {"slots": reader.size.slots, "entries": reader.size.entries}
+
+
+def _timer(disk: Disk, layout: StoreLayout) -> Iterator[View]:
+    manifest, fault = read_timer(disk, layout)
+    if manifest is not None:
+        blocks = sum(run.blocks for run in manifest.runs)
+        yield {"kind": "timer", "covered": manifest.covered, "runs": len(manifest.runs), "blocks": blocks, "fault": ""}
+    elif fault:
+        yield {"kind": "timer", "fault": fault}
 
 
 def text_of(view: View) -> str:

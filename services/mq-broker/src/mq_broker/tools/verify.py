@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mq_broker.core.delay_progress import TIMER, waiting_queue
 from mq_broker.core.rewrite import entry_tags_code
 from mq_broker.store.index import IndexPoint
 from mq_broker.store.layout import StoreLayout
@@ -20,8 +21,9 @@ from mq_broker.tools.index_reader import IndexLengthError, IndexReader, index_na
 from mq_broker.tools.log_reader import Tail, read_log, record_at
 from mq_broker.tools.queue_check import QueueChecks
 from mq_broker.tools.small_state import SmallState
-from mq_broker.tools.state_check import PlacesCheck, check_documents
+from mq_broker.tools.state_check import PlacesCheck, check_documents, check_version
 from mq_broker.tools.stored_files import StoredFiles
+from mq_broker.tools.timer_check import check_timer
 from mqproto.properties import PropertiesError
 from mqproto.record import CRC_MASK, Record
 from osenv import Disk
@@ -56,6 +58,7 @@ def verify(
 ) -> Verdict:
     """Compare everything; `show` gets the findings as they are made. Raises OSError."""
     findings, damages = Findings(show), DamageMap()
+    check_version(state, findings)
     files = StoredFiles(disk, layout.commit_log, layout.commit_log_file_bytes)
     for fault in files.faults:
         findings.difference(LOG, fault)
@@ -75,6 +78,7 @@ def verify(
     finally:
         files.close()
     check_documents(state, queues, findings, walk.log_end)
+    check_timer(disk, layout, state, queues.end_of(*waiting_queue(TIMER)), findings)
     entries = index.entries if index else 0
     return Verdict(files.begin, walk.log_end, walk.records, entries, findings.differences, findings.hidden)
 

@@ -48,6 +48,8 @@ class _LifeEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LifeEve
     """A group's offset has passed it."""
     UNCONSUMED: _LifeEventKind.ValueType  # 11
     """A group that reads the topic has not come to it yet."""
+    RECALLED: _LifeEventKind.ValueType  # 12
+    """Taken back while it waited."""
 
 class LifeEventKind(_LifeEventKind, metaclass=_LifeEventKindEnumTypeWrapper): ...
 
@@ -72,7 +74,38 @@ CONSUMED: LifeEventKind.ValueType  # 10
 """A group's offset has passed it."""
 UNCONSUMED: LifeEventKind.ValueType  # 11
 """A group that reads the topic has not come to it yet."""
+RECALLED: LifeEventKind.ValueType  # 12
+"""Taken back while it waited."""
 Global___LifeEventKind: _TypeAlias = LifeEventKind  # noqa: Y015
+
+class _TransactionPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TransactionPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TransactionPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRANSACTION_PHASE_UNSPECIFIED: _TransactionPhase.ValueType  # 0
+    TP_PREPARED: _TransactionPhase.ValueType  # 1
+    """The half message is stored, and nobody has said how the local transaction ended."""
+    TP_PARKED: _TransactionPhase.ValueType  # 2
+    """Too many checks were answered with UNKNOW: rolled back as far as its producer is concerned; an operator may decide
+    otherwise.
+    """
+    TP_COMMITTED: _TransactionPhase.ValueType  # 3
+    TP_ROLLED_BACK: _TransactionPhase.ValueType  # 4
+
+class TransactionPhase(_TransactionPhase, metaclass=_TransactionPhaseEnumTypeWrapper): ...
+
+TRANSACTION_PHASE_UNSPECIFIED: TransactionPhase.ValueType  # 0
+TP_PREPARED: TransactionPhase.ValueType  # 1
+"""The half message is stored, and nobody has said how the local transaction ended."""
+TP_PARKED: TransactionPhase.ValueType  # 2
+"""Too many checks were answered with UNKNOW: rolled back as far as its producer is concerned; an operator may decide
+otherwise.
+"""
+TP_COMMITTED: TransactionPhase.ValueType  # 3
+TP_ROLLED_BACK: TransactionPhase.ValueType  # 4
+Global___TransactionPhase: _TypeAlias = TransactionPhase  # noqa: Y015
 
 @_typing.final
 class UpdateTopicRequest(_message.Message):
@@ -1103,12 +1136,24 @@ class DelayLevelStatus(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     DELIVERED_FIELD_NUMBER: _builtins.int
     LATENESS_MAX_MS_FIELD_NUMBER: _builtins.int
+    LATENESS_P50_MS_FIELD_NUMBER: _builtins.int
+    LATENESS_P99_MS_FIELD_NUMBER: _builtins.int
+    NEXT_DUE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     level: _builtins.int
+    """From 1 up; -1: the timer, for messages with a time of their own."""
     delay_ms: _builtins.int
+    """0 of the timer."""
     waiting: _builtins.int
     delivered: _builtins.int
+    """Since the process started."""
     lateness_max_ms: _builtins.int
-    """Of what was delivered since the process started: delivered minus due."""
+    """Of what was delivered since the process started: delivered minus due. The quantiles are upper bounds of the classes
+    of a histogram, at most an eighth above the true ones.
+    """
+    lateness_p50_ms: _builtins.int
+    lateness_p99_ms: _builtins.int
+    next_due_timestamp_ms: _builtins.int
+    """0: nothing waits."""
     def __init__(
         self,
         *,
@@ -1117,11 +1162,331 @@ class DelayLevelStatus(_message.Message):
         waiting: _builtins.int = ...,
         delivered: _builtins.int = ...,
         lateness_max_ms: _builtins.int = ...,
+        lateness_p50_ms: _builtins.int = ...,
+        lateness_p99_ms: _builtins.int = ...,
+        next_due_timestamp_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms", "delivered", b"delivered", "lateness_max_ms", b"lateness_max_ms", "level", b"level", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms", "delivered", b"delivered", "lateness_max_ms", b"lateness_max_ms", "lateness_p50_ms", b"lateness_p50_ms", "lateness_p99_ms", b"lateness_p99_ms", "level", b"level", "next_due_timestamp_ms", b"next_due_timestamp_ms", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DelayLevelStatus: _TypeAlias = DelayLevelStatus  # noqa: Y015
+
+@_typing.final
+class TransactionInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    STORE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    CHECK_TIMES_FIELD_NUMBER: _builtins.int
+    LOG_OFFSET_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    transaction_id: _builtins.str
+    producer_group: _builtins.str
+    topic: _builtins.str
+    """Where its message is going."""
+    phase: Global___TransactionPhase.ValueType
+    store_timestamp_ms: _builtins.int
+    """When the half message was stored first."""
+    check_times: _builtins.int
+    """Checks that were answered with UNKNOW."""
+    log_offset: _builtins.int
+    """Its newest copy in the commit log."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        transaction_id: _builtins.str = ...,
+        producer_group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        phase: Global___TransactionPhase.ValueType = ...,
+        store_timestamp_ms: _builtins.int = ...,
+        check_times: _builtins.int = ...,
+        log_offset: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_times", b"check_times", "keys", b"keys", "log_offset", b"log_offset", "phase", b"phase", "producer_group", b"producer_group", "store_timestamp_ms", b"store_timestamp_ms", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionInfo: _TypeAlias = TransactionInfo  # noqa: Y015
+
+@_typing.final
+class ListTransactionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PHASE_FIELD_NUMBER: _builtins.int
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    MAX_TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    phase: Global___TransactionPhase.ValueType
+    """TP_PREPARED or TP_PARKED; unspecified: both."""
+    producer_group: _builtins.str
+    """Empty: of every group."""
+    max_transactions: _builtins.int
+    """0: 32; at most 2,000."""
+    def __init__(
+        self,
+        *,
+        phase: Global___TransactionPhase.ValueType = ...,
+        producer_group: _builtins.str = ...,
+        max_transactions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_transactions", b"max_transactions", "phase", b"phase", "producer_group", b"producer_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionsRequest: _TypeAlias = ListTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class ListTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    truncated: _builtins.bool
+    """There are more than were asked for."""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionInfo]: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        transactions: _abc.Iterable[Global___TransactionInfo] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark", "transactions", b"transactions", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class GetTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    transaction_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        transaction_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTransactionRequest: _TypeAlias = GetTransactionRequest  # noqa: Y015
+
+@_typing.final
+class GetTransactionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    record: _builtins.bytes
+    """Of an open or parked one: one record under its own topic and queue."""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionInfo: ...
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        transaction: Global___TransactionInfo | None = ...,
+        record: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "record", b"record", "remark", b"remark", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTransactionResponse: _TypeAlias = GetTransactionResponse  # noqa: Y015
+
+@_typing.final
+class DecideTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    transaction_id: _builtins.str
+    state: _broker_service_pb2.TransactionState.ValueType
+    """COMMIT_MESSAGE or ROLLBACK_MESSAGE."""
+    def __init__(
+        self,
+        *,
+        transaction_id: _builtins.str = ...,
+        state: _broker_service_pb2.TransactionState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideTransactionRequest: _TypeAlias = DecideTransactionRequest  # noqa: Y015
+
+@_typing.final
+class DecideTransactionResponse(_message.Message):
+    """QUERY_NOT_FOUND for a transaction that this broker does not know (any more)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    phase: Global___TransactionPhase.ValueType
+    """How it has ended: by this request, or by an earlier one, which then stands."""
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        phase: Global___TransactionPhase.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "phase", b"phase", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideTransactionResponse: _TypeAlias = DecideTransactionResponse  # noqa: Y015
+
+@_typing.final
+class BackupStoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackupStoreRequest: _TypeAlias = BackupStoreRequest  # noqa: Y015
+
+@_typing.final
+class BackupStoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    """The file's next bytes."""
+    @_builtins.property
+    def file(self) -> Global___BackupFile: ...
+    @_builtins.property
+    def end(self) -> Global___BackupEnd:
+        """The last one: without it the copy is not complete."""
+
+    def __init__(
+        self,
+        *,
+        file: Global___BackupFile | None = ...,
+        content: _builtins.bytes = ...,
+        end: Global___BackupEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "end", b"end", "file", b"file", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "end", b"end", "file", b"file", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["file", "content", "end"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___BackupStoreResponse: _TypeAlias = BackupStoreResponse  # noqa: Y015
+
+@_typing.final
+class BackupFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    FULL_SIZE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Below the root of the store, with "/" between the parts."""
+    size: _builtins.int
+    """Bytes that follow. A file of the commit log may be longer on disk; behind them it is empty."""
+    full_size: _builtins.int
+    """How long the file is in the store."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size: _builtins.int = ...,
+        full_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full_size", b"full_size", "path", b"path", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackupFile: _TypeAlias = BackupFile  # noqa: Y015
+
+@_typing.final
+class BackupEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_NAME_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    LOG_MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CRC32_FIELD_NUMBER: _builtins.int
+    broker_name: _builtins.str
+    timestamp_ms: _builtins.int
+    log_min_offset: _builtins.int
+    """Where the log of the copy begins and ends."""
+    log_max_offset: _builtins.int
+    files: _builtins.int
+    bytes: _builtins.int
+    crc32: _builtins.int
+    """CRC-32 of all contents in their order."""
+    def __init__(
+        self,
+        *,
+        broker_name: _builtins.str = ...,
+        timestamp_ms: _builtins.int = ...,
+        log_min_offset: _builtins.int = ...,
+        log_max_offset: _builtins.int = ...,
+        files: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        crc32: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "bytes", b"bytes", "crc32", b"crc32", "files", b"files", "log_max_offset", b"log_max_offset", "log_min_offset", b"log_min_offset", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackupEnd: _TypeAlias = BackupEnd  # noqa: Y015

@@ -109,6 +109,26 @@ class AdminServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.FromString,
                 _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/ListTransactions',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.GetTransaction = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetTransaction',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionResponse.FromString,
+                _registered_method=True)
+        self.BackupStore = channel.unary_stream(
+                '/hourglass.mq.v1.AdminService/BackupStore',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreResponse.FromString,
+                _registered_method=True)
+        self.DecideTransaction = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/DecideTransaction',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -214,6 +234,35 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransactions(self, request, context):
+        """Transactions that are open, or that were parked and are not decided, the oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTransaction(self, request, context):
+        """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BackupStore(self, request, context):
+        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
+        opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecideTransaction(self, request, context):
+        """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -291,6 +340,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ExplainMessage,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'GetTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTransaction,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionResponse.SerializeToString,
+            ),
+            'BackupStore': grpc.unary_stream_rpc_method_handler(
+                    servicer.BackupStore,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreResponse.SerializeToString,
+            ),
+            'DecideTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecideTransaction,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -698,6 +767,114 @@ class AdminService:
             '/hourglass.mq.v1.AdminService/ExplainMessage',
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ExplainMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/ListTransactions',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetTransaction',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BackupStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/BackupStore',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BackupStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecideTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/DecideTransaction',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,16 @@ class AdminServiceStub:
     """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
     ExplainMessage: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainMessageRequest, _admin_service_pb2.ExplainMessageResponse]
     """Everything that this broker knows of the messages with a key or unique id."""
+    ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListTransactionsRequest, _admin_service_pb2.ListTransactionsResponse]
+    """Transactions that are open, or that were parked and are not decided, the oldest first."""
+    GetTransaction: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetTransactionRequest, _admin_service_pb2.GetTransactionResponse]
+    """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it."""
+    BackupStore: _grpc.UnaryStreamMultiCallable[_admin_service_pb2.BackupStoreRequest, _admin_service_pb2.BackupStoreResponse]
+    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
+    opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+    """
+    DecideTransaction: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]
+    """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -87,6 +97,16 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """The configuration as it is in force, by the keys of broker.conf. Nothing can be written."""
     ExplainMessage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ExplainMessageRequest, _admin_service_pb2.ExplainMessageResponse]  # type: ignore[assignment]
     """Everything that this broker knows of the messages with a key or unique id."""
+    ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListTransactionsRequest, _admin_service_pb2.ListTransactionsResponse]  # type: ignore[assignment]
+    """Transactions that are open, or that were parked and are not decided, the oldest first."""
+    GetTransaction: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetTransactionRequest, _admin_service_pb2.GetTransactionResponse]  # type: ignore[assignment]
+    """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it."""
+    BackupStore: _aio.UnaryStreamMultiCallable[_admin_service_pb2.BackupStoreRequest, _admin_service_pb2.BackupStoreResponse]  # type: ignore[assignment]
+    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
+    opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+    """
+    DecideTransaction: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]  # type: ignore[assignment]
+    """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -204,5 +224,39 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ExplainMessageResponse, _abc.Awaitable[_admin_service_pb2.ExplainMessageResponse]]:
         """Everything that this broker knows of the messages with a key or unique id."""
+
+    @_abc_1.abstractmethod
+    def ListTransactions(
+        self,
+        request: _admin_service_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListTransactionsResponse, _abc.Awaitable[_admin_service_pb2.ListTransactionsResponse]]:
+        """Transactions that are open, or that were parked and are not decided, the oldest first."""
+
+    @_abc_1.abstractmethod
+    def GetTransaction(
+        self,
+        request: _admin_service_pb2.GetTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetTransactionResponse, _abc.Awaitable[_admin_service_pb2.GetTransactionResponse]]:
+        """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it."""
+
+    @_abc_1.abstractmethod
+    def BackupStore(
+        self,
+        request: _admin_service_pb2.BackupStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_service_pb2.BackupStoreResponse], _abc.AsyncIterator[_admin_service_pb2.BackupStoreResponse]]:
+        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
+        opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+        """
+
+    @_abc_1.abstractmethod
+    def DecideTransaction(
+        self,
+        request: _admin_service_pb2.DecideTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.DecideTransactionResponse, _abc.Awaitable[_admin_service_pb2.DecideTransactionResponse]]:
+        """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -109,13 +109,39 @@ class TransactionState(_TransactionState, metaclass=_TransactionStateEnumTypeWra
     """------------------------------------------------------------------------------------------------------ transactions
 
     A half message is produced like any other, in a batch of its own, with the properties TRAN_MSG=true and PGROUP (the
-    producer group) and the prepared bit in its sysflag. Its UNIQ_KEY is the transaction id.
+    producer group) and the prepared bit in its sysflag. Its UNIQ_KEY is the transaction id. With the property
+    CHECK_IMMUNITY_TIME_IN_SECONDS it is not asked for before that time is over; without it, the broker's own rule holds.
+    With a delay (DELAY, TIMER_DELAY_MS or TIMER_DELIVER_MS, as below) it waits from its commit on.
     """
 
 UNKNOW: TransactionState.ValueType  # 0
 COMMIT_MESSAGE: TransactionState.ValueType  # 1
 ROLLBACK_MESSAGE: TransactionState.ValueType  # 2
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
+
+class _RecallOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecallOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecallOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RECALL_OUTCOME_UNSPECIFIED: _RecallOutcome.ValueType  # 0
+    REMOVED: _RecallOutcome.ValueType  # 1
+    """Removed, by this request or an earlier one: it is never delivered."""
+    RESCHEDULED: _RecallOutcome.ValueType  # 2
+    """It waits until due_timestamp_ms."""
+    ALREADY_DELIVERED: _RecallOutcome.ValueType  # 3
+
+class RecallOutcome(_RecallOutcome, metaclass=_RecallOutcomeEnumTypeWrapper):
+    """Each holds for good when it is answered: a message is never both removed and delivered."""
+
+RECALL_OUTCOME_UNSPECIFIED: RecallOutcome.ValueType  # 0
+REMOVED: RecallOutcome.ValueType  # 1
+"""Removed, by this request or an earlier one: it is never delivered."""
+RESCHEDULED: RecallOutcome.ValueType  # 2
+"""It waits until due_timestamp_ms."""
+ALREADY_DELIVERED: RecallOutcome.ValueType  # 3
+Global___RecallOutcome: _TypeAlias = RecallOutcome  # noqa: Y015
 
 @_typing.final
 class RecordBatch(_message.Message):
@@ -166,6 +192,12 @@ Global___RecordBatch: _TypeAlias = RecordBatch  # noqa: Y015
 
 @_typing.final
 class ProduceRequest(_message.Message):
+    """
+    A record waits before it is delivered when it has one of the properties DELAY (a level from 1 up), TIMER_DELAY_MS (this
+    many milliseconds from now) and TIMER_DELIVER_MS (until then, milliseconds since 1970; what is past is delivered at
+    once); 40 days at most. All records of a batch have the same level, or are all timed by TIMER_..., each for itself.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
@@ -1713,3 +1745,103 @@ class EndTransactionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015
+
+@_typing.final
+class RecallMessageRequest(_message.Message):
+    """----------------------------------------------------------------------------------------------- messages that wait
+
+    All messages of the topic that have the key and wait on this broker: in a delay level, or for a time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    DELIVER_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    DELAY_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    key: _builtins.str
+    """One of the message's keys, or its unique id."""
+    deliver_timestamp_ms: _builtins.int
+    """Milliseconds since 1970; what is past is delivered at once."""
+    delay_ms: _builtins.int
+    """From now on."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        key: _builtins.str = ...,
+        deliver_timestamp_ms: _builtins.int = ...,
+        delay_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms", "deliver_timestamp_ms", b"deliver_timestamp_ms", "reschedule", b"reschedule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms", "deliver_timestamp_ms", b"deliver_timestamp_ms", "key", b"key", "reschedule", b"reschedule", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_reschedule: _TypeAlias = _typing.Literal["deliver_timestamp_ms", "delay_ms"]  # noqa: Y015
+    _WhichOneofArgType_reschedule: _TypeAlias = _typing.Literal["reschedule", b"reschedule"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reschedule) -> _WhichOneofReturnType_reschedule | None: ...
+
+Global___RecallMessageRequest: _TypeAlias = RecallMessageRequest  # noqa: Y015
+
+@_typing.final
+class RecalledMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DUE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    outcome: Global___RecallOutcome.ValueType
+    due_timestamp_ms: _builtins.int
+    """Of RESCHEDULED."""
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        outcome: Global___RecallOutcome.ValueType = ...,
+        due_timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_timestamp_ms", b"due_timestamp_ms", "message_id", b"message_id", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecalledMessage: _TypeAlias = RecalledMessage  # noqa: Y015
+
+@_typing.final
+class RecallMessageResponse(_message.Message):
+    """QUERY_NOT_FOUND when this broker knows no message with the key that waits or has waited. That is also so of one that
+    never had to wait, of a half message whose transaction is open, and of one that has left the log.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    truncated: _builtins.bool
+    """There are more than one request takes (2,000): ask again."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecalledMessage]:
+        """The newest first."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        messages: _abc.Iterable[Global___RecalledMessage] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "messages", b"messages", "remark", b"remark", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallMessageResponse: _TypeAlias = RecallMessageResponse  # noqa: Y015

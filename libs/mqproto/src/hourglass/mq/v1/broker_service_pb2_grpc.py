@@ -114,6 +114,11 @@ class BrokerServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.FromString,
                 _registered_method=True)
+        self.RecallMessage = channel.unary_unary(
+                '/hourglass.mq.v1.BrokerService/RecallMessage',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServiceServicer:
@@ -228,6 +233,13 @@ class BrokerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecallMessage(self, request, context):
+        """Take messages back that wait for their time, or have them wait for another time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -310,6 +322,11 @@ def add_BrokerServiceServicer_to_server(servicer, server):
                     servicer.EndTransaction,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.SerializeToString,
+            ),
+            'RecallMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecallMessage,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -744,6 +761,33 @@ class BrokerService:
             '/hourglass.mq.v1.BrokerService/EndTransaction',
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_broker__service__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecallMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.BrokerService/RecallMessage',
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_broker__service__pb2.RecallMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,8 @@ class BrokerServiceStub:
     """One message by its place, which its id names."""
     EndTransaction: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]
     """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
+    RecallMessage: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.RecallMessageRequest, _broker_service_pb2.RecallMessageResponse]
+    """Take messages back that wait for their time, or have them wait for another time."""
 
 @_typing.type_check_only
 class BrokerServiceAsyncStub(BrokerServiceStub):
@@ -93,6 +95,8 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     """One message by its place, which its id names."""
     EndTransaction: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.EndTransactionRequest, _broker_service_pb2.EndTransactionResponse]  # type: ignore[assignment]
     """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
+    RecallMessage: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.RecallMessageRequest, _broker_service_pb2.RecallMessageResponse]  # type: ignore[assignment]
+    """Take messages back that wait for their time, or have them wait for another time."""
 
 class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -219,5 +223,13 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_service_pb2.EndTransactionResponse, _abc.Awaitable[_broker_service_pb2.EndTransactionResponse]]:
         """Commit a half message or roll it back. Ending a closed transaction again changes nothing and tells its outcome."""
+
+    @_abc_1.abstractmethod
+    def RecallMessage(
+        self,
+        request: _broker_service_pb2.RecallMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_service_pb2.RecallMessageResponse, _abc.Awaitable[_broker_service_pb2.RecallMessageResponse]]:
+        """Take messages back that wait for their time, or have them wait for another time."""
 
 def add_BrokerServiceServicer_to_server(servicer: BrokerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,95 @@
+"""A copy of the store of a running broker, for an operator who wants to keep it (ADR 41).
+
+Invariants: the copy is one moment, and holds everything that was acknowledged before it was asked for; one is made at a
+time, with one part of it in memory; without a `BackupEnd` it is not complete.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.state_names import CONSUMER_OFFSETS
+from mq_broker.store.json_state import encode_document
+from mq_broker.store.message_store import MessageStore
+from mq_broker.store.store_copy import StoreCopy
+from mqproto.codes import ResponseCode
+from mqproto.store_backup import PART_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """The next `size` bytes are this file's; see admin_service.proto."""
+
+    path: str
+    size: int
+    full_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackupEnd:
+    """The copy is complete; see admin_service.proto."""
+
+    broker_name: str
+    timestamp_ms: int
+    log_min_offset: int
+    log_max_offset: int
+    files: int
+    size: int
+    crc32: int
+
+
+BackupPart = BackupFile | BackupEnd | bytes
+
+
+@dataclass
+class Backup:
+    """The processor of backups."""
+
+    store: MessageStore
+    offsets: ConsumerOffsets
+    time: BrokerTime
+    broker_name: str
+    _is_running: bool = field(default=False, init=False)
+
+    async def parts(self) -> AsyncGenerator[BackupPart, None]:
+        """The copy; to be closed by who does not read it to its end.
+
+        Raises RefusedError while another one is made, StoreFencedError, OSError.
+        """
+        if self._is_running:
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, "another backup is being made; one at a time")
+        self._is_running = True
+        copy: StoreCopy | None = None
+        try:
+            timestamp_ms = self.time.now_ms()
+            copy = StoreCopy(self.store, self._documents())
+            files = await copy.prepare()
+            size = crc = 0
+            for file in files:
+                yield BackupFile(file.path, file.size, file.full_size)
+                for at in range(0, file.size, PART_BYTES_MAX):
+                    part = await self.store.disk.offload(file.read, min(PART_BYTES_MAX, file.size - at), at)
+                    size, crc = size + len(part), await self.store.disk.offload(zlib.crc32, part, crc)
+                    yield part
+            yield BackupEnd(self.broker_name, timestamp_ms, copy.log_begin, copy.log_end, len(files), size, crc)
+        finally:
+            self._is_running = False
+            if copy is not None:
+                copy.close()
+
+    def _documents(self) -> dict[str, bytes]:
+        """The states at this moment.
+
+        The numbers that the copy gives from here on are others' in the store that it comes from. So what members say
+        they have finished there must not count here: every queue's progress gets its next version.
+        """
+        renewed = ConsumerOffsets()
+        renewed.load_json(self.offsets.to_json())
+        renewed.renew_versions()
+        content = encode_document(renewed.to_json(), self.store.log_end)
+        return self.store.states.current() | {CONSUMER_OFFSETS: content}

@@ -1,0 +1,237 @@
+"""Messages that wait are taken back, or wait for another time (issue 7, item 3b).
+
+The index finds the waiting records of a key. What becomes of each is decided in one step of the event loop with the
+write that says so, as a delivery is: so a message is either removed or delivered. An answer is given when the disk has
+what it says, as the flush policy demands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from mq_broker.core.batches import Batch, runs
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.delay_progress import DelayProgress, level_of
+from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
+from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
+from mq_broker.processor.refusals import RefusedError
+from mq_broker.store.errors import StoreError, StoreFencedError
+from mq_broker.store.message_store import MessageStore
+from mqproto.codes import RecallOutcome, ResponseCode
+from mqproto.names import RECALLED_TOPIC, WAITING_TOPICS
+from mqproto.properties import DELAY_MS_MAX, REAL_TOPIC, UNIQ_KEY, decode_properties
+
+FoundT = TypeVar("FoundT")
+
+RECALL_MESSAGES_MAX = QUERY_MESSAGES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class NewTime:
+    """When a message is to be delivered instead: at `deliver_ms` since 1970, or `delay_ms` from now."""
+
+    deliver_ms: int | None = None
+    delay_ms: int | None = None
+
+    def due_ms(self, now_ms: int) -> int:
+        """The due time, not before `now_ms`. Raises RefusedError when it is too far away or makes no sense."""
+        due_ms = now_ms + self.delay_ms if self.delay_ms is not None else self.deliver_ms
+        if due_ms is None or due_ms < 0 or (self.delay_ms is not None and self.delay_ms < 0):
+            raise _illegal("a new time is milliseconds from now, or since 1970, 0 or more")
+        if due_ms - now_ms > DELAY_MS_MAX:
+            raise _illegal(f"due in {due_ms - now_ms:,} ms; at most {DELAY_MS_MAX:,} (40 days) are allowed")
+        return max(now_ms, due_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What became of one message; `due_ms` is 0 unless it was rescheduled."""
+
+    message_id: str
+    outcome: RecallOutcome
+    due_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecallAnswer:
+    """What became of the messages with the key, the newest first, and whether one request was not enough for them."""
+
+    messages: list[Recalled]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A waiting record with the key, and what has to be written to take it back."""
+
+    message_id: str
+    position: Position
+    source: Position | None  # of the waiting record that this one stands for since, if it does
+    log_offset: int
+    note: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A record that has ended a wait: a delivered message, or the note of a recall."""
+
+    message_id: str
+    source: Position
+
+
+@dataclass
+class Recalling:
+    """The processor of recalls."""
+
+    store: MessageStore
+    querying: Querying
+    progress: DelayProgress
+    time: BrokerTime
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    async def recall(self, topic: str, key: str, new_time: NewTime | None = None) -> RecallAnswer:
+        """Take back the messages of the topic that have the key and wait, or have them wait for `new_time`.
+
+        No messages: none with the key waits or has waited here. Asking again changes nothing more, but for the new
+        time. Raises RefusedError or OSError; then some of it may have happened.
+        """
+        if not topic or not key:
+            raise _illegal("a recall names a topic and a key")
+        if not self.store.keeps_index:
+            raise _illegal("this broker keeps no index (messageIndexEnable=false), and finds no message by its key")
+        if new_time is not None:
+            new_time.due_ms(self.time.now_ms())
+        try:
+            async with self._one_at_a_time:  # one recall sees all that another one has done
+                return await self._recall(topic, key, new_time)
+        except StoreFencedError as error:
+            raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        except StoreError as error:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+    async def _recall(self, topic: str, key: str, new_time: NewTime | None) -> RecallAnswer:
+        told: dict[str, Recalled] = {}
+        begun_at = self.store.log_end
+        while True:
+            waiting, truncated = await self._waiting(topic, key)
+            if truncated and new_time is not None and not told:
+                most = f"{RECALL_MESSAGES_MAX:,}"
+                raise _illegal(f"more than {most} waiting messages have the key; one request reschedules {most}")
+            last = _last_of_each(waiting)
+            asked_for = [one for one in last if one.message_id not in told]
+            # What was carried over meanwhile counts, what was sent meanwhile does not.
+            open_ = [one for one in asked_for if one.source is not None or one.log_offset < begun_at]
+            taken = [one for one in open_ if not self.progress.is_done(*one.position)]
+            if not taken:
+                break
+            for recalled in await (self._reschedule(taken, new_time) if new_time else self._remove(taken)):
+                told[recalled.message_id] = recalled
+            if truncated:
+                await self.store.wait_stored(self.store.log_end)
+                return RecallAnswer(list(told.values()), truncated=True)
+        ends = await self._ends(topic, key)
+        for one in open_:
+            removed = any(end.source == one.position for end in ends[RECALLED_TOPIC])
+            told[one.message_id] = Recalled(
+                one.message_id, RecallOutcome.REMOVED if removed else RecallOutcome.ALREADY_DELIVERED
+            )
+        known = {one.message_id for one in waiting}
+        for searched, outcome in ((RECALLED_TOPIC, RecallOutcome.REMOVED), (topic, RecallOutcome.ALREADY_DELIVERED)):
+            for end in ends[searched]:  # of messages whose waiting records have left the log
+                if end.message_id not in known and end.message_id not in told:
+                    told[end.message_id] = Recalled(end.message_id, outcome)
+        return RecallAnswer(list(told.values()), truncated=False)
+
+    async def _remove(self, taken: Sequence[_Waiting]) -> list[Recalled]:
+        removed: list[Recalled] = []
+        for run in runs([one.note for one in taken], self.store.run_bytes_max):
+            now = taken[len(removed) : len(removed) + len(run)]
+            self.store.put(run, self.time.stamp_ms())
+            for one in now:
+                self.progress.done(*one.position)
+                removed.append(Recalled(one.message_id, RecallOutcome.REMOVED))
+        return removed
+
+    async def _reschedule(self, taken: Sequence[_Waiting], new_time: NewTime) -> list[Recalled]:
+        rescheduled = []
+        for one in taken:
+            record = await self.store.reader.read_record(one.log_offset)
+            if not self.progress.is_done(*one.position):
+                store_ms = self.time.stamp_ms()
+                due_ms = new_time.due_ms(store_ms)
+                self.store.put([waiting_copy(record, one.position, due_ms)], store_ms)
+                self.progress.done(*one.position)
+                rescheduled.append(Recalled(one.message_id, RecallOutcome.RESCHEDULED, due_ms))
+        return rescheduled
+
+    async def _waiting(self, topic: str, key: str) -> tuple[list[_Waiting], bool]:
+        """Waiting records of the topic with the key, the newest first; whether more wait than one request takes.
+
+        Of those that are done only the newest are told.
+        """
+
+        def look() -> tuple[list[_Waiting], bool]:
+            found: list[_Waiting] = []
+            open_count = done_count = 0
+            for searched in WAITING_TOPICS:
+                for record, _ in self.querying.matches(searched, key):
+                    properties = decode_properties(record.properties)
+                    level = level_of(record.topic, record.queue_id)
+                    if properties.get(REAL_TOPIC) != topic or level is None:
+                        continue
+                    position = (level, record.queue_offset)
+                    if self.progress.is_done(*position):
+                        done_count += 1
+                        if done_count > RECALL_MESSAGES_MAX:
+                            continue
+                    else:
+                        open_count += 1
+                        if open_count > RECALL_MESSAGES_MAX:
+                            return found, True
+                    id_ = properties.get(UNIQ_KEY) or position_text(position)
+                    note = recalled_batch(record, position)
+                    found.append(_Waiting(id_, position, schedule_position(record), record.log_offset, note))
+            return found, False
+
+        found, truncated = await self._look(look)
+        return sorted(found, key=lambda one: one.log_offset, reverse=True), truncated
+
+    async def _ends(self, topic: str, key: str) -> dict[str, list[_End]]:
+        """The newest recall notes for the topic, and deliveries in it, with the key."""
+
+        def look() -> dict[str, list[_End]]:
+            return {
+                searched: list(islice(ends_in(searched), RECALL_MESSAGES_MAX)) for searched in (RECALLED_TOPIC, topic)
+            }
+
+        def ends_in(searched: str) -> Iterator[_End]:
+            for record, _ in self.querying.matches(searched, key):
+                source = schedule_position(record)
+                properties = decode_properties(record.properties)
+                if source is not None and properties.get(REAL_TOPIC, topic) == topic:
+                    yield _End(properties.get(UNIQ_KEY) or position_text(source), source)
+
+        return await self._look(look)
+
+    async def _look(self, look: Callable[[], FoundT]) -> FoundT:
+        """What the index finds of all that was stored until now. Raises RefusedError, StoreError, OSError."""
+        await self.store.wait_stored(self.store.log_end)
+        end = self.store.log_end
+        await self.store.index.catch_up()
+        if self.store.index.indexed_end < end:
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, "the index is behind the log; ask again in a moment")
+        return await self.store.cold_reads.read(look)
+
+
+def _illegal(sentence: str) -> RefusedError:
+    return RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
+
+
+def _last_of_each(waiting: Sequence[_Waiting]) -> list[_Waiting]:
+    """Those that no other one stands for since."""
+    replaced = {one.source for one in waiting}
+    return [one for one in waiting if one.position not in replaced]

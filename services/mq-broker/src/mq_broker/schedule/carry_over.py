@@ -1,0 +1,64 @@
+"""Waiting records whose file of the log has to go are written again at its end, for the timer (ADR 13).
+
+Invariants: what was written again is done in the same step of the event loop, so it is never delivered from both
+places; a record that could not be written again waits where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mq_broker.core.batches import runs
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.delay_progress import DelayProgress, waiting_queue
+from mq_broker.core.rewrite import waiting_copy
+from mq_broker.schedule.ahead import DELIVER_RECORDS_MAX
+from mq_broker.store.message_store import MessageStore
+from mqproto.record import Record
+
+
+@dataclass
+class CarryOver:
+    """`due_ms` tells when a record of the queue with this number is due."""
+
+    store: MessageStore
+    progress: DelayProgress
+    time: BrokerTime
+    due_ms: Callable[[int, Record], int]
+
+    async def carry(self, levels: Iterable[int], log_offset: int) -> int:
+        """Write again what stands below `log_offset` and waits in the queues of these numbers; returns how many.
+
+        Raises StoreError or OSError.
+        """
+        return sum([await self._carry_queue(level, log_offset) for level in levels])
+
+    async def _carry_queue(self, level: int, log_offset: int) -> int:
+        queue = self.store.queue(*waiting_queue(level))
+        if queue is None:
+            return 0
+        offset, end, count = queue.min_offset, queue.max_offset, 0
+        while (offset := max(offset, self.progress.next_offset(level))) < end:
+            if self.progress.is_done(level, offset):
+                offset += 1
+                continue
+            # The records themselves say where they stand: an entry may be damaged.
+            records, scanned = await self.store.reader.read_queue(queue, offset, DELIVER_RECORDS_MAX)
+            below = [record for record in records if record.log_offset < log_offset]
+            count += self._carry(level, [one for one in below if not self.progress.is_done(level, one.queue_offset)])
+            if not scanned or len(below) < len(records):
+                break
+            offset += scanned
+            await asyncio.sleep(0)
+        return count
+
+    def _carry(self, level: int, records: list[Record]) -> int:
+        batches = [waiting_copy(record, (level, record.queue_offset), self.due_ms(level, record)) for record in records]
+        carried = iter(records)
+        for run in runs(batches, self.store.run_bytes_max):
+            self.store.put(run, self.time.stamp_ms(), inward=True)
+            for _ in run:
+                self.progress.done(level, next(carried).queue_offset)
+        return len(records)

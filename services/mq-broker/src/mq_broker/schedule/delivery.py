@@ -1,0 +1,68 @@
+"""The end of a wait: a record that is due goes to the topic and queue it was sent to (MISSION D5).
+
+Invariants: nothing is delivered that is done already, and what is delivered is done in the same step of the event loop,
+so that a message that somebody takes back is either taken back or delivered; a write that the store refuses delivers
+nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mq_broker.core.batches import Batch, runs
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.delay_progress import DelayProgress
+from mq_broker.core.lateness import Lateness
+from mq_broker.schedule.ahead import Ahead, Ready
+
+Listener = Callable[[int, Sequence[int]], None]
+
+
+@dataclass
+class Delivery:
+    """`put` appends batches to the log, creating topics where need be, and raises StoreWriteError.
+
+    It takes `run_bytes_max` bytes with one write.
+    """
+
+    progress: DelayProgress
+    time: BrokerTime
+    put: Callable[[list[Batch], int], object]
+    run_bytes_max: int
+    _lateness: dict[int, Lateness] = field(default_factory=dict)
+    _listeners: list[Listener] = field(default_factory=list)
+
+    def deliver_due(self, level: int, ahead: Ahead, now_ms: int) -> None:
+        """Deliver some of what is due of the queue with this number. Raises StoreError; then it is ahead as before."""
+        due = ahead.take_due(now_ms)
+        try:
+            self._deliver(level, due)
+        except BaseException:
+            ahead.put_back(due)
+            raise
+
+    def lateness(self, level: int) -> Lateness:
+        """How late the deliveries of this queue were since the process started."""
+        return self._lateness.setdefault(level, Lateness())
+
+    def on_delivered(self, listener: Listener) -> None:
+        """Have `listener` told of each step: the queue's number, and how late each delivery was in ms."""
+        self._listeners.append(listener)
+
+    def _deliver(self, level: int, due: Sequence[Ready]) -> None:
+        waiting = [one for one in due if not self.progress.is_done(level, one.queue_offset)]
+        begin = 0
+        for run in runs([one.batch for one in waiting], self.run_bytes_max):
+            now_ms = self.time.now_ms()
+            self.put(run, self.time.stamp_ms())
+            delivered = waiting[begin : begin + len(run)]
+            begin += len(run)
+            for one in delivered:
+                self.progress.done(level, one.queue_offset)
+            self._count(level, [now_ms - one.due_ms for one in delivered])
+
+    def _count(self, level: int, lateness_ms: Sequence[int]) -> None:
+        self.lateness(level).add(lateness_ms)
+        for listener in self._listeners:
+            listener(level, lateness_ms)

@@ -1,0 +1,242 @@
+"""Which waiting messages are due next, in order, for ten million of them: the newest keys in memory, the rest in runs.
+
+It is a cache. The messages stand in the log, their due times in the consume queue, and what is done in a set of queue
+offsets; whatever happens to the files here, the owner adds everything again that is not done.
+
+The parts: `timer_keys` takes keys in order, from `timer_memory` and from `timer_runs`, each of which a `timer_reader`
+reads; `timer_writer` writes runs and manifests, with `timer_merge`.
+
+Invariants: `covered` never goes back but in `reset`; memory holds about `keys_in_memory` keys and one block of each
+run, unless the disk refuses to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from mq_broker.schedule.timer_keys import TimerKeys
+from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, read_manifest
+from mq_broker.schedule.timer_memory import HEAP_KEYS, TimerMemory
+from mq_broker.schedule.timer_reader import RunReader
+from mq_broker.schedule.timer_runs import TimerRuns
+from mq_broker.schedule.timer_writer import TimerWriter
+from mq_broker.store.key_run import KEY, DamagedRunError
+from mq_broker.store.uninterrupted import uninterrupted
+from osenv import Clock, Disk, SyncError
+
+log = logging.getLogger(__name__)
+
+KEYS_IN_MEMORY = 32_768  # about 2.5 MB
+CHANGES_MAX = 65_536  # keys added or taken since the last manifest: a start after a crash reads so much again
+RUNS_MAX = 64  # a loader waits for the merges when there are more
+RETRY_AFTER_ERROR_S = 10
+
+
+class TimerIndex:
+    """One broker's index, on one event loop.
+
+    `is_done` tells whether a queue offset needs nothing any more, and never takes that back. `log_durable` returns,
+    with the log offset, when every message that was added and whatever made an offset done are on disk; what it raises
+    comes out of `run`, `maintain`, `flush` and `close`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        folder: Path,
+        is_done: Callable[[int], bool],
+        log_durable: Callable[[], Awaitable[int]],
+        *,
+        keys_in_memory: int = KEYS_IN_MEMORY,
+    ) -> None:
+        self._disk, self._clock, self._folder = disk, clock, folder
+        self._keys_in_memory = keys_in_memory
+        self._memory = TimerMemory(max(1, min(HEAP_KEYS, keys_in_memory // 2)))
+        self._runs = TimerRuns(disk, folder, keys_in_memory)
+        self._keys = TimerKeys(self._memory, self._runs, is_done)
+        self._writer = TimerWriter(disk, folder, self._keys, is_done, log_durable)
+        self._durable = Manifest()
+        self._changes = 0  # since the last manifest
+        self._wake, self._progress = asyncio.Event(), asyncio.Event()
+        self._changing = asyncio.Lock()  # one changes the runs at a time
+        self._is_running = self._is_refused = self._is_resetting = False
+        self.covered = 0
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def open(self, queue_end: int) -> int:
+        """Take over what is on disk; may block. Returns the queue offset from which everything has to be added again.
+
+        That is 0 when the files are lost or damaged, or know messages behind `queue_end`, the end of the queue; then
+        they are deleted. Raises OSError.
+        """
+        try:
+            manifest = self._take_over(queue_end)
+        except (DamagedRunError, ValueError) as error:
+            log.warning("the order of due times is built anew: %s", error)
+            self._runs.clear()
+            manifest = None
+        self._runs.delete_unnamed(manifest)
+        self._durable = manifest or Manifest()
+        self.covered = self._durable.covered
+        self._keys.look_ahead()
+        return self.covered
+
+    def _take_over(self, queue_end: int) -> Manifest | None:
+        manifest = read_manifest(self._disk, self._folder)
+        if manifest is not None:
+            if manifest.covered > queue_end:
+                path = self._folder / MANIFEST_NAME
+                raise ValueError(f"{path} tells of {manifest.covered} waiting messages; {queue_end} were stored")
+            self._runs.open(manifest)
+        return manifest
+
+    async def flush(self) -> bool:
+        """Have everything on disk, on return; False when the disk has refused that. Raises as `run` does."""
+        return await self._keeping(self._write_rest)
+
+    async def close(self) -> None:
+        """Write everything, so that the next start reads nothing again, and give the files back. Raises likewise."""
+        try:
+            await self.flush()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Give the files back as they are."""
+        self._runs.clear()
+
+    async def reset(self) -> None:
+        """Forget everything and delete the files; the owner adds everything again. Raises OSError."""
+        self._is_resetting = True
+        try:
+            async with self._changing:
+                await self._keys.clear()
+                self._durable, self._changes, self.covered = Manifest(), 0, 0
+                await uninterrupted(self._disk.offload(self._runs.delete_unnamed, None))
+        finally:
+            self._is_resetting = False
+            self._progress.set()
+
+    # ------------------------------------------------------------------------------------------------- use
+
+    def add(self, due_ms: int, offset: int) -> None:
+        """The message at `offset` waits until `due_ms`, 0 or more. New ones come in order; others were put back."""
+        if offset >= self.covered:  # else it is put back, and was counted when it was taken
+            self.covered = offset + 1
+            self._changes += 1
+        if self._keys.add(KEY.pack(due_ms, offset)) and self._is_due:
+            self._wake.set()
+
+    def cover(self, end: int) -> None:
+        """Everything below `end` of the queue was added, or needs no key."""
+        self.covered = max(self.covered, end)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next message is due, None when none waits; perhaps earlier than true, never later."""
+        key = self._keys.next_key
+        return None if key is None else int(KEY.unpack(key)[0])
+
+    async def take_due(self, now_ms: int, count: int) -> list[tuple[int, int]]:
+        """Up to `count` messages that are due and not done, as (due ms, queue offset), ascending; fewer: that was all.
+
+        Before the next call the owner has marked them as done, or added them again. Raises DamagedRunError, after which
+        `reset` is needed, and OSError; then nothing was taken.
+        """
+        taken = await self._keys.take(KEY.pack(now_ms + 1, 0), count)
+        self._changes += len(taken)
+        if self._is_due:
+            self._wake.set()
+        return [KEY.unpack(key) for key in taken]
+
+    @property
+    def keys_in_memory(self) -> int:
+        """How many keys take memory now, one block of each run not counted."""
+        return len(self._memory)
+
+    async def wait_room(self) -> None:
+        """Return when memory has room for more keys; soon in any case when `run` does not, or the disk refuses them."""
+        if self._is_crowded:
+            await asyncio.sleep(0)
+        while self._is_crowded and self._is_running and not self._is_refused:
+            self._progress.clear()
+            self._wake.set()
+            await self._progress.wait()
+
+    # ---------------------------------------------------------------------------------------------- upkeep
+
+    async def run(self) -> None:
+        """Write and merge runs for ever; what the disk refuses is tried again.
+
+        Raises SyncError, and DamagedRunError, after which `reset` is needed.
+        """
+        self._is_running = True
+        self._wake.set()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._is_refused = not await self.maintain()
+                self._progress.set()
+                if self._is_refused:
+                    await self._clock.sleep(RETRY_AFTER_ERROR_S)
+                    self._wake.set()
+        finally:
+            self._is_running = False
+            self._progress.set()
+
+    async def maintain(self) -> bool:
+        """Write and merge what is due to be; False when the disk has refused it. Raises as `run` does."""
+        return await self._keeping(self._write_due)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._changes >= CHANGES_MAX or len(self._memory) > self._keys_in_memory
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._memory) > 2 * self._keys_in_memory or len(self._runs.readers) > RUNS_MAX
+
+    async def _keeping(self, work: Callable[[], Awaitable[None]]) -> bool:
+        async with self._changing:
+            try:
+                await work()
+            except SyncError:
+                raise
+            except OSError as error:
+                log.warning("the order of due times could not be written, it stays in memory: %s", error)
+                return False
+            return True
+
+    async def _write_due(self) -> None:
+        while not self._is_resetting:
+            if self._is_due:
+                await self._commit()
+            elif readers := self._runs.to_merge():
+                await self._merge(readers)
+            else:
+                break
+
+    async def _write_rest(self) -> None:
+        if self._changes or self.covered != self._durable.covered:
+            await self._commit()
+
+    async def _commit(self, merging: Sequence[RunReader] = ()) -> None:
+        changes = self._changes
+        self._durable = await self._writer.commit(self.covered, merging)
+        self._changes -= changes
+        self._progress.set()
+
+    async def _merge(self, readers: Sequence[RunReader]) -> None:
+        async def between() -> bool:
+            if self._is_due:
+                await self._commit(readers)
+            return not self._is_resetting
+
+        if await self._writer.merge(readers, between):
+            await self._commit()

@@ -1,0 +1,81 @@
+"""What every kind of stateful history shares: how histories are run, how one ends, and how they become a sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from sweep import Outcome
+
+SWEEP_HISTORIES = 50  # of one seed
+
+
+def run_machine(machine: type[RuleBasedStateMachine], count: int, seed: int, steps_max: int) -> None:
+    """At least so many histories from one seed. Raises what broke, with the steps that led to it."""
+    options = settings(
+        max_examples=count,
+        stateful_step_count=steps_max,
+        deadline=None,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),  # a history is short; to shrink one takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    with quiet():
+        run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=options)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Who captures what is logged would keep every world of every history."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+async def end_all() -> None:
+    """Let what the dead have left behind end before its loop does."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def executed(ran: Counter[str]) -> str:
+    """What has happened how often, for people."""
+    return ", ".join(f"{count} {name}" for name, count in ran.most_common())
+
+
+@dataclass(frozen=True)
+class HistorySweep:
+    """Histories of `make robustness`; a seed is SWEEP_HISTORIES of them.
+
+    `run_histories` makes so many from a seed and counts under "histories" and other names what happened.
+    """
+
+    name: str
+    figure: str
+    unit: str
+    run_histories: Callable[[int, int], Counter[str]]
+    goal: int = 100_000
+    share: int = 15
+
+    def run(self, seed: int, deadline: float) -> Outcome:
+        if time.monotonic() >= deadline:
+            return Outcome(0)
+        try:
+            ran = self.run_histories(SWEEP_HISTORIES, seed)
+        except Exception as error:
+            notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
+            return Outcome(SWEEP_HISTORIES, (f"seed {seed}: {notes}",))
+        return Outcome(ran.pop("histories"), counts=dict(ran))

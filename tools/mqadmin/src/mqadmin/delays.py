@@ -1,0 +1,62 @@
+"""delayStatus: what waits to be delivered, and how late it is when it comes (MISSION D1-D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from mqadmin.brokers import PANEL
+from mqadmin.delay_levels import delay_text, level_fields, level_name
+from mqadmin.options import AsJson, BrokerAddress, Cluster, NameServers
+from mqadmin.output import Cell, Table, show
+from mqadmin.targets import Answers, ask_each, broker_fields, brokers_of
+from mqadmin.times import time_text
+from mqadmin.world import World
+from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+
+commands = typer.Typer()
+COLUMNS = ("broker", "level", "delay", "waiting", "next due", "delivered", "p50 ms", "p99 ms", "max ms")
+
+
+@commands.command("delayStatus", rich_help_panel=PANEL)
+def delay_status(
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    broker_address: BrokerAddress = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """What waits in each delay level and in the timer, and how late it came since the broker started."""
+    if broker_address is not None and cluster is not None:
+        raise typer.BadParameter("-b is one broker and -c are those of a cluster; give one of the two, or none")
+
+    async def question(admin: Admin) -> Answers[BrokerStatus]:
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
+        return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
+
+    answers = World.of(context).ask(name_servers, question)
+    document = {
+        "brokers": [
+            {**broker_fields(broker), "delay_levels": [level_fields(level) for level in status.delay_levels]}
+            for broker, status in answers.given
+        ],
+        "failed": answers.failures(),
+    }
+    rows = [_row(broker, level) for broker, status in answers.given for level in status.delay_levels]
+    show(document, Table(COLUMNS, rows), as_json=as_json)
+    answers.end()
+
+
+def _row(broker: ClusterBroker, level: DelayLevelStatus) -> Sequence[Cell]:
+    late = (level.lateness_p50_ms, level.lateness_p99_ms, level.lateness_max_ms)
+    return (
+        broker.broker_name or broker.address,
+        level_name(level),
+        delay_text(level),
+        level.waiting,
+        time_text(level.next_due_timestamp_ms),
+        level.delivered,
+        *(late if level.delivered else (None, None, None)),
+    )
