@@ -39,7 +39,7 @@ from osenv.sim_clock import settle
 
 TOPIC, QUEUES = "orders", 2
 KEYS = ("", "a", "b")
-TABLES = ("1s 5s 1m 1h", "2s 3s 10s", "5s 1h 1h 1h 1h")
+TABLES = ("1s 5s 1m 1h", "2s 3s 10s", "5s 1h 1h 1h 1h", "1s 1s 1s 1s")
 LOG_FILE_BYTES, QUEUE_FILE_ENTRIES = 8_192, 20
 LAYOUT = StoreLayout(STORE_ROOT, LOG_FILE_BYTES, QUEUE_FILE_ENTRIES, IndexSize(slots=16, entries=64))
 FULL = 0.95
@@ -120,7 +120,7 @@ class DelayWorld:
     async def recall(self, key: str, *, new_time: NewTime | None = None) -> None:
         """Take back what has the key, or give it another time."""
         now_ms = self.broker.time.stamp_ms()
-        new_due_ms = new_time.due_ms(now_ms) if new_time else None
+        new_due_ms = _due_ms(new_time, now_ms) if new_time else None
         try:
             answer = await self.broker.recalling.recall(TOPIC, key, new_time)
         except (RefusedError, OSError):
@@ -237,6 +237,7 @@ class DelayWorld:
         if damage is not None:
             await self.damage_timer(damage)
         if table and self.model.follows_in_order(DelayLevels.parse(table)):
+            self.model.counts["another table of levels"] += table != self._table
             self._table = table
         await self._start()
 
@@ -378,3 +379,9 @@ class DelayWorld:
 
     async def close(self) -> None:
         await self._stop(clean=False)
+
+
+def _due_ms(new_time: NewTime, now_ms: int) -> int:
+    if new_time.delay_ms is not None:
+        return now_ms + new_time.delay_ms
+    return max(now_ms, new_time.deliver_ms or 0)

@@ -284,6 +284,7 @@ async def whole_life(life: BrokerLife) -> None:
     await life.ask("update a topic", life.broker.topic_administration.update(TopicConfig("fresh", 2, 2)))
     await life.pass_time(5.1)
     await life.ask("query", query(life))
+    await life.ask("back up", back_up(life))
     await life.ask("commit offsets", commit_offsets(life, 2))
     await life.pass_time(6)
     for key in QUEUES:
@@ -313,6 +314,11 @@ async def commit_offsets(life: BrokerLife, offset: int) -> None:
     """Of as many messages as there are: a disk that fails may have refused them."""
     ends = {key: life.broker.store.queue_end(*key) for key in QUEUES if life.broker.topics.get(key[0])}
     life.broker.offsets.commit("readers", [(*key, Progress(min(offset, end))) for key, end in ends.items()])
+
+
+async def back_up(life: BrokerLife) -> None:
+    async for _ in life.broker.backup.parts():
+        pass
 
 
 async def query(life: BrokerLife) -> None:

@@ -8,9 +8,10 @@ what it says, as the flush policy demands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import heappush, heappushpop
+from itertools import chain
 from typing import TypeVar
 
 from mq_broker.core.batches import Batch, runs
@@ -133,12 +134,11 @@ class Recalling:
             if truncated:
                 await self.store.wait_stored(self.store.log_end)
                 return RecallAnswer(list(told.values()), truncated=True)
-        ends = await self._ends(topic, key)
+        ends = await self._ends(topic, key, {one.position for one in open_})
+        removed = {end.source for end in ends[RECALLED_TOPIC]}
         for one in open_:
-            removed = any(end.source == one.position for end in ends[RECALLED_TOPIC])
-            told[one.message_id] = Recalled(
-                one.message_id, RecallOutcome.REMOVED if removed else RecallOutcome.ALREADY_DELIVERED
-            )
+            outcome = RecallOutcome.REMOVED if one.position in removed else RecallOutcome.ALREADY_DELIVERED
+            told[one.message_id] = Recalled(one.message_id, outcome)
         known = {one.message_id for one in waiting}
         for searched, outcome in ((RECALLED_TOPIC, RecallOutcome.REMOVED), (topic, RecallOutcome.ALREADY_DELIVERED)):
             for end in ends[searched]:  # of messages whose waiting records have left the log
@@ -175,37 +175,41 @@ class Recalling:
         """
 
         def look() -> tuple[list[_Waiting], bool]:
-            found: list[_Waiting] = []
-            open_count = done_count = 0
-            for searched in WAITING_TOPICS:
-                for record, _ in self.querying.matches(searched, key):
-                    properties = decode_properties(record.properties)
-                    level = level_of(record.topic, record.queue_id)
-                    if properties.get(REAL_TOPIC) != topic or level is None:
-                        continue
-                    position = (level, record.queue_offset)
-                    if self.progress.is_done(*position):
-                        done_count += 1
-                        if done_count > RECALL_MESSAGES_MAX:
-                            continue
-                    else:
-                        open_count += 1
-                        if open_count > RECALL_MESSAGES_MAX:
-                            return found, True
-                    id_ = properties.get(UNIQ_KEY) or position_text(position)
-                    note = recalled_batch(record, position)
-                    found.append(_Waiting(id_, position, schedule_position(record), record.log_offset, note))
-            return found, False
+            open_: list[_Waiting] = []
+            done: list[tuple[int, _Waiting]] = []  # a heap by the place in the log
+            for record, _ in chain.from_iterable(self.querying.matches(searched, key) for searched in WAITING_TOPICS):
+                properties = decode_properties(record.properties)
+                level = level_of(record.topic, record.queue_id)
+                if properties.get(REAL_TOPIC) != topic or level is None:
+                    continue
+                position = (level, record.queue_offset)
+                id_ = properties.get(UNIQ_KEY) or position_text(position)
+                note = recalled_batch(record, position)
+                one = _Waiting(id_, position, schedule_position(record), record.log_offset, note)
+                if not self.progress.is_done(*position):
+                    if len(open_) == RECALL_MESSAGES_MAX:
+                        return open_, True
+                    open_.append(one)
+                elif len(done) < RECALL_MESSAGES_MAX:
+                    heappush(done, (one.log_offset, one))
+                else:
+                    heappushpop(done, (one.log_offset, one))
+            return [*open_, *(one for _, one in done)], False
 
         found, truncated = await self._look(look)
         return sorted(found, key=lambda one: one.log_offset, reverse=True), truncated
 
-    async def _ends(self, topic: str, key: str) -> dict[str, list[_End]]:
-        """The newest recall notes for the topic, and deliveries in it, with the key."""
+    async def _ends(self, topic: str, key: str, asked_for: Container[Position]) -> dict[str, list[_End]]:
+        """Recall notes for the topic, and deliveries in it, with the key: the newest, and those of these positions."""
 
         def look() -> dict[str, list[_End]]:
             return {
-                searched: list(islice(ends_in(searched), RECALL_MESSAGES_MAX)) for searched in (RECALLED_TOPIC, topic)
+                searched: [
+                    end
+                    for number, end in enumerate(ends_in(searched))
+                    if number < RECALL_MESSAGES_MAX or end.source in asked_for
+                ]
+                for searched in (RECALLED_TOPIC, topic)
             }
 
         def ends_in(searched: str) -> Iterator[_End]:

@@ -21,11 +21,11 @@ from mq_broker.schedule.timer_manifest import Manifest, RunEntry, write_manifest
 from mq_broker.schedule.timer_memory import Stretch
 from mq_broker.schedule.timer_merge import KeyMerge
 from mq_broker.schedule.timer_reader import RunReader
-from mq_broker.store.folders import make_durable_dirs
 from mq_broker.store.key_run import KeyRun
 from mq_broker.store.key_run_writer import RunWriter
 from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk
+from osenv.folders import make_durable_dirs
 
 STRETCHES_MAX = 64  # that become one run; more have piled up only while the disk refused to write
 
