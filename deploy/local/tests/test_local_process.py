@@ -21,7 +21,8 @@ GOOD = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 sum(range(3_000_000))  # something to measure
-print("ready", *sys.argv[1:], flush=True)
+sys.stdout.write(" ".join(["ready", *sys.argv[1:]]) + "\\n")  # at once: print would write word by word
+sys.stdout.flush()
 while True:
     time.sleep(60)
 """
