@@ -14,8 +14,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -23,6 +22,7 @@ from crash_checks import EVERYTHING_EXTRA, Extras, Recovered, verify
 from crash_history import History
 from crash_life import SIZES, Boundary, Life, small_store
 from crash_losses import lose_something
+from quiet import quiet
 
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng, SimClock, SimDisk
@@ -277,17 +277,6 @@ class Workload:
     def _found(self, boundary: int, state: int, error: Exception, when: str = "") -> None:
         place = Place(self._sampling.name, self._seed, self._number, self.life, boundary, state)
         self._report.violations.append(Violation(place, f"{when}{type(error).__name__}: {error}"))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Recoveries by the thousand have nothing to say to a person."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -23,6 +22,7 @@ from fault_life import OPTIONS, BrokerLife, Fault, FaultyCalls
 from fault_scenarios import BROKER_SCENARIOS, scenario
 from fault_sites import Seen, Site, caller, unreached
 from fault_tools import Look
+from quiet import quiet
 
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import broker_options
@@ -228,17 +228,6 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
     except Exception as error:  # whatever it is, a sound disk gives no reason for it
         return [repr(error)]
     return []
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Brokers on failing disks complain by the thousand."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def main(arguments: Sequence[str]) -> None:

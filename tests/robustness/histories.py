@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from quiet import quiet
 from sweep import Outcome
 
 SWEEP_HISTORIES = 50  # of one seed
@@ -30,17 +29,6 @@ def run_machine(machine: type[RuleBasedStateMachine], count: int, seed: int, ste
     )
     with quiet():
         run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=options)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Who captures what is logged would keep every world of every history."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 async def end_all() -> None:

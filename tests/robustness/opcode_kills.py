@@ -17,7 +17,8 @@ from typing import Any
 from crash_checks import verify
 from crash_history import History
 from crash_life import Life, small_store
-from crash_states import START_MS, quiet
+from crash_states import START_MS
+from quiet import quiet
 
 import mq_broker.store
 from mq_broker.store.message_store import FlushDiskType

@@ -11,9 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from histories import HistorySweep, end_all, executed, quiet, run_machine
+from histories import HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from quiet import quiet
 from transaction_database import ShopDatabase
 from transaction_gaps import Crash, Gap
 from transaction_model import Ending, Plan, Wait

@@ -150,7 +150,7 @@ def broker_answer_error(code: int, remark: str, broker: str) -> BrokerRefusedErr
 
 def with_more(error: MQClientError, addition: str) -> MQClientError:
     """The same error, with a sentence that goes on."""
-    if isinstance(error, (BrokerRefusedError, BrokerRejectedError)):
+    if isinstance(error, _BrokerAnswerError):
         return broker_answer_error(error.code, error.remark + addition, error.broker)
     return type(error)(f"{error}{addition}")
 

@@ -10,7 +10,7 @@ import typer
 from mqadmin.delay_levels import delay_text, level_fields, level_name
 from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers
 from mqadmin.output import Cell, Table, show
-from mqadmin.targets import Answers, ask_each, broker_fields, brokers_of, require_one_target
+from mqadmin.targets import Answers, ask_each, ask_status, broker_fields, brokers_of, require_one_target
 from mqadmin.times import duration_text, time_fields, time_text
 from mqadmin.world import World
 from mqclient import Admin, BrokerStatus, ClusterBroker
@@ -44,8 +44,7 @@ def cluster_list(
 
     async def question(admin: Admin) -> Answers[BrokerStatus]:
         while True:
-            brokers = await brokers_of(admin, cluster=cluster, slaves=True)
-            answers = await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
+            answers = await ask_status(admin, cluster=cluster, slaves=True)
             if interval is None:
                 return answers
             show({}, _cluster_table(answers, world.clock.wall_ms(), more_stats=more_stats), as_json=False)
@@ -96,11 +95,9 @@ def broker_status(
     """Everything that a broker says of itself."""
     require_one_target(broker_address, cluster)
 
-    async def question(admin: Admin) -> Answers[BrokerStatus]:
-        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
-        return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
-
-    answers = World.of(context).ask(name_servers, question)
+    answers = World.of(context).ask(
+        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster)
+    )
     document = {
         "brokers": [{**broker_fields(broker), **_status_fields(status)} for broker, status in answers.given],
         "failed": answers.failures(),

@@ -10,10 +10,10 @@ from mqadmin.brokers import PANEL
 from mqadmin.delay_levels import delay_text, level_fields, level_name
 from mqadmin.options import AsJson, BrokerAddress, Cluster, NameServers
 from mqadmin.output import Cell, Table, show
-from mqadmin.targets import Answers, ask_each, broker_fields, brokers_of
+from mqadmin.targets import ask_status, broker_fields
 from mqadmin.times import time_text
 from mqadmin.world import World
-from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+from mqclient import ClusterBroker, DelayLevelStatus
 
 commands = typer.Typer()
 COLUMNS = ("broker", "level", "delay", "waiting", "next due", "delivered", "p50 ms", "p99 ms", "max ms")
@@ -32,11 +32,9 @@ def delay_status(
     if broker_address is not None and cluster is not None:
         raise typer.BadParameter("-b is one broker and -c are those of a cluster; give one of the two, or none")
 
-    async def question(admin: Admin) -> Answers[BrokerStatus]:
-        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
-        return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
-
-    answers = World.of(context).ask(name_servers, question)
+    answers = World.of(context).ask(
+        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster)
+    )
     document = {
         "brokers": [
             {**broker_fields(broker), "delay_levels": [level_fields(level) for level in status.delay_levels]}

@@ -13,7 +13,7 @@ import typer
 
 from mqadmin import exits
 from mqadmin.errors import SENSELESS, say
-from mqclient import Admin, ClusterBroker, MQClientError, NoRouteError
+from mqclient import Admin, BrokerStatus, ClusterBroker, MQClientError, NoRouteError
 
 T = TypeVar("T")
 MASTER_ID = 0
@@ -79,6 +79,14 @@ async def ask_each(brokers: Sequence[ClusterBroker], step: Callable[[ClusterBrok
         except MQClientError as error:
             answers.failed.append((broker, error))
     return answers
+
+
+async def ask_status(
+    admin: Admin, *, broker_address: str | None = None, cluster: str | None = None, slaves: bool = False
+) -> Answers[BrokerStatus]:
+    """What each of these brokers says of itself; which ones they are, and what is raised, as in `brokers_of`."""
+    brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, slaves=slaves)
+    return await ask_each(brokers, lambda broker: admin.broker_status(broker.address))
 
 
 def broker_fields(broker: ClusterBroker) -> dict[str, Any]:

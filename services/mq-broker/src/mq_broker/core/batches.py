@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from struct import Struct
+from typing import Any, TypeVar, overload
 
 from mqproto.java_hash import java_string_hash
 from mqproto.properties import (
@@ -48,6 +49,8 @@ from mqproto.record import (
     STORE,
     STORE_AT,
 )
+
+ItemT = TypeVar("ItemT")
 
 CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (MISSION S3)
 
@@ -197,16 +200,26 @@ def patch_batch(
     return b"".join(entries)
 
 
-def runs(batches: Sequence[Batch], bytes_max: int) -> Iterator[list[Batch]]:
-    """The batches in order, in lists that take `bytes_max` bytes at most; a larger batch stands alone."""
-    run: list[Batch] = []
+@overload
+def runs(items: Iterable[Batch], bytes_max: int) -> Iterator[list[Batch]]: ...
+@overload
+def runs(items: Iterable[ItemT], bytes_max: int, batch_of: Callable[[ItemT], Batch]) -> Iterator[list[ItemT]]: ...
+def runs(
+    items: Iterable[Any], bytes_max: int, batch_of: Callable[[Any], Batch] = lambda batch: batch
+) -> Iterator[list[Any]]:
+    """The items in order, in lists whose batches take `bytes_max` bytes at most; a larger one stands alone.
+
+    `batch_of` tells the batch of an item; without it the items are batches.
+    """
+    run: list[Any] = []
     taken = 0
-    for batch in batches:
-        if run and taken + len(batch.buffer) > bytes_max:
+    for item in items:
+        size = len(batch_of(item).buffer)
+        if run and taken + size > bytes_max:
             yield run
             run, taken = [], 0
-        run.append(batch)
-        taken += len(batch.buffer)
+        run.append(item)
+        taken += size
     if run:
         yield run
 

@@ -16,18 +16,20 @@ from mq_broker.core.offset_set import OffsetSet
 from mqproto.names import CARRIED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 TIMER, CARRIED = -1, 0  # stand for levels; the levels themselves begin at 1
+_OTHER_QUEUES = {TIMER: (TIMER_TOPIC, 0), CARRIED: (CARRIED_TOPIC, 0)}
+_OTHER_LEVELS = {topic: level for level, (topic, _) in _OTHER_QUEUES.items()}
 
 
 def waiting_queue(level: int) -> tuple[str, int]:
     """Topic and queue id of the queue with this number."""
-    return {TIMER: (TIMER_TOPIC, 0), CARRIED: (CARRIED_TOPIC, 0)}.get(level) or (SCHEDULE_TOPIC, level - 1)
+    return _OTHER_QUEUES.get(level) or (SCHEDULE_TOPIC, level - 1)
 
 
 def level_of(topic: str, queue_id: int) -> int | None:
     """The inverse; None for a queue that holds no waiting records."""
     if topic == SCHEDULE_TOPIC:
         return queue_id + 1
-    return {TIMER_TOPIC: TIMER, CARRIED_TOPIC: CARRIED}.get(topic)
+    return _OTHER_LEVELS.get(topic)
 
 
 class DelayProgress:

@@ -138,19 +138,28 @@ def is_committed(record: Record) -> bool:
 
 def op_batch(half: Half, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
     """The op message that closes or parks a transaction (MISSION T3)."""
+    body = str(half.queue_offset)
+    return state_batch(half, phase, topic=OP_HALF_TOPIC, tag=OP_TAG, body=body, store_ms=store_ms, born_ip=born_ip)
+
+
+def state_batch(half: Half, phase: Phase, *, topic: str, tag: str, body: str, store_ms: int, born_ip: int) -> Batch:
+    """An op message or a mark: a small record, born in the broker, that says how a transaction stands."""
     data = encode_record(
-        topic=OP_HALF_TOPIC.encode(),
-        body=str(half.queue_offset).encode(),
-        properties=encode_properties({TAGS: OP_TAG, UNIQ_KEY: half.transaction_id, TRANSACTION_STATE: phase.name}),
+        topic=topic.encode(),
+        body=body.encode(),
+        properties=encode_properties({TAGS: tag, UNIQ_KEY: half.transaction_id, TRANSACTION_STATE: phase.name}),
         queue_id=0,
         born_timestamp_ms=store_ms,
         born_ip=born_ip,
     )
-    return single_record_batch(OP_HALF_TOPIC, 0, data, java_string_hash(OP_TAG))
+    return single_record_batch(topic, 0, data, java_string_hash(tag))
 
 
 def state_phase(record: Record) -> Phase | None:
-    """What an op record or a mark says of its transaction; None in RocketMQ's op records, which do not say."""
+    """What an op record or a mark says of its transaction.
+
+    None for a parked half, and for RocketMQ's op records, which do not say.
+    """
     state = decode_properties(record.properties).get(TRANSACTION_STATE)
     return None if state is None else Phase[state]
 

@@ -13,20 +13,12 @@ from __future__ import annotations
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.half_columns import Half
-from mq_broker.core.halves import half_of, state_phase
+from mq_broker.core.halves import half_of, state_batch
 from mq_broker.core.rewrite import rewrite, single_record_batch, tag_code
 from mq_broker.core.transactions import Phase
-from mqproto.java_hash import java_string_hash
 from mqproto.names import CHECK_MAX_TIMES_TOPIC
-from mqproto.properties import (
-    TAGS,
-    TRANSACTION_CHECK_TIMES,
-    TRANSACTION_STATE,
-    UNIQ_KEY,
-    decode_properties,
-    encode_properties,
-)
-from mqproto.record import Record, encode_record
+from mqproto.properties import TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, decode_properties
+from mqproto.record import Record
 
 MARK_TAG = TRANSACTION_STATE
 
@@ -52,18 +44,12 @@ def parked_half(record: Record) -> Half:
 
 def mark_batch(half: Half, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
     """The mark that says how an operator has ended a parked transaction."""
-    properties = {TAGS: MARK_TAG, UNIQ_KEY: half.transaction_id, TRANSACTION_STATE: phase.name}
-    data = encode_record(
-        topic=CHECK_MAX_TIMES_TOPIC.encode(),
-        body=f"{phase.value} by an operator".encode(),
-        properties=encode_properties(properties),
-        queue_id=0,
-        born_timestamp_ms=store_ms,
+    return state_batch(
+        half,
+        phase,
+        topic=CHECK_MAX_TIMES_TOPIC,
+        tag=MARK_TAG,
+        body=f"{phase.value} by an operator",
+        store_ms=store_ms,
         born_ip=born_ip,
     )
-    return single_record_batch(CHECK_MAX_TIMES_TOPIC, 0, data, java_string_hash(MARK_TAG))
-
-
-def mark_phase(record: Record) -> Phase | None:
-    """How the transaction that the mark names has ended; None for a parked half."""
-    return state_phase(record)

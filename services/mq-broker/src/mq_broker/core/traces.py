@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mq_broker.core.delay_progress import level_of
+from mq_broker.core.halves import is_committed
 from mq_broker.core.rewrite import Position, schedule_position
 from mqproto.names import (
     CHECK_MAX_TIMES_TOPIC,
@@ -21,7 +22,7 @@ from mqproto.names import (
     WAITING_TOPICS,
 )
 from mqproto.properties import DUE_TIMESTAMP, PGROUP, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, decode_properties
-from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record
+from mqproto.record import Record
 
 # Nobody consumes what is there.
 DETOUR_TOPICS = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC, *sorted(WAITING_TOPICS), RECALLED_TOPIC)
@@ -94,7 +95,7 @@ def trace_of(record: Record, due_ms: int = 0) -> Trace:
         record.log_offset,
         record.store_timestamp_ms,
         record.reconsume_times,
-        record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT,
+        is_committed(record),
         schedule_position(record),
         due_ms,
         decode_properties(record.properties),

@@ -56,6 +56,7 @@ from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.progress_journal import ProgressJournal
+from mq_broker.store.recovery import RecoveryReport
 from mq_broker.store.retention import Retention
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import BODY_BYTES_MAX, Record
@@ -133,12 +134,7 @@ class Broker:
     async def open(self) -> None:
         """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
         report = self.store.open(self._recovered)
-        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
-            where = f"progress of {group} in queue {queue_id} of {topic}"
-            log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
-        if not report.clean and not self.store.is_sync_flush:
-            self.consumer_offsets.renew_versions()
-        self.producer_sequences.clamp(self.store.queue_end)
+        self._forget_what_is_lost(report)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
             wall_ms=self._clock.wall_us() / 1000,
@@ -146,58 +142,13 @@ class Broker:
             newest_store_ms=report.newest_store_ms,
         )
         self._open_membership()
-        self.transactions = Transactions(
-            self.store,
-            self.transaction_table,
-            self.sessions,
-            self.topics,
-            self.options.delay_levels,
-            self.time,
-            self._clock,
-            self._rng,
-            self.options.transactions,
-        )
         await self.store.flusher.flush()  # what was found becomes readable
-        await self.transactions.rebuild(self.transaction_scan, self._newest_recovered)
-        self.producing = Producing(
-            self.store,
-            self.topics,
-            self.options.delay_levels,
-            self.transactions,
-            self.time,
-            self.options.body_size_max,
-            self.producer_sequences,
-        )
-        self.pulling = Pulling(
-            self.store, self.topics, self.groups, self.filters, self.sessions.members.is_broadcasting
-        )
-        self.long_polling = LongPolling(self.pulling, self._clock)
-        self.send_back = SendBack(self.producing, self.topics, self.groups)
-        self.querying = Querying(self.store)
-        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
+        await self._open_transactions()
+        self._open_producing_and_pulling()
         self._open_administration()
-        self.delay = DelayService(
-            self.store,
-            self.options.delay_levels,
-            self.delay_progress,
-            self.time,
-            self._clock,
-            self._disk,
-            self.producing.forward,
-        )
-        await self.delay.open()
-        self.recalling = Recalling(self.store, self.querying, self.delay_progress, self.time)
-        self.explaining = Explaining(
-            self.store, self.topics, self.consumer_offsets, self.transaction_table, self.querying, self.delay
-        )
-        self.retention = Retention(
-            self.store,
-            self._disk,
-            self._clock,
-            self.time,
-            carriers=(self.delay.carry_over, self.transactions.copies.carry_over),
-            unconsumed=self._unconsumed_below,
-        )
+        await self._open_delay()
+        self._open_explaining()
+        self._open_retention()
         await self.store.checkpoint()
 
     def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
@@ -217,6 +168,15 @@ class Broker:
         self.transactions.reconfigure(options.transactions)
         self.store.gate.options = retention
 
+    def _forget_what_is_lost(self, report: RecoveryReport) -> None:
+        """Nothing has been finished, and nothing sent, that the log does not hold any more."""
+        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
+            where = f"progress of {group} in queue {queue_id} of {topic}"
+            log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
+        if not report.clean and not self.store.is_sync_flush:
+            self.consumer_offsets.renew_versions()
+        self.producer_sequences.clamp(self.store.queue_end)
+
     def _open_membership(self) -> None:
         members = GroupMembers[Session]()
         self.sessions = Sessions(
@@ -231,6 +191,38 @@ class Broker:
             self.store, self.queue_locks, self.topics, self.groups, self.sessions, self._clock
         )
         self.queue_locking.begin(lost=QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new)
+
+    async def _open_transactions(self) -> None:
+        self.transactions = Transactions(
+            self.store,
+            self.transaction_table,
+            self.sessions,
+            self.topics,
+            self.options.delay_levels,
+            self.time,
+            self._clock,
+            self._rng,
+            self.options.transactions,
+        )
+        await self.transactions.rebuild(self.transaction_scan, self._newest_recovered)
+
+    def _open_producing_and_pulling(self) -> None:
+        self.producing = Producing(
+            self.store,
+            self.topics,
+            self.options.delay_levels,
+            self.transactions,
+            self.time,
+            self.options.body_size_max,
+            self.producer_sequences,
+        )
+        self.pulling = Pulling(
+            self.store, self.topics, self.groups, self.filters, self.sessions.members.is_broadcasting
+        )
+        self.long_polling = LongPolling(self.pulling, self._clock)
+        self.send_back = SendBack(self.producing, self.topics, self.groups)
+        self.querying = Querying(self.store)
+        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
 
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(
@@ -259,6 +251,34 @@ class Broker:
         self.backup = Backup(self.store, self.consumer_offsets, self.time, self.options.identity.broker_name)
         self.client_commands = ClientCommands(
             self.groups, self.consumer_offsets, self.sessions, self.querying, self._clock
+        )
+
+    async def _open_delay(self) -> None:
+        self.delay = DelayService(
+            self.store,
+            self.options.delay_levels,
+            self.delay_progress,
+            self.time,
+            self._clock,
+            self._disk,
+            self.producing.forward,
+        )
+        await self.delay.open()
+        self.recalling = Recalling(self.store, self.querying, self.delay_progress, self.time)
+
+    def _open_explaining(self) -> None:
+        self.explaining = Explaining(
+            self.store, self.topics, self.consumer_offsets, self.transaction_table, self.querying, self.delay
+        )
+
+    def _open_retention(self) -> None:
+        self.retention = Retention(
+            self.store,
+            self._disk,
+            self._clock,
+            self.time,
+            carriers=(self.delay.carry_over, self.transactions.copies.carry_over),
+            unconsumed=self._unconsumed_below,
         )
 
     async def run(self) -> None:

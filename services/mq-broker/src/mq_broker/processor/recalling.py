@@ -147,14 +147,11 @@ class Recalling:
         return RecallAnswer(list(told.values()), truncated=False)
 
     async def _remove(self, taken: Sequence[_Waiting]) -> list[Recalled]:
-        removed: list[Recalled] = []
-        for run in runs([one.note for one in taken], self.store.run_bytes_max):
-            now = taken[len(removed) : len(removed) + len(run)]
-            self.store.put(run, self.time.stamp_ms())
-            for one in now:
+        for run in runs(taken, self.store.run_bytes_max, lambda one: one.note):
+            self.store.put([one.note for one in run], self.time.stamp_ms())
+            for one in run:
                 self.progress.done(*one.position)
-                removed.append(Recalled(one.message_id, RecallOutcome.REMOVED))
-        return removed
+        return [Recalled(one.message_id, RecallOutcome.REMOVED) for one in taken]
 
     async def _reschedule(self, taken: Sequence[_Waiting], new_time: NewTime) -> list[Recalled]:
         rescheduled = []

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 
 from mq_broker.core.half_columns import Half
 from mq_broker.core.halves import half_of, is_committed, op_half_offsets, state_phase, transaction_id
-from mq_broker.core.parked import mark_phase, parked_half
+from mq_broker.core.parked import parked_half
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import OUTCOMES_REMEMBERED, Phase, TransactionTable
 from mq_broker.store.errors import StoreFencedError
@@ -50,7 +50,7 @@ async def rebuild(
 
 async def _read_parked(store: MessageStore, table: TransactionTable) -> None:
     async for record in _records(store, CHECK_MAX_TIMES_TOPIC, store.queue_bounds(CHECK_MAX_TIMES_TOPIC, 0)[0]):
-        if (phase := mark_phase(record)) is not None:
+        if (phase := state_phase(record)) is not None:
             table.closed(transaction_id(record), phase)
             continue
         try:

@@ -55,10 +55,12 @@ class CarryOver:
         return count
 
     def _carry(self, level: int, records: list[Record]) -> int:
-        batches = [waiting_copy(record, (level, record.queue_offset), self.due_ms(level, record)) for record in records]
-        carried = iter(records)
-        for run in runs(batches, self.store.run_bytes_max):
-            self.store.put(run, self.time.stamp_ms(), inward=True)
-            for _ in run:
-                self.progress.done(level, next(carried).queue_offset)
+        copies = [
+            (record.queue_offset, waiting_copy(record, (level, record.queue_offset), self.due_ms(level, record)))
+            for record in records
+        ]
+        for run in runs(copies, self.store.run_bytes_max, lambda copy: copy[1]):
+            self.store.put([batch for _, batch in run], self.time.stamp_ms(), inward=True)
+            for offset, _ in run:
+                self.progress.done(level, offset)
         return len(records)

@@ -16,12 +16,12 @@ from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import CARRIED, TIMER, DelayProgress, level_of
-from mq_broker.core.rewrite import due_then_ms
 from mq_broker.schedule.carry_over import CarryOver
 from mq_broker.schedule.delivery import Delivery
-from mq_broker.schedule.level_queue import LevelQueue, first, waiting_in
+from mq_broker.schedule.level_queue import LevelQueue
 from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.schedule.timer_queue import TimerQueue
+from mq_broker.schedule.waiting import first, waiting_in
 from mq_broker.store.errors import StoreFencedError, StoreWriteError
 from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.message_store import MessageStore
@@ -32,9 +32,8 @@ from osenv import Clock, Disk, SyncError
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_WRITE_ERROR_MS = 10_000  # MISSION D3
-TURNS_OF_OTHERS = (
-    4  # of the event loop between two steps: from its socket to its answer a frame of a producer takes so many
-)
+# Of the event loop between two steps: from its socket to its answer a frame of a producer takes so many.
+TURNS_OF_OTHERS = 4
 
 WaitingQueue = LevelQueue | TimerQueue
 
@@ -139,15 +138,12 @@ class DelayService:
         return waiting_in(self.store, self.progress, level)
 
     def due_ms(self, level: int, record: Record) -> int:
-        """When a waiting record of this queue is due."""
-        queue = self._queues.get(level)
-        return queue.due_ms(record) if isinstance(queue, LevelQueue) else due_then_ms(record) or 0
+        """When a waiting record of this queue is due; those of CARRIED are the timer's."""
+        return self._queues.get(level, self.timer).due_ms(record)
 
     async def _log_durable(self) -> int:
-        """Where the log ends on disk, once that is behind all that the index knows."""
-        await self.store.flusher.flush()
-        if self.store.failure is not None:
-            raise StoreFencedError(f"the disk has failed: {self.store.failure}")
+        """Where the log ends on disk, once that is behind all that the index knows. Raises StoreFencedError."""
+        await self.store.sync()
         return self.store.flusher.durable_end
 
     def _add_level(self, level: int) -> None:

@@ -52,15 +52,12 @@ class Delivery:
 
     def _deliver(self, level: int, due: Sequence[Ready]) -> None:
         waiting = [one for one in due if not self.progress.is_done(level, one.queue_offset)]
-        begin = 0
-        for run in runs([one.batch for one in waiting], self.run_bytes_max):
+        for run in runs(waiting, self.run_bytes_max, lambda one: one.batch):
             now_ms = self.time.now_ms()
-            self.put(run, self.time.stamp_ms())
-            delivered = waiting[begin : begin + len(run)]
-            begin += len(run)
-            for one in delivered:
+            self.put([one.batch for one in run], self.time.stamp_ms())
+            for one in run:
                 self.progress.done(level, one.queue_offset)
-            self._count(level, [now_ms - one.due_ms for one in delivered])
+            self._count(level, [now_ms - one.due_ms for one in run])
 
     def _count(self, level: int, lateness_ms: Sequence[int]) -> None:
         self.lateness(level).add(lateness_ms)

@@ -13,6 +13,7 @@ from mq_broker.core.delay_progress import DelayProgress, waiting_queue
 from mq_broker.core.rewrite import due_then_ms
 from mq_broker.schedule.ahead import AHEAD_BYTES_MAX, AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
 from mq_broker.schedule.delivery import Delivery
+from mq_broker.schedule.waiting import first, give_up_lost, waiting_in
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
@@ -87,21 +88,7 @@ class LevelQueue:
             raise
         waiting = [record for record in records if not self.progress.is_done(self.level, record.queue_offset)]
         self._ahead.add([make_ready(self.level, self.due_ms(record), record) for record in waiting])
-        for lost in set(range(begin, begin + scanned)) - {record.queue_offset for record in records}:
-            self.progress.done(self.level, lost)  # to damage, which has been reported
         self._read_to = begin + scanned
+        found = {record.queue_offset for record in records}
+        give_up_lost(self.progress, self.level, range(begin, self._read_to), found)
         self._may_have_more |= scanned > 0
-
-
-def waiting_in(store: MessageStore, progress: DelayProgress, level: int) -> int:
-    """How many records of the queue with this number are not done."""
-    queue = store.queue(*waiting_queue(level))
-    if queue is None:
-        return 0
-    first = max(progress.next_offset(level), queue.min_offset)
-    return max(0, queue.max_offset - first - progress.done_ahead(level))
-
-
-def first(*times: int | None) -> int | None:
-    """The earliest of these times; None without one."""
-    return min((at for at in times if at is not None), default=None)

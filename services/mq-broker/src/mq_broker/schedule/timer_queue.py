@@ -20,12 +20,13 @@ from mq_broker.core.delay_progress import TIMER, DelayProgress
 from mq_broker.core.rewrite import due_then_ms
 from mq_broker.schedule.ahead import AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
 from mq_broker.schedule.delivery import Delivery
-from mq_broker.schedule.level_queue import first, waiting_in
 from mq_broker.schedule.timer_index import TimerIndex
+from mq_broker.schedule.waiting import first, give_up_lost, waiting_in
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import TIMER_TOPIC
+from mqproto.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,10 @@ class TimerQueue:
         except DamagedRunError as error:
             await self.begin_anew(error)
 
+    def due_ms(self, record: Record) -> int:
+        """When this record of the timer is due, as it says itself; at once if it does not."""
+        return due_then_ms(record) or 0
+
     @property
     def _queue(self) -> ConsumeQueue | None:
         return self.store.queue(TIMER_TOPIC, 0)
@@ -154,10 +159,10 @@ class TimerQueue:
     async def _cold_dues(self, queue: ConsumeQueue, begin: int) -> tuple[dict[int, int], int]:
         """The same from disk, where only records can prove when they are due: entries have no CRC. Raises OSError."""
         records, scanned = await self.store.reader.read_queue(queue, begin, LOAD_RECORDS, LOAD_BYTES_MAX)
-        dues_ms = {record.queue_offset: due_then_ms(record) or 0 for record in records}
-        for lost in set(range(begin, begin + scanned)) - dues_ms.keys():
-            self.progress.done(TIMER, lost)  # to damage, which has been reported
-        return dues_ms, begin + scanned
+        dues_ms = {record.queue_offset: self.due_ms(record) for record in records}
+        end = begin + scanned
+        give_up_lost(self.progress, TIMER, range(begin, end), dues_ms)
+        return dues_ms, end
 
     async def _read_ahead(self, queue: ConsumeQueue) -> None:
         """Have the first ones of the index ready in memory; what was there goes back, and comes again if it is due."""
@@ -174,10 +179,8 @@ class TimerQueue:
         except BaseException:
             self._give_back(taken)
             raise
-        ready |= {one.queue_offset: make_ready(TIMER, due_then_ms(one) or 0, one) for one in records}
-        for offset in wanted[:looked_at]:
-            if offset not in ready:
-                self.progress.done(TIMER, offset)  # lost to damage, which has been reported
+        ready |= {one.queue_offset: make_ready(TIMER, self.due_ms(one), one) for one in records}
+        give_up_lost(self.progress, TIMER, wanted[:looked_at], ready)
         for due_ms, offset in taken:
             if offset not in ready:  # no room for it yet
                 self._give_back([(due_ms, offset)])

@@ -256,6 +256,11 @@ class MessageStore:
         self._fencing = error
         self.flusher.stop(error)
 
+    def require_sound(self) -> None:
+        """Raises StoreFencedError when the disk has failed."""
+        if self.failure is not None:
+            raise StoreFencedError(f"the disk has failed: {self.failure}")
+
     # ------------------------------------------------------------------------------------------------- put
 
     def put(self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> list[PutResult]:
@@ -264,8 +269,7 @@ class MessageStore:
         Raises StoreWriteError, StoreFullError while the disk is too full (`inward` writes, which the store needs to
         become emptier, are taken even then), and StoreFencedError when it has failed; none of them is there then.
         """
-        if self.failure is not None:
-            raise StoreFencedError(f"the disk has failed: {self.failure}")
+        self.require_sound()
         if not inward and (refusal := self.gate.refusal) is not None:
             raise StoreFullError(refusal)
         size = sum(len(batch.buffer) for batch in batches)
@@ -308,8 +312,13 @@ class MessageStore:
         """Return when what `put` has appended up to `end` may be acknowledged. Raises StoreFencedError."""
         if self.is_sync_flush:
             await self.flusher.wait_durable(end)
-        elif self.failure is not None:
-            raise StoreFencedError(f"the disk has failed: {self.failure}")
+        else:
+            self.require_sound()
+
+    async def sync(self) -> None:
+        """Have all that `put` has appended so far on disk, on return. Raises StoreFencedError when it cannot be."""
+        await self.flusher.flush()
+        self.require_sound()
 
     def _queue_for(self, batch: Batch) -> ConsumeQueue:
         try:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.quarantine import TEMPORARY_SUFFIX
 from mq_broker.store.queue_numbers import Given, QueueKey, encode_numbers
@@ -71,9 +70,7 @@ class StoreCopy:
 
     async def prepare(self) -> list[FileCopy]:
         """The files, in the order in which they are to be given away. Raises StoreFencedError, OSError."""
-        await self._store.flusher.flush()
-        if self._store.failure is not None:
-            raise StoreFencedError(f"the disk has failed: {self._store.failure}")
+        await self._store.sync()
         numbers = await self._store.disk.offload(self._numbers)
         return [*self._small_files(numbers), *self._quarantine, *self._log]
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from mq_broker.core.halves import is_committed
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, RECALLED_TOPIC, SCHEDULE_TOPIC, WAITING_TOPICS
 from mqproto.properties import (
     DUE_TIMESTAMP,
@@ -22,7 +23,7 @@ from mqproto.properties import (
     PropertiesError,
     decode_properties,
 )
-from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record
+from mqproto.record import Record
 
 PREVIEW_BYTES = 32
 
@@ -104,7 +105,7 @@ def _state(record: Record, properties: dict[str, str]) -> str:
         return f"taken back, was delayed at {properties.get(SCHEDULE_POSITION, '?')}"
     if SCHEDULE_POSITION in properties:
         return f"delivered, was delayed at {properties[SCHEDULE_POSITION]}"
-    if record.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_COMMIT:
+    if is_committed(record):
         return f"committed, was half #{record.prepared_transaction_offset}"
     return ""
 
