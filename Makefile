@@ -37,7 +37,7 @@ format: setup  ## Format the code and mend what ruff can mend
 test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
-test-system: setup  ## Run the tests that need more: Maven and Java 17, loop devices (REQUIRE=all: fail without)
+test-system: setup  ## Run the tests that need more: Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
 	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile
 
 robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json

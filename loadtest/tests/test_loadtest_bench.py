@@ -42,6 +42,13 @@ DELAY_METRICS = {
     | PLAIN
     | {"waiting_msg_per_s", "work_after_kill_s", "stop_s", "work_after_stop_s"},
 }
+REPLICATION_METRICS = {
+    "produce-64-sync-slave": {"msg_per_s", "p50_ms", "p99_ms", "max_ms"} | CPU,
+    "replication-lag": {f"lag_{what}_{unit}" for what in ("p50", "p99", "max") for unit in ("ms", "bytes")}
+    | {"msg_per_s", "look_p50_ms"}
+    | CPU,
+    "replication-catch-up": {"fill_msg_per_s", "log_mib", "catch_up_s", "catch_up_max_s", "catch_up_mib_per_s"},
+}
 
 
 def run(*arguments: str, cwd: Path = ROOT, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -51,7 +58,9 @@ def run(*arguments: str, cwd: Path = ROOT, temporary: Path | None = None) -> sub
     )
 
 
-@pytest.mark.parametrize("metrics", [METRICS, DELAY_METRICS], ids=["plain", "delayed"])
+@pytest.mark.parametrize(
+    "metrics", [METRICS, DELAY_METRICS, REPLICATION_METRICS], ids=["plain", "delayed", "replicated"]
+)
 def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path, metrics: dict[str, set[str]]) -> None:
     out, temporary = tmp_path / "results/bench.json", tmp_path / "stores"
     temporary.mkdir()
@@ -68,7 +77,8 @@ def test_quick_bench_prints_a_table_and_writes_the_results(tmp_path: Path, metri
         result = document["results"][name]
         assert result["workload"]["name"] == name
         (only_run,) = result["runs"]
-        assert only_run.keys() == result["summary"].keys() == wanted | {"broker_rss_peak_mib"}
+        slave = {"slave_rss_peak_mib"} if result["workload"].get("slave", "NONE") != "NONE" else set()
+        assert only_run.keys() == result["summary"].keys() == wanted | {"broker_rss_peak_mib"} | slave
         assert result["summary"]["broker_rss_peak_mib"]["median"] == only_run["broker_rss_peak_mib"] > 1
         assert only_run.get("early", 0) == 0
         assert name in bench.stdout

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hourglass_loadtest.bench import choose
+from hourglass_loadtest.bench import choose, turns
+from hourglass_loadtest.measure.lag import lag_metrics
 from hourglass_loadtest.measure.percentiles import latency_metrics, percentile
+from hourglass_loadtest.report import comparisons
 from hourglass_loadtest.results import Result, Spread
 from hourglass_loadtest.workload import Flush, Kind, WorkloadError, load_workload, load_workloads, parse_workload
 
 WORKLOADS = Path(__file__).parents[1] / "workloads"
 GOOD = "name: w\nkind: produce\nmessages: 10\n"
-DUE, WAITING = GOOD.replace("produce", "due"), GOOD.replace("produce", "waiting")
+DUE, WAITING, LAG = (GOOD.replace("produce", kind) for kind in ("due", "waiting", "lag"))
 
 
 def test_every_workload_file_of_the_project_can_be_run() -> None:
@@ -22,8 +24,10 @@ def test_every_workload_file_of_the_project_can_be_run() -> None:
         "produce-1", "produce-64", "produce-256", "produce-64-sync", "produce-1-sync",
         "consume-backlog-50000", "end-to-end-500-per-s", "memory", "delay-lateness", "delay-timed-lateness",
         "delay-same-millisecond", "delay-waiting-1000000", "delay-waiting-1000000-level",
+        "produce-64-no-slave", "produce-64-async-slave", "produce-64-sync-slave",
+        "replication-lag", "replication-catch-up",
     }  # fmt: skip
-    compared = [workload for workload in workloads if workload.kind is not Kind.WAITING]
+    compared = [workload for workload in workloads if workload.kind not in (Kind.WAITING, Kind.CATCH_UP)]
     assert all(workload.body_bytes == 1024 and workload.runs >= 3 for workload in compared)
     assert all((workload.flush is Flush.SYNC_FLUSH) == workload.name.endswith("-sync") for workload in workloads)
     assert all(workload.description for workload in workloads)
@@ -45,7 +49,7 @@ def test_a_workload_survives_the_way_to_the_client() -> None:
         ("name: w\nkind: produce", "fields without a value: messages"),
         (
             "name: w\nkind: producer\nmessages: 1",
-            "kind is 'producer'; allowed are produce, consume, latency, memory, due, waiting",
+            "kind is 'producer'; allowed are produce, consume, latency, memory, due, waiting, lag, catch-up",
         ),
         (GOOD + "flush: NONE", "flush is 'NONE'; allowed are ASYNC_FLUSH, SYNC_FLUSH"),
         (GOOD + "flush: no", "flush is False; allowed are ASYNC_FLUSH, SYNC_FLUSH"),
@@ -76,6 +80,12 @@ def test_a_workload_survives_the_way_to_the_client() -> None:
         (DUE + "beside_per_s: 100001", "beside_per_s is 100,001; allowed are 0 to 100,000"),
         (DUE + "delay_level: 1", "delay_level means nothing for a workload of kind due"),
         (DUE + "runs: 1", "runs is 1; the median needs at least 3"),
+        (DUE + "slave: ASYNC", "slave means nothing for a workload of kind due"),
+        (DUE + "rounds: 2", "rounds means nothing for a workload of kind due"),
+        (DUE + "comparison: slaves", "comparison means nothing for a workload of kind due"),
+        (GOOD + "slave: both", "slave is 'both'; allowed are NONE, ASYNC, SYNC"),
+        (LAG, "slave is NONE; a workload of kind lag needs ASYNC"),
+        (LAG + "slave: SYNC", "slave is SYNC; a workload of kind lag needs ASYNC"),
     ],
 )
 def test_bad_workload_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -103,6 +113,48 @@ def test_chosen_workloads_are_those_that_were_named() -> None:
     assert (waiting.runs, waiting.messages, waiting.warm_up_messages, waiting.plain_messages) == (1, 200, 50, 200)
     with pytest.raises(WorkloadError, match=r"there is no workload 'produce-2'; there are: .*produce-256"):
         choose(workloads, ["produce-2"], quick=False)
+
+
+def test_workloads_of_one_comparison_take_turns() -> None:
+    one, other, alone = (
+        parse_workload({"name": name, "kind": "produce", "messages": 1, "runs": runs, "comparison": comparison})
+        for name, runs, comparison in (("one", 3, "slaves"), ("other", 2, "slaves"), ("alone", 2, ""))
+    )
+    names = [workload.name for workload in turns([one, alone, other])]
+    assert names == ["one", "other", "one", "other", "one", "alone", "alone"]
+
+
+def test_report_says_what_slaves_cost() -> None:
+    results = [
+        Result(parse_workload({"name": name, "kind": "produce", "messages": 1} | fields), [{"msg_per_s": rate}])
+        for name, rate, fields in (
+            ("no-slave", 200.0, {"comparison": "slaves"}),
+            ("sync-slave", 150.0, {"comparison": "slaves", "slave": "SYNC"}),
+            ("lonely", 100.0, {"comparison": "others", "slave": "SYNC"}),
+            ("plain", 400.0, {}),
+        )
+    ]
+    assert comparisons(results) == ["sync-slave: 25% fewer messages a second than with no slave"]
+
+
+# Acknowledged at 1.0, 2.0 and 3.0 s; the tests say when the slave was seen with how much of the log.
+ACKNOWLEDGED = [(1.0, 0), (2.0, 100), (3.0, 200)]
+
+
+def test_lag_counts_from_the_acknowledgement_to_the_first_answer_with_the_message() -> None:
+    metrics = lag_metrics(ACKNOWLEDGED, [(0.5, 0), (1.5, 50), (2.5, 100), (2.75, 150), (5.0, 300)])
+    assert (metrics["lag_p50_ms"], metrics["lag_p99_ms"], metrics["lag_max_ms"]) == (750.0, 2000.0, 2000.0)
+
+
+def test_what_the_slave_has_before_the_acknowledgement_has_no_lag() -> None:
+    metrics = lag_metrics(ACKNOWLEDGED, [(0.9, 300), (3.5, 300)])
+    assert (metrics["lag_max_ms"], metrics["lag_max_bytes"]) == (0.0, 0.0)
+
+
+def test_lag_in_bytes_is_what_was_acknowledged_and_is_not_there() -> None:
+    metrics = lag_metrics(ACKNOWLEDGED, [(0.5, 0), (2.5, 40), (3.0, 50), (4.0, 300)])
+    assert (metrics["lag_p50_bytes"], metrics["lag_max_bytes"]) == (60.0, 150.0)  # of 0, 60 and 150
+    assert metrics["look_p50_ms"] == 1000.0
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

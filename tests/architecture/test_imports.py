@@ -46,7 +46,7 @@ MAY_IMPORT = {
 }
 
 # The broker's layers; each may import those before it. A module in none of them is a root module and comes last.
-BROKER_LAYERS = ("core", "store", "schedule", "processor", "rpc")
+BROKER_LAYERS = ("core", "store", "schedule", "ha", "processor", "rpc")
 
 # These packages know the standard library, themselves, and these others; nothing else.
 PURE_MQPROTO = {
@@ -61,7 +61,7 @@ PURE_PACKAGES = {
 # Protobuf and gRPC inside the servers: these modules and what lies below them.
 WIRE_ROOTS = ("grpc", "grpc_health", "google.protobuf", STUBS)
 WIRE_MODULES = {
-    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.embedded"),
+    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.broker_life", "mq_broker.embedded"),
     "mq_namesrv": ("mq_namesrv.rpc", "mq_namesrv.app"),
 }
 

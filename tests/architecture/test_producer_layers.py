@@ -17,7 +17,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "sender", "outgoing", "message_encoder", "batch_splitter", "body_compressor", "queue_choice", "selectors",
         "latency_fault", "retry", "hooks", "try_watch", "in_flight",
     ),
-    TRANSPORT: ("produce_stream", "frames", "waiting", "resending", "reopening", "numbering"),
+    TRANSPORT: ("produce_streams", "produce_stream", "frames", "waiting", "resending", "reopening", "numbering"),
 }  # fmt: skip
 VALUES = ("producer_config", "send_result", "transaction_listener")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -105,6 +106,31 @@ def probe_loop_device() -> Absence | None:
     return None
 
 
+def probe_network_namespaces() -> Absence | None:
+    """A namespace with a wire, on which a rule drops packets and a queue slows them down; taken down again."""
+    if missing := _missing_tools("ip", "tc", "iptables"):
+        return missing
+    if os.geteuid() != 0:
+        return Absence("only root may make network namespaces", by_kernel=True)
+    name = f"hourglass-probe-{os.getpid()}-{secrets.token_hex(3)}"
+    made = _run(["ip", "netns", "add", name])
+    if made.returncode:
+        return Absence(f"ip netns add failed: {made.stderr.strip()}", by_kernel=True)
+    try:
+        for text in (
+            f"ip -n {name} link add bridge type bridge",
+            f"ip -n {name} link add wire type veth peer name other",
+            f"ip netns exec {name} iptables --wait --append INPUT --protocol tcp --source-port 1 --jump DROP",
+            f"ip netns exec {name} tc qdisc add dev wire root tbf rate 1mbit burst 4kb latency 1s",
+        ):
+            run = _run(text.split())
+            if run.returncode:
+                return Absence(f"{text} failed: {run.stderr.strip()}", by_kernel=True)
+    finally:
+        _run(["ip", "netns", "delete", name])
+    return None
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     path = which(command[0]) or command[0]
     return subprocess.run(
@@ -122,6 +148,9 @@ CAPABILITIES = {
         Capability("maven", ("maven", "default-jdk-headless"), depends_on_kernel=False, probe=probe_maven),
         Capability(
             "loop device", ("e2fsprogs", "util-linux", "mount"), depends_on_kernel=True, probe=probe_loop_device
+        ),
+        Capability(
+            "network-namespaces", ("iproute2", "iptables"), depends_on_kernel=True, probe=probe_network_namespaces
         ),
     )
 }

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import capabilities
 import pytest
-from capabilities import CAPABILITIES, Absence, Capability, absence, probe_loop_device, probe_maven
+from capabilities import (
+    CAPABILITIES,
+    Absence,
+    Capability,
+    absence,
+    probe_loop_device,
+    probe_maven,
+    probe_network_namespaces,
+)
 
 
 @pytest.fixture
@@ -27,6 +35,7 @@ def test_what_is_not_installed_is_named(path_folder: Path) -> None:
     add_program(path_folder, "mvn", "")
     assert probe_maven() == Absence("not installed: java, javac")
     assert probe_loop_device() == Absence("not installed: losetup, mkfs.ext4, mount, umount")
+    assert probe_network_namespaces() == Absence("not installed: ip, tc, iptables")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +67,29 @@ def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
     assert missing.by_kernel
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert probe_loop_device() == Absence("only root may mount", by_kernel=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [("netns?add?*", "ip netns add failed: "), ("*type?veth*", "link add wire type veth peer name other failed: ")],
+)
+def test_a_namespace_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
+    path_folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, reason: str
+) -> None:
+    for name in ("iptables", "tc"):
+        add_program(path_folder, name, "")
+    done = path_folder / "done"
+    (path_folder / "ip").write_text(f'#!/bin/sh\necho "$*" >>{done}\ncase "$*" in {pattern}) exit 1;; esac\n')
+    (path_folder / "ip").chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    missing = probe_network_namespaces()
+    assert missing is not None
+    assert missing.by_kernel
+    assert reason in missing.reason
+    added, *_, last = [line.split() for line in done.read_text().splitlines()] * 2
+    assert (last == ["netns", "delete", added[-1]]) == ("veth" in pattern)
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    assert probe_network_namespaces() == Absence("only root may make network namespaces", by_kernel=True)
 
 
 def test_a_probe_that_blames_the_kernel_without_right_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from capabilities import probe_loop_device, which
+from capabilities import probe_loop_device, probe_network_namespaces, which
 
 
 @pytest.mark.needs("maven")
@@ -25,3 +26,11 @@ def test_the_probe_of_loop_devices_leaves_none_behind() -> None:
     assert probe_loop_device() is None
     assert attached() == []
     assert not any("hourglass-probe-" in line for line in Path("/proc/mounts").read_text().splitlines())
+
+
+@pytest.mark.needs("network-namespaces")
+def test_the_probe_of_network_namespaces_leaves_none_behind() -> None:
+    assert probe_network_namespaces() is None
+    command = [which("ip") or "ip", "netns", "list"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert f"hourglass-probe-{os.getpid()}" not in run.stdout

@@ -9,6 +9,7 @@ import pytest
 from contract_world import Visit
 
 from mqclient import LocalTransactionState, Message, MessageExt
+from mqclient.producer.transaction_producer import END_PATIENCE_S
 
 COMMIT, ROLL_BACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOW = LocalTransactionState.UNKNOW
@@ -62,6 +63,8 @@ async def test_transaction_whose_end_got_lost_is_committed_when_the_broker_asks(
     producer = await visit.transaction_producer(books)
     sent = await visit.finish(producer.send_message_in_transaction(Message(visit.topic, b"committed")))
     assert sent.local_transaction_state is COMMIT
+    given_up_at = visit.world.clock.monotonic() + END_PATIENCE_S + 0.5
+    await visit.world.until(lambda: visit.world.clock.monotonic() >= given_up_at, "the producer to give up")
     await visit.world.start()
     await visit.consumer(inbox)
     await visit.world.until(lambda: inbox.messages, "the message, by a check", CHECK_TIMEOUT_S)

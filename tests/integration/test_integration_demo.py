@@ -54,13 +54,21 @@ def test_demo_pays_or_closes_every_order_and_leaves_no_process(tmp_path: Path) -
     assert summary["messages_stored"] >= 4 * 20  # half, created, waiting, due
     lateness = summary["close_lateness_ms"]
     assert 0 <= lateness["p50"] <= lateness["p99"] <= lateness["max"]
-    assert summary["processes"].keys() == {"name-server", "broker-a", "orders", "payments"}
+    assert summary["logs_identical"] is True
+    assert summary["log_bytes"] == summary["slave_log_bytes"] > 0
+    assert summary["processes"].keys() == {"name-server", "broker-a", "broker-a-s", "orders", "payments"}
     for usage in summary["processes"].values():
         assert usage["rss_peak_mib"] > 10
         assert usage["cpu_seconds"] > 0
     assert 10 < summary["duration_s"] < 60
 
-    for row in ("closed by themselves", "won / refunded / refused", "money conserved", "units on sale before / after"):
+    for row in (
+        "closed by themselves",
+        "won / refunded / refused",
+        "money conserved",
+        "units on sale before / after",
+        "both logs are the same, byte for byte",
+    ):
         assert row in run.stdout
     for name in summary["processes"]:
         assert (tmp_path / f".demo/logs/{name}.log").stat().st_size > 0
@@ -85,7 +93,7 @@ def test_demo_refuses_a_bad_number_of_orders(tmp_path: Path, orders: str, senten
 def test_demo_that_is_interrupted_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert running.stdout.readline().startswith("Started name-server, broker-a, orders, payments in")
+        assert running.stdout.readline().startswith("Started name-server, broker-a, broker-a-s, orders, payments in")
         running.send_signal(signal.SIGINT)
         rest = running.stdout.read()
     assert running.returncode == 130

@@ -1,4 +1,5 @@
-"""Disks on which a broker's life begins: new, left by a crash with some damage, or missing what can be rebuilt.
+"""Disks on which a broker's life begins: new, left by a crash with some damage, missing what can be rebuilt, or with a
+log whose end has to be cut off because the master does not have it.
 
 Invariant: a scenario is prepared once in a process and copied for each run, so that every run finds the same bytes.
 """
@@ -9,8 +10,9 @@ import asyncio
 import copy
 import errno
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from functools import cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,22 @@ from fault_life import (
     DOOMED,
     LAYOUT,
     LEVEL_1M,
+    LEVEL_1S,
+    OPTIONS,
     QUEUES,
     BrokerLife,
     FaultyCalls,
     batch_of,
     commit_offsets,
+    goes_on,
     whole_life,
 )
 
+from mq_broker.core.replication.replica_state import Cut
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.processor.broker import Broker
+from mq_broker.store.replica_file import ReplicaFile
+from mq_broker.testing import broker_options
 from osenv import SeededRng, SimClock, SimDisk
 
 START_MS = 1_700_000_000_000
@@ -53,7 +63,7 @@ class Scenario:
         )
 
 
-BROKER_SCENARIOS = ("new", "crashed", "rebuilt")
+BROKER_SCENARIOS = ("new", "crashed", "rebuilt", "cut")
 
 
 @cache
@@ -61,6 +71,8 @@ def scenario(name: str) -> Scenario:
     """The scenario of this name; with a coroutine at work already it has to be prepared before."""
     if name == "new":
         return Scenario(name, SimDisk(), Journal(), whole_life, START_MS, 0)
+    if name == "cut":
+        return _cut_scenario()
     life = BrokerLife(SimDisk(), Journal(), FaultyCalls(), SimClock(START_MS))
     asyncio.run(life.run(_life_before))
     assert not life.wrong, life.wrong
@@ -70,6 +82,57 @@ def scenario(name: str) -> Scenario:
     # Everything reaches the disk: an older watermark would make the damage look like a torn tail.
     *_, disk = islice(life.disk.lost_states(SeededRng(0), exhaustive_units_max=0, samples=2), 2)
     return Scenario(name, disk, life.journal, _later_life, life.clock.wall_ms() + 5_000, life.serial)
+
+
+def _cut_scenario() -> Scenario:
+    """The end of the log has to go; a start before this one has put it aside, and came no further."""
+    life = BrokerLife(SimDisk(), Journal(), FaultyCalls(), SimClock(START_MS))
+    ends: list[int] = []
+    asyncio.run(life.run(partial(_life_that_diverges, ends)))
+    assert not life.wrong, life.wrong
+    disk, cut = life.disk, Cut(*ends)
+    disk.kill()
+    disk.make_dirs(LAYOUT.timer)
+    disk.open(LAYOUT.timer_manifest, create=True).close()
+    disk.before = _no_watermark
+    with suppress(OSError):
+        Broker(disk, life.clock, broker_options(), OPTIONS, SeededRng(1)).store.open(lambda record: None, cut)
+    disk.before = lambda call, path: None
+    disk.kill()
+    disk.open(LAYOUT.quarantine / f"{cut.end:020d}-100", create=True).close()
+    replica = ReplicaFile(disk, LAYOUT, SeededRng(1), BrokerRole.ASYNC_MASTER, 0)
+    asyncio.run(replica.change(lambda state: replace(state, cut=cut)))
+    *_, disk = islice(disk.lost_states(SeededRng(0), exhaustive_units_max=0, samples=2), 2)
+    return Scenario("cut", disk, life.journal, _life_after_the_cut, life.clock.wall_ms() + 5_000, life.serial)
+
+
+async def _life_that_diverges(ends: list[int], life: BrokerLife) -> None:
+    """What comes behind the cut was acknowledged, and nobody may see it afterwards."""
+    for key in QUEUES:
+        await life.produce(key, 500, 40)
+    await life.pass_time(11)
+    ends.append(life.broker.store.log_end)
+    promised, known = copy.deepcopy(life.journal.promised), set(life.journal.known)
+    await life.produce(("t", 0), 30, delay_level=LEVEL_1S)
+    for size in (700, 900):
+        for key in QUEUES:
+            await life.produce(key, size, 40)
+    await life.halt()
+    journal = life.journal
+    journal.promised, journal.refused = promised, journal.known - known
+    journal.delayed.clear()
+
+
+def _no_watermark(call: str, path: Path) -> None:
+    if path.name == "watermark.tmp":
+        raise OSError(errno.EIO, "the crash comes here")
+
+
+async def _life_after_the_cut(life: BrokerLife) -> None:
+    await life.read()
+    await life.pass_time(2)
+    await goes_on(life)
+    await life.close()
 
 
 async def _life_before(life: BrokerLife) -> None:

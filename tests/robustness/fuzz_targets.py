@@ -12,15 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from hourglass.mq.v1 import replication_service_pb2
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_progress import TIMER, DelayProgress
 from mq_broker.core.progress import Progress
+from mq_broker.core.replication.epochs import Epoch, EpochBegin, EpochHistory
+from mq_broker.core.replication.frames import (
+    Beat,
+    LogBytes,
+    MasterFrame,
+    MasterHello,
+    Probe,
+    ProgressEntries,
+    ReplicaFrame,
+    ReplicaHello,
+    Report,
+    StateDocument,
+)
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionTable
+from mq_broker.rpc.replication_conversions import (
+    master_frame,
+    master_frame_message,
+    replica_frame,
+    replica_frame_message,
+)
 from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.store.index_file import IndexFile, IndexSize
 from mq_broker.store.json_state import decode_document, encode_document
@@ -142,6 +164,26 @@ def documents() -> list[bytes]:
         json.dumps({**dict.fromkeys(tables, value), "dataVersion": {"counter": 1}}).encode() for value in values
     ]
     return [*ours, *theirs, *of_another_form, b"[" * 100_000, b"{}", b"[]", b"null"]
+
+
+def replica_frames() -> list[bytes]:
+    """What a slave sends."""
+    history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500), EpochBegin(Epoch(2, 0), 500)))
+    hello = ReplicaHello("cluster", "broker-a", "0123456789abcdef" * 2, 1, "10.0.0.1:10911", 0, 900, history)
+    events = (hello, Probe(100, 900, 0xCAFE), Report(900, 800, 800), ProgressEntries(b"entries"))
+    return [replica_frame_message(ReplicaFrame(Epoch(2, 0), event)).SerializeToString() for event in events]
+
+
+def master_frames() -> list[bytes]:
+    """What a master sends."""
+    history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(7, 3), 1 << 40)))
+    events = (
+        MasterHello("fedcba9876543210" * 2, 0, 1 << 41, history, synchronous=True),
+        LogBytes(900, b"".join(stored_records()), 900),
+        StateDocument("topics.json", documents()[3]),
+        Beat(0, 900, 800, 1_700_000_000_000, in_sync=True, in_sync_version=4),
+    )
+    return [master_frame_message(MasterFrame(Epoch(7, 3), event)).SerializeToString() for event in events]
 
 
 # -------------------------------------------------------------------------------------------------------- checks
@@ -310,6 +352,26 @@ def check_index(data: bytes) -> bool:
     return True
 
 
+def check_replica_frame(data: bytes) -> bool:
+    """A frame of a slave is refused, or means the same when it is sent on."""
+    try:
+        frame = replica_frame(replication_service_pb2.ReplicaFrame.FromString(data))
+    except (DecodeError, ValueError):
+        return False
+    assert replica_frame(replica_frame_message(frame)) == frame
+    return True
+
+
+def check_master_frame(data: bytes) -> bool:
+    """A frame of a master is refused, or means the same when it is sent on."""
+    try:
+        frame = master_frame(replication_service_pb2.MasterFrame.FromString(data))
+    except (DecodeError, ValueError):
+        return False
+    assert master_frame(master_frame_message(frame)) == frame
+    return True
+
+
 def targets() -> list[Target]:
     """Everything that is fuzzed."""
     properties = [record[-100:] for record in stored_records()] + [b"a\x01b\x02KEYS\x01k1 k2\x02", b""]
@@ -329,4 +391,6 @@ def targets() -> list[Target]:
         Target("message id", [b"7F00000100002A9F00000000000493E0"], check_message_id),
         Target("log", log_files(), check_log),
         Target("index", index_images(), check_index),
+        Target("replica frame", replica_frames(), check_replica_frame),
+        Target("master frame", master_frames(), check_master_frame),
     ]

@@ -26,7 +26,7 @@ from hourglass.mq.v1 import broker_service_pb2, broker_service_pb2_grpc, common_
 from hourglass_local.cluster import ASYNC_FLUSH, SYNC_FLUSH, Cluster
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Producer
-from mqproto.record import iter_records
+from mqproto.record import Record, iter_records
 from osenv import SeededRng
 
 TOPIC, QUEUES = "numbers", 4
@@ -117,15 +117,19 @@ class Kills:
 
 async def read_queues(address: str, topic: str = TOPIC, queues: int = QUEUES) -> dict[int, list[tuple[int, bytes]]]:
     """(queue offset, body) of every message of each queue, by Pull."""
+    records = await read_records(address, topic, queues)
+    return {queue_id: [(one.queue_offset, one.body) for one in records[queue_id]] for queue_id in records}
+
+
+async def read_records(address: str, topic: str = TOPIC, queues: int = QUEUES) -> dict[int, list[Record]]:
+    """Every message of each queue as the broker has it, by Pull. Raises RuntimeError when the broker refuses."""
     async with grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
         stub = broker_service_pb2_grpc.BrokerServiceStub(channel)
         return {queue_id: await _read_queue(stub, topic, queue_id) for queue_id in range(queues)}
 
 
-async def _read_queue(
-    stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, topic: str, queue_id: int
-) -> list[tuple[int, bytes]]:
-    messages: list[tuple[int, bytes]] = []
+async def _read_queue(stub: broker_service_pb2_grpc.BrokerServiceAsyncStub, topic: str, queue_id: int) -> list[Record]:
+    messages: list[Record] = []
     offset = 0
     while True:
         request = broker_service_pb2.PullRequest(
@@ -135,7 +139,7 @@ async def _read_queue(
         answer = await stub.Pull(request, timeout=TIMEOUT_S)
         if answer.code != common_pb2.SUCCESS:
             raise RuntimeError(f"a pull from queue {queue_id} at {offset} was refused: {answer.remark}")
-        messages += [(record.queue_offset, record.body) for record in iter_records(answer.records)]
+        messages += iter_records(answer.records)
         if answer.next_begin_offset == offset:
             return messages
         offset = answer.next_begin_offset

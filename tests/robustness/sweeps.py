@@ -9,8 +9,10 @@ from flips import FlipSweep
 from fuzz import FuzzSweep
 from group_histories import GROUP_SWEEP
 from kills import KillSweep
+from netns_rounds import ReplicationSweep
 from power_cuts import PowerCutSweep
 from repeats import RepeatSweep
+from replica_histories import REPLICA_SWEEP
 from sweep import Outcome, Sweep
 from transaction_histories import TRANSACTION_SWEEP
 
@@ -52,6 +54,7 @@ _ALL: tuple[Sweep, ...] = (
     CrashSweep(),
     PowerCutSweep(),
     KillSweep(),
+    ReplicationSweep(),
     FaultSweep(),
     FlipSweep(),
     FuzzSweep(),
@@ -59,7 +62,8 @@ _ALL: tuple[Sweep, ...] = (
     GROUP_SWEEP,
     TRANSACTION_SWEEP,
     DELAY_SWEEP,
+    REPLICA_SWEEP,
 )
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}
-NEEDS = {PowerCutSweep.name: "loop device"}  # see tests/capabilities
+NEEDS = {PowerCutSweep.name: "loop device", ReplicationSweep.name: "network-namespaces"}  # see tests/capabilities

@@ -40,6 +40,11 @@ def test_a_store_that_is_rebuilt_on_a_failing_disk() -> None:
     check(sample(SEED)["rebuilt"])
 
 
+def test_a_store_that_is_cut_on_a_failing_disk() -> None:
+    report = check(sample(SEED)["cut"])
+    assert report.refused_starts
+
+
 def test_a_look_into_a_store_on_a_failing_disk() -> None:
     assert check(sample(SEED)["tools"]).refused_looks
 

@@ -19,6 +19,7 @@ from mq_broker.core.batches import Batch
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import BrokenStream, MemoryStream
+from mq_broker.store.confirmation import Copies
 from mq_broker.store.message_store import FlushDiskType, PutResult
 from mqclient.errors import BrokerUnreachableError
 from mqclient.transport.methods import END_TRANSACTION, PRODUCE
@@ -93,9 +94,9 @@ class GapBroker(EmbeddedBroker):
                 self._gap_disk.hold()
             return put(batches, store_ms, inward=inward)
 
-        async def watched_wait_stored(end: int) -> None:
+        async def watched_wait_stored(end: int) -> Copies:
             await self._gaps.reach(WRITTEN.get(), SERVED.get())
-            await wait_stored(end)
+            return await wait_stored(end)
 
         store.put, store.wait_stored = watched_put, watched_wait_stored  # type: ignore[method-assign]
 

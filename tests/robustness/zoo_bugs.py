@@ -40,6 +40,8 @@ def bug(number: str, title: str, how: str, path: str, old: str, new: str, *tests
 STORE = f"{BROKER}/store"
 STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
 HERE = "tests/robustness/test_robustness_bugs.py"
+IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
+LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -199,6 +201,72 @@ BUGS: tuple[Bug, ...] = (
         f"{HERE}::test_a_file_of_the_log_has_all_its_blocks_from_the_beginning",
     ),
     bug(
+        "17",
+        "slave acks page cache",
+        "under SYNC_FLUSH, too, a slave vouches for what is written",
+        f"{BROKER}/ha/following.py",
+        "return Report(store.log_end, store.flusher.durable_end, store.stored_end)",
+        "return Report(store.log_end, store.flusher.durable_end, store.log_end)",
+        f"{LINKS_TESTS}::test_a_slave_vouches_for_what_its_flush_disk_type_says",
+    ),
+    bug(
+        "18",
+        "ack counted per connection",
+        "one acknowledgement is enough, whichever slave of the in-sync set it comes from",
+        IN_SYNC,
+        "min([confirmed, *(self._acknowledged(one) for one in replicas - {self.me})])",
+        "min([confirmed, max((self._acknowledged(one) for one in replicas - {self.me}), default=confirmed)])",
+        f"{LEDGER_TESTS}::test_two_links_of_one_slave_are_one_slave",
+    ),
+    Bug(
+        "19",
+        "forged slave ack > master (#3015)",
+        "nobody compares what a slave acknowledges with the end of the log",
+        (
+            Edit(IN_SYNC, "        if log_offset > log_end:\n", "        if log_offset > log_end and False:\n"),
+            Edit(
+                f"{BROKER}/ha/feed.py",
+                "if not max(report.acknowledged, report.durable) <= report.written <= end:",
+                "if not max(report.acknowledged, report.durable) <= report.written:",
+            ),
+        ),
+        (
+            f"{LEDGER_TESTS}::test_what_a_slave_cannot_have_is_rejected",
+            f"{LINKS_TESTS}::test_a_master_refuses_what_cannot_be",
+        ),
+    ),
+    Bug(
+        "20",
+        "no epoch fence (#7017)",
+        "a slave follows a master of any epoch",
+        (
+            Edit(f"{BROKER}/core/replication/reconciling.py", "if epoch < self.epoch:", "if epoch < (0, 0):"),
+            Edit(f"{BROKER}/ha/following.py", "if frame.epoch < self._epoch:", "if frame.epoch < (0, 0):"),
+        ),
+        (
+            f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_master_that_cannot_be_followed_is_refused",
+            f"{LINKS_TESTS}::test_a_master_of_the_past_is_not_followed",
+        ),
+    ),
+    bug(
+        "21",
+        "ISR expand without union (#5663)",
+        "who is about to join does not count before the decision is on disk",
+        IN_SYNC,
+        "        replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())\n",
+        "        replicas = self.in_sync.replicas\n",
+        f"{LEDGER_TESTS}::test_whatever_is_confirmed_every_replica_of_the_durable_set_has",
+    ),
+    bug(
+        "22",
+        "early shrink",
+        "a slave that is to leave the set counts no more, though the decision is not on disk",
+        IN_SYNC,
+        "        replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())\n",
+        "        replicas = self.deciding.replicas if self.deciding else self.in_sync.replicas\n",
+        f"{LEDGER_TESTS}::test_a_slave_leaves_the_set_durably_before_anything_is_confirmed_without_it",
+    ),
+    bug(
         "23",
         "CQ offset reuse after restart (#7689)",
         "of a consume queue that has no messages left the last file goes too",
@@ -216,6 +284,30 @@ BUGS: tuple[Bug, ...] = (
         "            if before.end > end + (1 << 62):\n",
         f"{STORE_TESTS}::TestRecovery::test_progress_in_messages_that_were_lost_comes_back_to_the_end_of_the_log[offset]",
         f"{STORE_TESTS}::TestRecovery::test_progress_in_messages_that_were_lost_comes_back_to_the_end_of_the_log[range]",
+    ),
+    bug(
+        "25",
+        "epoch file torn",
+        "replica.json is written in place",
+        f"{STORE}/replica_file.py",
+        "        await self._disk.offload(replace_file, self._disk, self._path, content, keep_previous=False)\n",
+        "        file = self._disk.open(self._path, create=True)\n"
+        "        file.truncate(0)\n"
+        "        file.pwrite(content, 0)\n"
+        "        file.sync_data()\n"
+        "        file.close()\n"
+        "        self._disk.sync_dir(self._path.parent)\n",
+        f"{BROKER_TESTS}/test_broker_replica_state.py::test_no_power_cut_takes_an_epoch_back_or_tears_it",
+    ),
+    bug(
+        "26",
+        "committed transaction dropped at minISR (#7709)",
+        "a half message of which the slave has no copy yet is given up",
+        "libs/mqclient/src/mqclient/producer/transaction_producer.py",
+        "frozenset({SendStatus.SEND_OK, SendStatus.SLAVE_NOT_AVAILABLE})",
+        "frozenset({SendStatus.SEND_OK})",
+        "libs/mqclient/tests/test_mqclient_transaction_producer.py"
+        "::test_a_half_that_is_less_safe_than_wished_is_rolled_back_unless_only_the_slave_is_away",
     ),
     bug(
         "27",

@@ -9,11 +9,13 @@ import httpx
 import psutil
 import pytest
 
-from hourglass_local.cluster import QUICK_CHECKS, Cluster
+from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
+from hourglass_local.cluster_ports import ClusterPorts
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
+from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.ports import PORT_MAX, PORT_MIN, PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
-from mqclient import Admin
+from mqclient import Admin, Message, Producer, SendStatus
 
 
 @pytest.mark.processes
@@ -30,6 +32,23 @@ async def test_three_brokers_and_two_name_servers_run_as_processes(tmp_path: Pat
         report = await cluster.stop()
     assert (report.killed, report.failed, report.leftover) == ((), (), ())
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.processes
+async def test_pair_that_has_started_is_in_sync_and_stops_by_itself(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, slaves_of=SYNC_MASTER, orders=False)
+    assert [process.name for process in cluster.processes] == ["name-server", "broker-a", "broker-a-s"]
+    (master,), (slave,) = cluster.broker_addresses, cluster.slave_addresses
+    async with cluster:
+        async with Producer("senders", cluster.url) as producer:
+            assert (await producer.send(Message("flights", b"G1"))).send_status is SendStatus.SEND_OK
+        logs = await settled_logs(master, slave)
+        report = await cluster.stop()
+    assert (report.killed, report.failed, report.leftover) == ((), (), ())
+    folders = [cluster.store_folder(process) for process in (*cluster.brokers, *cluster.slaves)]
+    assert logs.are_the_same
+    assert logs.master_end > 0
+    assert first_difference(folders[0], folders[1], logs.master_end) is None
 
 
 @pytest.mark.processes
@@ -78,6 +97,14 @@ def test_services_that_are_not_wanted_are_left_out(tmp_path: Path, services: dic
     assert [process.name for process in cluster.processes] == ["name-server", "broker-a", *names]
 
 
+def test_ports_are_dealt_to_name_servers_brokers_services_slaves_and_their_replication() -> None:
+    dealt = ClusterPorts.dealt(range(1, 10), name_servers=1, brokers=1, services=1, slaves=2)
+    assert dealt == ClusterPorts([1], [2], [3], [4, 5], [6, 7, 8, 9])
+    assert dealt.all == list(range(1, 10))
+    with pytest.raises(ValueError, match="this cluster needs 5 ports, not 4"):
+        ClusterPorts.dealt([1, 2, 3, 4], name_servers=1, brokers=1, services=0, slaves=1)
+
+
 def test_free_ports_are_different_and_outside_the_range_of_outgoing_connections() -> None:
     ports = free_ports(20)
     check_free(ports)
@@ -85,9 +112,12 @@ def test_free_ports_are_different_and_outside_the_range_of_outgoing_connections(
     assert all(PORT_MIN <= port <= PORT_MAX for port in ports)
 
 
-@pytest.mark.parametrize("wrong", [{"name_servers": 0}, {"brokers": 27}, {"ports": [1]}, {"delay_levels": "1s"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name_servers": 0}, {"brokers": 27}, {"slaves_of": "SLAVE"}, {"ports": [1]}, {"delay_levels": "1s"}],
+)
 def test_cluster_that_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"cluster has at least|ports, not 1|levels"):
+    with pytest.raises(ValueError, match=r"cluster has at least|slaves_of is 'SLAVE'|ports, not 1|levels"):
         Cluster(tmp_path, **wrong)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hourglass_local.cluster import StopReport
+from hourglass_local.pair import PairLogs
 from hourglass_local.plan import Pays
 from hourglass_local.summary import Lateness, Shopped, percentile, problems, summarize
 from hourglass_local.testing import BEFORE, GOOD, attempt, books, closed, payment, pending
@@ -15,7 +16,8 @@ from hourglass_local.testing import BEFORE, GOOD, attempt, books, closed, paymen
 STOPPED = StopReport((), (), ())
 TWICE = attempt(Pays.TWICE, GOOD.payments["pay-a"], replayed=True)
 LOST_RACE = attempt(Pays.AT_EXPIRY, GOOD.payments["pay-c"])
-SHOPPED = Shopped(3, GOOD.orders.keys(), [TWICE, LOST_RACE], BEFORE, GOOD, 800)
+SAME_LOGS = PairLogs("1.2", 4_096, 4_096, 4_096, 4_096, in_sync=True)
+SHOPPED = Shopped(3, GOOD.orders.keys(), [TWICE, LOST_RACE], BEFORE, GOOD, 800, SAME_LOGS)
 
 
 def found(result: Shopped, stopped: StopReport = STOPPED) -> list[str]:
@@ -32,6 +34,7 @@ def test_good_run_has_no_problem() -> None:
     assert summary.money_conserved
     assert summary.close_lateness_ms == Lateness(20, 40, 40)
     assert summary.duration_s == 16.0
+    assert (summary.log_bytes, summary.slave_log_bytes, summary.logs_identical) == (4_096, 4_096, True)
     assert json.loads(summary.to_json())["close_lateness_ms"] == {"p50": 20, "p99": 40, "max": 40}
 
 
@@ -59,6 +62,24 @@ def test_good_run_has_no_problem() -> None:
 )
 def test_each_broken_promise_is_a_sentence(result: Shopped, sentence: str) -> None:
     assert found(result) == [sentence]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        replace(SAME_LOGS, slave_end=4_000),
+        replace(SAME_LOGS, slave_durable_end=4_000),
+        replace(SAME_LOGS, confirm_offset=4_000),
+        replace(SAME_LOGS, in_sync=False),
+    ],
+)
+def test_slave_that_has_not_everything_is_a_sentence(behind: PairLogs) -> None:
+    sentence = f"the logs of broker-a and its slave are not the same: {behind}"
+    assert found(replace(SHOPPED, logs=behind)) == [sentence]
+
+
+def test_logs_that_differ_in_a_byte_are_not_the_same() -> None:
+    assert not summarize(SHOPPED, [], STOPPED, 1.0, logs_differ_at=17).logs_identical
 
 
 def test_books_that_do_not_agree_are_sentences() -> None:

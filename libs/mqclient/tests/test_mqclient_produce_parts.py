@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from mqclient import BrokerUnreachableError, ConnectionLostError, MessageQueue, MQClientError, RequestTimeoutError
+from hourglass.mq.v1 import common_pb2 as common_pb
+from mqclient import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    ConnectionLostError,
+    MessageQueue,
+    MQClientError,
+    RequestTimeoutError,
+)
 from mqclient.producer.frames import FRAME_BATCHES_MAX, Batch, PendingSend, SendTerms
 from mqclient.producer.numbering import SEQUENCE_PROPERTY_BYTES_MAX, Numbering
 from mqclient.producer.reopening import FRUITLESS_STREAMS_MAX, Reopening
@@ -20,6 +28,7 @@ QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(3)]
 PLAIN, MOVABLE, IMPATIENT = SendTerms(), SendTerms(may_move=True), SendTerms(may_move=True, moves_when_late=True)
 ORDERED, ALONE = SendTerms(in_order=True), SendTerms(alone=True)
 LOST = ConnectionLostError("the connection broke")
+NO_MASTER = BrokerRefusedError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a slave", "broker-a")
 
 
 def pending(sequence: int, terms: SendTerms = PLAIN, *, queue: int = 0, size: int = 10) -> PendingSend:
@@ -71,6 +80,24 @@ async def test_what_a_break_means_for_a_batch(
     assert type(error) is (failure or type(None))
 
 
+# The same of a broker that says that it is no master, and of which no successor is known.
+@pytest.mark.parametrize(
+    ("terms", "left", "failure"),
+    [
+        (PLAIN, False, None),
+        (PLAIN, True, None),
+        (ORDERED, True, None),
+        (MOVABLE, False, BrokerRefusedError),
+        (MOVABLE, True, None),
+    ],
+)
+async def test_what_a_broker_that_is_no_master_means_for_a_batch(
+    terms: SendTerms, left: bool, failure: type[MQClientError] | None
+) -> None:
+    error = failure_of(Batch(pending(1, terms)), left=left, gone=True, error=NO_MASTER)
+    assert type(error) is (failure or type(None))
+
+
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_batch_of_which_a_message_went_elsewhere_is_not_sent_again(gone: bool) -> None:
     batch = Batch(pending(1, IMPATIENT))
@@ -90,6 +117,19 @@ async def test_a_cancelled_message_has_not_gone_elsewhere_nor_has_one_whose_time
 
 
 class TestReopening:
+    def test_a_broker_that_is_no_master_is_gone_and_asked_with_longer_and_longer_pauses_until_there_is_another(
+        self,
+    ) -> None:
+        reopening = Reopening(0.2, 2.0)
+        seen = []
+        for _ in range(3):
+            reopening.opened()
+            reopening.broke(NO_MASTER)
+            seen.append((reopening.broker_is_gone, reopening.pause_s(100.0)))
+        reopening.moved()
+        seen.append((reopening.broker_is_gone, reopening.pause_s(100.0)))
+        assert seen == [(True, 0.2), (True, 0.4), (True, 0.8), (False, 0.0)]
+
     def test_a_first_break_is_no_reason_to_wait_and_further_ones_are(self) -> None:
         reopening = Reopening(0.2, 2.0)
         pauses = []

@@ -30,8 +30,16 @@ def reset(broker: FakeBroker, *offsets: tuple[str, int, int], group: str = "clos
     broker.sessions.tell(broker_pb.SessionResponse(reset_consumer_offset=command))
 
 
+class NoBrokers:
+    def broker_name(self, address: str) -> str | None:
+        return None
+
+    def is_master(self, address: str) -> bool:
+        return False
+
+
 def test_every_command_of_the_protocol_is_in_the_table() -> None:
-    commands = ReverseCommands(Registrations("client"), lambda _: None, BackgroundTasks(SimClock()))
+    commands = ReverseCommands(Registrations("client"), NoBrokers(), BackgroundTasks(SimClock()))
     fields = broker_pb.SessionResponse.DESCRIPTOR.oneofs_by_name["command"].fields
     assert {field.name for field in fields} == commands.names | {"heartbeat_ack"}
 

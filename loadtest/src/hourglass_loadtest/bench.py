@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,16 +26,27 @@ def choose(workloads: Sequence[Workload], only: Sequence[str], *, quick: bool) -
     return [workload.quick() for workload in chosen] if quick else chosen
 
 
+def turns(workloads: Sequence[Workload]) -> Iterator[Workload]:
+    """Each as often as it is to be run: one after the other, but those of one comparison in turns."""
+    groups: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        groups.setdefault(f"comparison {workload.comparison}" if workload.comparison else workload.name, []).append(
+            workload
+        )
+    for group in groups.values():
+        for number in range(max(workload.runs for workload in group)):
+            yield from (workload for workload in group if number < workload.runs)
+
+
 async def run_bench(workloads: Sequence[Workload], out: Path | None, console: Console) -> None:
     """Run, print the table, and write the results to `out`. Raises RunError, ProcessError, OSError."""
     code, machine = describe_code(Path.cwd()), describe_machine()
-    results: list[Result] = []
-    for workload in workloads:
-        runs = []
-        for number in range(workload.runs):
-            with console.status(f"{workload.name}, run {number + 1} of {workload.runs}", refresh_per_second=1):
-                runs.append(await run_once(workload))
-        results.append(Result(workload, runs))
+    runs: dict[str, list[dict[str, float]]] = {workload.name: [] for workload in workloads}
+    for workload in turns(workloads):
+        done = runs[workload.name]
+        with console.status(f"{workload.name}, run {len(done) + 1} of {workload.runs}", refresh_per_second=1):
+            done.append(await run_once(workload))
+    results = [Result(workload, runs[workload.name]) for workload in workloads]
     print_report(console, results, machine)
     if out is not None:
         write_results(out, results, code, machine)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hourglass_loadtest.results import Result, Spread
-from hourglass_loadtest.workload import Kind, Workload
+from hourglass_loadtest.workload import Kind, Slave, Workload
 
 WIDTH_MIN = 120  # also where the output is no terminal
 
@@ -39,7 +39,7 @@ def print_report(console: Console, results: Sequence[Result], machine: Mapping[s
             *(_cell(spreads.get(metric), form) for metric, form in _COLUMNS.values()),
         )
     console.print(table)
-    for line in (*filter(None, map(_remark, results)), _machine(machine)):
+    for line in (*filter(None, map(_remark, results)), *comparisons(results), _machine(machine)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -87,11 +87,41 @@ def _of_waiting(workload: Workload, spreads: Mapping[str, Spread]) -> str:
     )
 
 
+def _of_lag(workload: Workload, spreads: Mapping[str, Spread]) -> str:
+    now = {name: spread.median for name, spread in spreads.items()}
+    return (
+        f"at {now['msg_per_s']:,.0f} messages a second the slave was {now['lag_p50_ms']:.1f} / {now['lag_p99_ms']:.1f} "
+        f"ms behind (p50 / p99), {now['lag_p50_bytes'] / 1024:,.0f} / {now['lag_p99_bytes'] / 1024:,.0f} KiB; it was "
+        f"asked every {now['look_p50_ms']:.1f} ms"
+    )
+
+
+def _of_catch_up(workload: Workload, spreads: Mapping[str, Spread]) -> str:
+    now = {name: spread.median for name, spread in spreads.items()}
+    return (
+        f"an empty slave had all {now['log_mib']:,.0f} MiB {now['catch_up_s']:.1f} s after its start "
+        f"({now['catch_up_max_s']:.1f} s at the most): {now['catch_up_mib_per_s']:,.0f} MiB a second"
+    )
+
+
+def comparisons(results: Sequence[Result]) -> list[str]:
+    """What slaves cost, of all comparisons of which the variant without a slave was run too."""
+    rates = [(one.workload, one.spreads["msg_per_s"].median) for one in results if one.workload.comparison]
+    plain = {workload.comparison: rate for workload, rate in rates if workload.slave is Slave.NONE}
+    return [
+        f"{workload.name}: {1 - rate / plain[workload.comparison]:.0%} fewer messages a second than with no slave"
+        for workload, rate in rates
+        if workload.slave is not Slave.NONE and workload.comparison in plain
+    ]
+
+
 _REMARKS: Mapping[Kind, Callable[[Workload, Mapping[str, Spread]], str | None]] = {
     Kind.MEMORY: _of_memory,
     Kind.LATENCY: _of_lateness,
     Kind.DUE: _of_lateness,
     Kind.WAITING: _of_waiting,
+    Kind.LAG: _of_lag,
+    Kind.CATCH_UP: _of_catch_up,
 }
 
 

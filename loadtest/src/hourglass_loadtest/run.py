@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hourglass_loadtest.catch_up import measure_catch_up
 from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.restarts import measure_restarts, timed_start
-from hourglass_loadtest.workload import Kind, Workload
-from hourglass_local.cluster import Cluster
+from hourglass_loadtest.workload import Kind, Slave, Workload
+from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
 from hourglass_local.process import MIB, Check, ManagedProcess
 from hourglass_local.waiting import alongside
 from mqclient import MQClientError
 
 COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
+ROLES = {Slave.NONE: None, Slave.ASYNC: ASYNC_MASTER, Slave.SYNC: SYNC_MASTER}
 RUN_TIMEOUT_S = 300.0
 ERROR_LINES = 10
 
@@ -45,20 +47,34 @@ async def run_once(workload: Workload, profiles: Profiles | None = None) -> dict
             stopped = await cluster.stop()
         if stopped.killed or stopped.failed or stopped.leftover:
             raise RunError(f"{workload.name}: the processes did not end as they should: {stopped}")
-        return metrics | {"broker_rss_peak_mib": broker.usage.rss_peak_bytes / MIB}
+        return metrics | {
+            f"{name}_rss_peak_mib": process.usage.rss_peak_bytes / MIB
+            for name, process in zip(("broker", "slave"), (broker, *cluster.slaves), strict=False)
+        }
 
 
 async def _measure(cluster: Cluster, workload: Workload, profiles: Profiles | None) -> dict[str, float]:
     (broker,) = cluster.brokers
-    if workload.kind is not Kind.WAITING:
-        return await _run_client(cluster.url, broker.pid, workload, profiles)
-    await broker.terminate()
-    empty = {"start_empty_s": await timed_start(broker)}
+    before: dict[str, float] = {}
+    if workload.kind is Kind.WAITING:
+        await broker.terminate()
+        before["start_empty_s"] = await timed_start(broker)
+    elif workload.kind is Kind.CATCH_UP:
+        await cluster.slaves[0].terminate()
     filled = await _run_client(cluster.url, broker.pid, workload, profiles)
     try:
-        return filled | empty | await measure_restarts(cluster, workload)
+        return filled | before | await _afterwards(cluster, workload)
     except (MeasureError, MQClientError) as error:
         raise RunError(f"{workload.name}: {type(error).__name__}: {error}") from error
+
+
+async def _afterwards(cluster: Cluster, workload: Workload) -> dict[str, float]:
+    """What is measured when the client has ended."""
+    if workload.kind is Kind.WAITING:
+        return await measure_restarts(cluster, workload)
+    if workload.kind is Kind.CATCH_UP:
+        return await measure_catch_up(cluster, workload)
+    return {}
 
 
 class _BenchCluster(Cluster):
@@ -66,7 +82,13 @@ class _BenchCluster(Cluster):
 
     def __init__(self, folder: Path, workload: Workload, profiles: Profiles | None) -> None:
         self._profiles = profiles
-        super().__init__(folder, orders=False, flush=workload.flush, commit_log_file_bytes=COMMIT_LOG_FILE_BYTES)
+        super().__init__(
+            folder,
+            slaves_of=ROLES[workload.slave],
+            orders=False,
+            flush=workload.flush,
+            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+        )
 
     def _process(
         self,
@@ -76,7 +98,7 @@ class _BenchCluster(Cluster):
         ready: Check,
         environment: Mapping[str, str] | None = None,
     ) -> ManagedProcess:
-        if self._profiles is not None and module == "mq_broker":
+        if self._profiles is not None and name == "broker-a":
             module, *arguments = _profiled(self._profiles.broker, [module, *arguments])
         return super()._process(name, module, arguments, ready, environment)
 

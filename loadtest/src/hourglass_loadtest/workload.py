@@ -36,6 +36,8 @@ class Kind(StrEnum):
     MEMORY = "memory"  # of the broker: with nothing stored, and with `messages` stored
     DUE = "due"  # from the time that a message was to be delivered at to the listener; all are sent before
     WAITING = "waiting"  # memory, starts and throughput of the broker while `messages` wait for their time
+    LAG = "lag"  # how far a slave is behind while `in_flight` sends are under way
+    CATCH_UP = "catch-up"  # until an empty slave has everything of a master with `messages` stored
 
 
 class Flush(StrEnum):
@@ -43,6 +45,14 @@ class Flush(StrEnum):
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class Slave(StrEnum):
+    """Of the broker that is measured."""
+
+    NONE = "NONE"
+    ASYNC = "ASYNC"  # its master is an ASYNC_MASTER
+    SYNC = "SYNC"  # its master is a SYNC_MASTER
 
 
 # Allowed numbers; both ends are included.
@@ -58,6 +68,7 @@ _RANGES = {
     "due_within_ms": (0, 600_000),
     "beside_per_s": (0, 100_000),
     "plain_messages": (1, 10_000_000),
+    "rounds": (1, 100),
 }
 # Fields that mean something for these kinds only.
 _FIELDS_OF_KINDS = {
@@ -67,9 +78,14 @@ _FIELDS_OF_KINDS = {
     "beside_per_s": {Kind.DUE},
     "plain_messages": {Kind.WAITING},
     "listener_batch": {Kind.CONSUME, Kind.LATENCY, Kind.DUE},
-    "in_flight": {Kind.PRODUCE, Kind.CONSUME, Kind.MEMORY, Kind.DUE, Kind.WAITING},
+    "in_flight": {Kind.PRODUCE, Kind.CONSUME, Kind.MEMORY, Kind.DUE, Kind.WAITING, Kind.LAG, Kind.CATCH_UP},
+    "slave": {Kind.PRODUCE, Kind.LAG, Kind.CATCH_UP},
+    "comparison": {Kind.PRODUCE},
+    "rounds": {Kind.CATCH_UP},
 }
-_RUNS_MIN_OF_KINDS = {Kind.WAITING: 1}  # it compares within one run, which takes minutes
+# They compare, or repeat, within one run, which takes long.
+_RUNS_MIN_OF_KINDS = {Kind.WAITING: 1, Kind.CATCH_UP: 1}
+_NEED_A_SLAVE = (Kind.LAG, Kind.CATCH_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +97,8 @@ class Workload:
     messages: int
     description: str = ""
     flush: Flush = Flush.ASYNC_FLUSH
+    slave: Slave = Slave.NONE
+    comparison: str = ""  # workloads with the same one are run in turns, so that they meet the same machine
     in_flight: int = 256  # for all but produce: while the broker is filled
     body_bytes: int = 1024
     warm_up_messages: int = 1_000  # before the measurement, not counted
@@ -89,6 +107,7 @@ class Workload:
     due_within_ms: int = 0  # due times lie evenly in so long a time; 0: in one millisecond
     beside_per_s: int = 0  # messages a second that another process sends meanwhile, without a delay
     plain_messages: int = 60_000  # without a delay, in each round of the two throughputs
+    rounds: int = 3  # of which a run has the median
     listener_batch: int = 1  # consume_message_batch_max_size
     queues: int = 4
     runs: int = RUNS_MIN
@@ -101,6 +120,8 @@ class Workload:
         levels = LASTING_LEVELS if self.kind is Kind.WAITING else tuple(LEVEL_DELAYS_S)
         if self.delay_level not in levels:
             raise WorkloadError(f"delay_level is {self.delay_level}; allowed are {', '.join(map(str, levels))}")
+        if self.kind in _NEED_A_SLAVE and self.slave is not Slave.ASYNC:
+            raise WorkloadError(f"slave is {self.slave}; a workload of kind {self.kind} needs {Slave.ASYNC}")
 
     @property
     def delay_s(self) -> float:
@@ -114,6 +135,7 @@ class Workload:
             messages=min(self.messages, QUICK_MESSAGES),
             warm_up_messages=min(self.warm_up_messages, QUICK_WARM_UP_MESSAGES),
             plain_messages=min(self.plain_messages, QUICK_MESSAGES),
+            rounds=1,
             runs=1,
         )
 
@@ -180,9 +202,9 @@ def _kinds_of(field_name: str) -> set[Kind]:
 
 
 def _value(name: str, type_name: object, value: object) -> Any:
-    """The value as its field's type, which is one of four."""
-    if type_name in ("Kind", "Flush"):
-        choices: type[Kind] | type[Flush] = Kind if type_name == "Kind" else Flush
+    """The value as its field's type, which is one of five."""
+    enums: dict[object, type[Kind] | type[Flush] | type[Slave]] = {"Kind": Kind, "Flush": Flush, "Slave": Slave}
+    if choices := enums.get(type_name):
         try:
             return choices(str(value))
         except ValueError:

@@ -136,12 +136,14 @@ class TestSubscriptionGroups:
         groups.update(SubscriptionGroup("g"))
         assert groups.to_json()["subscriptionGroupTable"] == {
             "g": {
+                "brokerId": 0,
                 "consumeBroadcastEnable": True,
                 "consumeEnable": True,
                 "differentSubscriptionsAllowed": False,
                 "groupName": "g",
                 "retryMaxTimes": 16,
                 "retryQueueNums": 1,
+                "whichBrokerWhenConsumeSlowly": 1,
             }
         }
 

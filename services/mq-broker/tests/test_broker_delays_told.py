@@ -18,7 +18,7 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.delay_progress import TIMER
-from mq_broker.metrics import LATENESS_BOUNDS_S, register
+from mq_broker.metrics import LATENESS_BOUNDS_S, BrokerMetrics
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.recalling import NewTime
 from mq_broker.rpc.admin_service import AdminService
@@ -99,26 +99,29 @@ class TestMetrics:
         reader, clock, disk = InMemoryMetricReader(), SimClock(START_MS), SimDisk()
         provider = MeterProvider([reader])
         async with delivering_broker(disk, clock, options=broker_options("1s 5s")) as broker:
-            register(broker, provider.get_meter("test"))
-            await produce(broker, incoming("t", [b"x"] * 3, delay_level=1), timed("t", b"x", delay_ms=700))
-            waiting = {level: point.value for level, point in self.points(reader, WAITING).items()}
-            assert waiting == {TIMER: 1, 1: 3, 2: 0}
-            await clock.advance(0.7)
+            with BrokerMetrics(provider.get_meter("test")).showing(broker):
+                await produce(broker, incoming("t", [b"x"] * 3, delay_level=1), timed("t", b"x", delay_ms=700))
+                waiting = {level: point.value for level, point in self.points(reader, WAITING).items()}
+                assert waiting == {TIMER: 1, 1: 3, 2: 0}
+                await clock.advance(0.7)
 
-            def refuse(call: str, path: Path) -> None:
-                if call == "pwrite":
-                    raise OSError(errno.ENOSPC, "no space left")
+                def refuse(call: str, path: Path) -> None:
+                    if call == "pwrite":
+                        raise OSError(errno.ENOSPC, "no space left")
 
-            disk.before = refuse
-            await clock.advance(1)  # refused at 1 s, and asked again 10 s later
-            disk.before = lambda call, path: None
-            await clock.advance(20)
-            points = self.points(reader, LATENESS)
-            assert {level: (point.count, point.sum) for level, point in points.items()} == {TIMER: (1, 0), 1: (3, 30)}
-            assert points[1].explicit_bounds == LATENESS_BOUNDS_S
-            assert points[1].bucket_counts[LATENESS_BOUNDS_S.index(60.0)] == 3
-            assert points[TIMER].bucket_counts[0] == 1
-            assert {point.value for point in self.points(reader, WAITING).values()} == {0}
+                disk.before = refuse
+                await clock.advance(1)  # refused at 1 s, and asked again 10 s later
+                disk.before = lambda call, path: None
+                await clock.advance(20)
+                points = self.points(reader, LATENESS)
+                assert {level: (point.count, point.sum) for level, point in points.items()} == {
+                    TIMER: (1, 0),
+                    1: (3, 30),
+                }
+                assert points[1].explicit_bounds == LATENESS_BOUNDS_S
+                assert points[1].bucket_counts[LATENESS_BOUNDS_S.index(60.0)] == 3
+                assert points[TIMER].bucket_counts[0] == 1
+                assert {point.value for point in self.points(reader, WAITING).values()} == {0}
         provider.shutdown()
 
 

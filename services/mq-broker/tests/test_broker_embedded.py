@@ -7,7 +7,10 @@ import time
 
 import pytest
 
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import common_pb2
 from mq_broker.embedded import EmbeddedBroker
+from mq_broker.embedded.calls import CallContext
 from mqclient import (
     ClientConfig,
     ConsumeFromWhere,
@@ -23,6 +26,7 @@ from mqclient import (
 from osenv import SimClock
 
 HALF_AN_HOUR_S = 30 * 60
+ADMIN = "/hourglass.mq.v1.AdminService"
 
 
 class Inbox:
@@ -104,3 +108,16 @@ async def test_an_unknown_name_and_a_second_broker_of_one_name_are_refused(broke
 async def test_an_unknown_transport_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UnknownTransportError, match=r"kafka://.*memory, mq"):
         await Producer("writers", "kafka://somewhere:9092").start()
+
+
+async def test_it_is_a_master_by_itself_and_steps_down_for_nobody() -> None:
+    async with EmbeddedBroker("alone") as embedded:
+        status = await embedded.call(f"{ADMIN}/GetReplicaStatus", admin_pb.GetReplicaStatusRequest(), CallContext())
+        assert (status.role, status.writable, status.ha_address) == (admin_pb.ASYNC_MASTER, True, "")
+        assert (status.in_sync_replicas, list(status.replicas)) == (1, [])
+        wrong = admin_pb.StepDownRequest()
+        wrong.epoch.term = status.epoch.term + 1
+        refused = await embedded.call(f"{ADMIN}/StepDown", wrong, CallContext())
+        assert refused.code == common_pb2.SYSTEM_ERROR
+        assert f"this broker is in epoch {status.epoch.term}.{status.epoch.start}" in refused.remark
+        assert (await embedded.call(f"{ADMIN}/GetBrokerStatus", admin_pb.GetBrokerStatusRequest(), None)).broker_id == 0

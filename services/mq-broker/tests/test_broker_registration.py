@@ -9,11 +9,12 @@ from typing import Any
 
 import grpc
 
+from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
-from hourglass.mq.v1 import name_service_pb2_grpc
 from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.replication.epochs import Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.rpc.registration import Registration
+from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
 from mqproto.address import Address
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import SimClock
@@ -31,13 +32,16 @@ class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
         self.address = Address("", 0)
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.answer = pb.RegisterBrokerResponse()
+        self.requests: list[pb.RegisterBrokerRequest] = []
 
     async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
+                self.requests.append(request)
                 self.heard.put_nowait({topic.topic for topic in request.topics if topic.topic in {"orders", "more"}})
                 await self.may_answer.wait()
-                await context.write(pb.RegisterBrokerResponse())
+                await context.write(self.answer)
         finally:
             self.heard.put_nowait("stream ended")
 
@@ -65,10 +69,13 @@ async def name_server(port: int = 0) -> AsyncIterator[PlayedNameServer]:
 
 
 @asynccontextmanager
-async def registered(clock: SimClock, *servers: PlayedNameServer) -> AsyncIterator[Registration]:
+async def registered(
+    clock: SimClock, *servers: PlayedNameServer, identity: BrokerIdentity = IDENTITY, ha: HaTerms | None = None
+) -> AsyncIterator[Registration]:
     topics = TopicTable(auto_create=True, default_queue_count=4, delay_level_count=18)
     topics.update(TopicConfig("orders", 4, 4))
-    registration = Registration(IDENTITY, topics, [one.address for one in servers], clock, PERIOD_S)
+    addresses = [one.address for one in servers]
+    registration = Registration(identity, topics, addresses, clock, PERIOD_S, ha or HaTerms())
     running = asyncio.create_task(registration.run())
     yield registration
     running.cancel()
@@ -163,3 +170,94 @@ async def test_announce_waits_for_the_connected_ones_only() -> None:
         async with asyncio.timeout(TIMEOUT_S):
             await registration.announce()  # the clock stands still: it gives nobody up
         assert await server.next() == {"orders", "more"}
+
+
+class Heard:
+    """What the replication behind a registration is told."""
+
+    def __init__(self) -> None:
+        self.masters: list[str] = []
+        self.superseded: asyncio.Queue[tuple[Epoch, str]] = asyncio.Queue()
+        self.problem: OSError | None = None
+
+    def terms(self, epoch: Epoch) -> HaTerms:
+        return HaTerms("127.0.0.1:10912", lambda: epoch, self.masters.append, self._superseded)
+
+    async def _superseded(self, epoch: Epoch, ha_address: str) -> None:
+        self.superseded.put_nowait((epoch, ha_address))
+        if self.problem is not None:
+            raise self.problem
+
+    async def next(self) -> tuple[Epoch, str]:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self.superseded.get()
+
+
+SLAVE = BrokerIdentity("c", "broker-a", 1, "127.0.0.1:10911")
+
+
+async def test_a_name_server_hears_where_slaves_connect_and_in_which_epoch_the_broker_is() -> None:
+    heard = Heard()
+    async with name_server() as server, registered(SimClock(), server, ha=heard.terms(Epoch(7, 3))):
+        await server.next()
+        (request,) = server.requests
+    assert request.ha_address == "127.0.0.1:10912"
+    assert (request.epoch.term, request.epoch.start) == (7, 3)
+    assert request.broker.broker_id == 0
+
+
+async def test_a_slave_hears_every_2_s_where_its_master_listens_and_a_master_does_not_follow_itself() -> None:
+    clock, slave, master = SimClock(), Heard(), Heard()
+    async with name_server() as server:
+        server.answer = pb.RegisterBrokerResponse(ha_address="10.0.0.2:10912")
+        async with registered(clock, server, identity=SLAVE, ha=slave.terms(Epoch(7, 3))):
+            for _ in range(3):
+                assert await server.next() == {"orders"}
+                await rested(clock, 1)
+                await clock.advance(SLAVE_PERIOD_S_MAX)
+        assert slave.masters[:3] == ["10.0.0.2:10912"] * 3
+    async with name_server() as server:
+        server.answer = pb.RegisterBrokerResponse(ha_address="127.0.0.1:10912")
+        async with registered(clock, server, ha=master.terms(Epoch(7, 3))):
+            assert await server.next() == {"orders"}
+            await rested(clock, 1)
+        assert master.masters == []
+
+
+async def test_a_slave_whose_master_nobody_knows_asks_again_soon() -> None:
+    clock, heard = SimClock(), Heard()
+    async with name_server() as server, registered(clock, server, identity=SLAVE, ha=heard.terms(Epoch(7, 3))):
+        for _ in range(3):
+            assert await server.next() == {"orders"}
+            await rested(clock, 1)
+            await clock.advance(SEEKING_PERIOD_S_MAX)
+    assert heard.masters == []
+
+
+async def test_a_master_that_was_superseded_is_told_by_whom_each_time_until_it_has_written_it_down() -> None:
+    clock, heard = SimClock(), Heard()
+    heard.problem = OSError("the disk is full")
+    async with name_server() as server:
+        server.answer = pb.RegisterBrokerResponse(
+            code=common_pb2.NOT_LEADER_FOR_QUEUE, remark="there is another", ha_address="10.0.0.2:10912"
+        )
+        server.answer.master_epoch.term = 8
+        async with registered(clock, server, ha=heard.terms(Epoch(7, 3))):
+            for _ in range(2):
+                assert await server.next() == {"orders"}
+                assert await heard.next() == (Epoch(8, 0), "10.0.0.2:10912")
+                await rested(clock, 1)
+                await clock.advance(PERIOD_S)
+
+
+async def test_an_answer_that_makes_no_sense_supersedes_nobody_and_the_registration_goes_on() -> None:
+    clock, heard = SimClock(), Heard()
+    async with name_server() as server:
+        server.answer = pb.RegisterBrokerResponse(code=common_pb2.NOT_LEADER_FOR_QUEUE)
+        server.answer.master_epoch.term = -1
+        async with registered(clock, server, ha=heard.terms(Epoch(7, 3))):
+            for _ in range(2):
+                assert await server.next() == {"orders"}
+                await rested(clock, 1)
+                await clock.advance(PERIOD_S)
+        assert heard.superseded.empty()

@@ -245,7 +245,9 @@ async def test_a_reset_is_answered_and_comes_down_the_session() -> None:
 
 async def test_groups_and_their_progress_travel_as_they_are() -> None:
     async with served() as wire:
-        config = admin_service_pb2.SubscriptionGroupConfig(group="g", consume_broadcast_enable=True, retry_max_times=3)
+        config = admin_service_pb2.SubscriptionGroupConfig(
+            group="g", consume_broadcast_enable=True, retry_max_times=3, broker_id=0, which_broker_when_consume_slowly=2
+        )
         await wire.admin.UpdateSubscriptionGroup(admin_service_pb2.UpdateSubscriptionGroupRequest(config=config))
         listed = await wire.admin.ListSubscriptionGroups(admin_service_pb2.ListSubscriptionGroupsRequest())
         assert list(listed.groups) == [config]

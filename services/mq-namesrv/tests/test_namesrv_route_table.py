@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mq_namesrv.core.fences import Epoch
 from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import (
     InvariantError,
@@ -246,6 +247,7 @@ BAD_INPUT: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ({"address": "a b:1"}, {}, {}, "is not an address"),
     ({}, {"ha_address": "nowhere"}, {}, "the HA address: 'nowhere' is not an address"),
     ({}, {"data_version": -1}, {}, "the data version is -1"),
+    ({}, {"epoch": Epoch(7, -1)}, {}, "the epoch is 7.-1"),
     ({}, {}, {"topic": ""}, "the topic name is empty"),
     ({}, {}, {"topic": "a/b"}, "'a/b' has a character that is not allowed"),
     ({}, {}, {"topic": "x" * 128}, "128 characters"),

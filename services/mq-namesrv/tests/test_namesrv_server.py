@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc
+from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc, replication_service_pb2
 from mq_namesrv.app import SERVICE_NAME, NameServer, StartError
 from mq_namesrv.config import NamesrvConfig
 from osenv import SimClock
@@ -41,7 +41,13 @@ async def running() -> AsyncIterator[Running]:
 
 
 def registration(
-    name: str = "broker-a", broker_id: int = 0, *, topics: tuple[str, ...] = ("orders",), version: int = 1, **who: Any
+    name: str = "broker-a",
+    broker_id: int = 0,
+    *,
+    topics: tuple[str, ...] = ("orders",),
+    version: int = 1,
+    epoch: tuple[int, int] = (0, 0),
+    **who: Any,
 ) -> name_service_pb2.RegisterBrokerRequest:
     identity = {
         "cluster_name": "c1",
@@ -56,6 +62,7 @@ def registration(
             common_pb2.TopicConfig(topic=topic, read_queue_count=8, write_queue_count=4, perm=6) for topic in topics
         ],
         data_version=version,
+        epoch=replication_service_pb2.Epoch(term=epoch[0], start=epoch[1]),
     )
 
 
@@ -102,6 +109,49 @@ async def test_slave_learns_where_its_master_replicates(running: Running) -> Non
     assert (await stream.read()).ha_address == "127.0.0.1:10912"
     route = (await query(running, "orders")).route
     assert dict(route.brokers[0].addresses) == {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+
+
+async def register_on(stream: Any, request: name_service_pb2.RegisterBrokerRequest) -> Any:
+    await stream.write(request)
+    return await stream.read()
+
+
+async def test_replaced_master_is_told_on_its_open_stream_each_time(running: Running) -> None:
+    old_request = registration(epoch=(7, 3))
+    new_request = registration(epoch=(8, 0), address="127.0.0.1:99")
+    new_request.ha_address = "127.0.0.1:1099"
+    old = await open_stream(running, old_request)
+    new = await open_stream(running, new_request)
+    for _ in range(2):
+        answer = await register_on(old, old_request)
+        assert answer.code == common_pb2.NOT_LEADER_FOR_QUEUE
+        assert (answer.ha_address, answer.master_epoch.term, answer.master_epoch.start) == ("127.0.0.1:1099", 8, 0)
+        assert "its successor of 8.0 is at 127.0.0.1:99" in answer.remark
+    await old.done_writing()
+    assert await old.read() is grpc.aio.EOF
+    assert await old.code() == grpc.StatusCode.OK
+    assert dict((await query(running, "orders")).route.brokers[0].addresses) == {0: "127.0.0.1:99"}
+    assert (await register_on(new, new_request)).code == common_pb2.SUCCESS
+
+
+async def test_slave_hears_of_another_master_when_it_registers_again(running: Running) -> None:
+    await open_stream(running, registration(epoch=(7, 3)))
+    slave = await open_stream(running, registration(broker_id=1))
+    taking_over = registration(epoch=(8, 0), address="127.0.0.1:99")
+    taking_over.ha_address = "127.0.0.1:1099"
+    await open_stream(running, taking_over)
+    answer = await register_on(slave, registration(broker_id=1))
+    assert (answer.code, answer.ha_address) == (common_pb2.SUCCESS, "127.0.0.1:1099")
+    assert (answer.master_epoch.term, answer.master_epoch.start) == (8, 0)
+
+
+async def test_a_stream_that_was_refused_stays_one_broker_s(running: Running) -> None:
+    await open_stream(running, registration(epoch=(8, 0), address="127.0.0.1:99"))
+    old = running.stub.RegisterBroker()
+    assert (await register_on(old, registration(epoch=(7, 0)))).code == common_pb2.NOT_LEADER_FOR_QUEUE
+    await old.write(registration(broker_id=1, address="127.0.0.1:1"))
+    assert await old.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "a stream registers one broker" in await old.details()
 
 
 async def test_unknown_topic_is_answered_with_topic_not_exist(running: Running) -> None:
@@ -203,6 +253,7 @@ async def test_cluster_list_names_every_broker(running: Running) -> None:
         (registration(topics=("a/b",)), "'a/b' has a character that is not allowed"),
         (registration(topics=("a", "b", "a")), "the topic 'a' comes more than once"),
         (registration(version=-1), "the data version is -1"),
+        (registration(epoch=(-1, 0)), "the epoch is -1.0"),
     ],
 )
 async def test_malformed_registration_is_an_invalid_argument(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqadmin.testing import Operator, operated, started_consumer
+from mqadmin.testing import Operator, operated, operated_pair, started_consumer
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
 CLUSTER = ("-c", "DefaultCluster")
@@ -53,6 +53,11 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("explain", ("explain", "k")),
     ("deleteSubGroup", ("deleteSubGroup", "-g", "readers", *CLUSTER)),
     ("deleteTopic", ("deleteTopic", "-t", "orders", *CLUSTER)),
+]
+
+PAIR_CALLS: list[tuple[str, tuple[str, ...]]] = [
+    ("haStatus", ("haStatus",)),
+    ("switchMaster", ("switchMaster", "-b", "broker-a", "--to", "1")),
 ]
 
 
@@ -111,9 +116,17 @@ def test_a_document_has_the_fields_that_are_written_down(
     assert fields_of(outcome.json) == documented(command)
 
 
+@pytest.mark.parametrize(("command", "call"), PAIR_CALLS, ids=[command for command, _ in PAIR_CALLS])
+def test_a_document_of_a_pair_has_the_fields_that_are_written_down(command: str, call: tuple[str, ...]) -> None:
+    with operated_pair() as (operator, _, _):
+        outcome = operator(*call, "--json")
+    assert outcome.exit_code == 0
+    assert fields_of(outcome.json) == documented(command)
+
+
 def test_every_document_that_is_written_down_was_looked_at() -> None:
     commands = {
         name for names, _ in re.findall(r"^\| (.+?) \| (.+) \|$", README, re.MULTILINE) for name in names.split(", ")
     }
     by_id = {"queryMsgById", "queryMsgByUniqueKey"}  # in one row with queryMsgByKey
-    assert commands - {"command", "---"} - by_id == {command for command, _ in CALLS}
+    assert commands - {"command", "---"} - by_id == {command for command, _ in [*CALLS, *PAIR_CALLS]}

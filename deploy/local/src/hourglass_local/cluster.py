@@ -2,7 +2,7 @@
 
 Invariants: started in the order name servers, brokers, services (MISSION N1), each kind ready before the next begins,
 orders before payments; stopped in reverse; after `stop` no process of the cluster runs. Everything on disk lies below
-the cluster's folder.
+the cluster's folder. When `start` returns, every slave has all that its master has.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
@@ -18,17 +19,22 @@ from typing import NoReturn, Self
 import httpx
 import psutil
 
+from hourglass_local.cluster_ports import ClusterPorts, addresses
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
-from hourglass_local.ports import LOOPBACK, check_free, free_ports
-from hourglass_local.probes import grpc_serving, http_ready, registered_brokers
+from hourglass_local.ports import LOOPBACK, check_free
+from hourglass_local.probes import grpc_serving, http_ready, is_in_sync, registered_brokers
 from hourglass_local.process import Check, ManagedProcess
 from hourglass_local.waiting import eventually
 
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
+ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
+SLAVE_ID = "1"
+ANY_REPLICATION_PORT: Mapping[str, str] = MappingProxyType({"haListenPort": "0"})  # of a broker without a slave
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at every start
 # A half message whose end the broker did not hear of is asked for after seconds, and not after a minute.
 QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": "1000", "transactionTimeOut": "2000"})
 REGISTER_TIMEOUT_S = 10.0
+IN_SYNC_TIMEOUT_S = 30.0
 WATCH_INTERVAL_S = 0.1
 BROKERS_MAX = len(string.ascii_lowercase)
 
@@ -51,6 +57,7 @@ class Cluster:
         *,
         name_servers: int = 1,
         brokers: int = 1,
+        slaves_of: str | None = None,
         orders: bool = True,
         payments: bool | None = None,
         delay_levels: str = REAL_DELAY_LEVELS,
@@ -59,38 +66,46 @@ class Cluster:
         broker_settings: Mapping[str, str] | None = None,
         ports: Sequence[int] | None = None,
     ) -> None:
-        """`ports` are for the name servers, the brokers, orders and payments, in this order; free ones without it.
-        Payments runs where orders runs, unless it is said.
+        """`slaves_of` is the role of masters that have a slave each, ASYNC_MASTER or SYNC_MASTER; None: they have none.
+        `ports` are dealt in the order of ClusterPorts; free ones without it. Payments runs where orders runs, unless it
+        is said.
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
         if name_servers < 1 or not 0 <= brokers <= BROKERS_MAX:
             raise ValueError(f"a cluster has at least one name server and 0 to {BROKERS_MAX} brokers")
+        if slaves_of not in (None, ASYNC_MASTER, SYNC_MASTER):
+            raise ValueError(f"slaves_of is {slaves_of!r}; allowed are {ASYNC_MASTER} and {SYNC_MASTER}")
         payments = orders if payments is None else payments
-        count = name_servers + brokers + orders + payments
-        if ports is not None and len(ports) != count:
-            raise ValueError(f"{count} processes need {count} ports, not {len(ports)}")
-        self._ports = free_ports(count) if ports is None else list(ports)
-        numbers = iter(self._ports)
+        self._ports = ClusterPorts.dealt(
+            ports,
+            name_servers=name_servers,
+            brokers=brokers,
+            services=orders + payments,
+            slaves=brokers if slaves_of else 0,
+        )
         self.folder = folder.absolute()
         self.delay_levels = delay_levels
         self.payment_window_ms = payment_window_ms(delay_levels)
-        self.name_server_addresses = [f"{LOOPBACK}:{next(numbers)}" for _ in range(name_servers)]
-        self.broker_addresses = [f"{LOOPBACK}:{next(numbers)}" for _ in range(brokers)]
+        self.name_server_addresses = addresses(self._ports.name_servers)
+        self.broker_addresses = addresses(self._ports.brokers)
+        self.slave_addresses = addresses(self._ports.slaves)
         self._broker_settings = {
             "flushDiskType": flush,
             "messageDelayLevel": delay_levels,
             "mappedFileSizeCommitLog": str(commit_log_file_bytes),
         } | dict(broker_settings or {})
+        self._addresses: dict[str, str] = {}
         self._http: httpx.AsyncClient | None = None
         self.name_servers = [self._name_server(number) for number in range(name_servers)]
-        self.brokers = [self._broker(number) for number in range(brokers)]
+        self.brokers = [self._master(number, slaves_of) for number in range(brokers)]
+        self.slaves = [self._slave(number) for number in range(len(self.slave_addresses))]
         self._services: dict[str, ManagedProcess] = {}
         self._service_urls: dict[str, str] = {}
         if orders:
-            self._add_orders(next(numbers))
+            self._add_orders(self._ports.services[0])
         if payments:
-            self._add_payments(next(numbers))
+            self._add_payments(self._ports.services[-1])
 
     # ------------------------------------------------------------------------------------------------- addresses
 
@@ -127,7 +142,11 @@ class Cluster:
     @property
     def processes(self) -> list[ManagedProcess]:
         """All, in the order in which they start."""
-        return [*self.name_servers, *self.brokers, *self._services.values()]
+        return [*self.name_servers, *self.brokers, *self.slaves, *self._services.values()]
+
+    def address(self, broker: ManagedProcess) -> str:
+        """host:port of a broker or slave."""
+        return self._addresses[broker.name]
 
     def store_folder(self, broker: ManagedProcess) -> Path:
         """Where the broker keeps its messages."""
@@ -137,14 +156,13 @@ class Cluster:
 
     async def start(self) -> None:
         """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
-        check_free(self._ports)  # or a stranger's server there would be taken for ours
+        check_free(self._ports.all)  # or a stranger's server there would be taken for ours
         self._http = httpx.AsyncClient()
         try:
-            for group in (self.name_servers, self.brokers, list(self._services.values())):
-                for process in group:
-                    process.launch()
-                for process in group:
-                    await process.wait_ready()
+            for group in (self.name_servers, [*self.brokers, *self.slaves]):
+                await _start_together(group)
+            await self.wait_in_sync()
+            await _start_together(list(self._services.values()))
         except BaseException:
             await self.stop()
             raise
@@ -188,6 +206,14 @@ class Cluster:
         """Return when every name server that runs knows every broker that runs. Raises NotInTimeError."""
         await eventually(self._all_registered, REGISTER_TIMEOUT_S, "brokers registered with all name servers")
 
+    async def wait_in_sync(self) -> None:
+        """Return when one of each pair is in sync with the other, whoever is the slave now.
+
+        Raises NotInTimeError, and ProcessDiedError.
+        """
+        for pair in zip(self.brokers, self.slaves, strict=False):
+            await eventually(partial(self._is_in_sync, pair), IN_SYNC_TIMEOUT_S, f"{pair[1].name} is in sync")
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -208,19 +234,33 @@ class Cluster:
 
         return self._process(f"name-server{suffix}", "mq_namesrv", [f"listenPort={_port(address)}"], ready)
 
-    def _broker(self, number: int) -> ManagedProcess:
-        address, name = self.broker_addresses[number], f"broker-{string.ascii_lowercase[number]}"
+    def _master(self, number: int, role: str | None) -> ManagedProcess:
+        settings = ANY_REPLICATION_PORT if role is None else {"brokerRole": role} | self._replication_settings(number)
+        return self._broker(_broker_name(number), _broker_name(number), self.broker_addresses[number], settings)
+
+    def _slave(self, number: int) -> ManagedProcess:
+        settings = {"brokerRole": SLAVE, "brokerId": SLAVE_ID} | self._replication_settings(len(self.brokers) + number)
+        name = _broker_name(number)
+        return self._broker(f"{name}-s", name, self.slave_addresses[number], settings)
+
+    def _replication_settings(self, number: int) -> dict[str, str]:
+        return {"haListenPort": str(self._ports.replication[number])}
+
+    def _broker(self, process_name: str, name: str, address: str, own_settings: Mapping[str, str]) -> ManagedProcess:
+        self._addresses[process_name] = address
         settings = {
             "brokerName": name,
             "listenPort": _port(address),
-            "storePathRootDir": str(self.folder / f"{name}-store"),
-        } | self._broker_settings
+            "storePathRootDir": str(self.folder / f"{process_name}-store"),
+            **own_settings,
+            **self._broker_settings,
+        }
         arguments = ["-n", ";".join(self.name_server_addresses), *(f"{key}={value}" for key, value in settings.items())]
 
         async def ready() -> bool:
             return await grpc_serving(address) and await self._is_registered(address)
 
-        return self._process(name, "mq_broker", arguments, ready)
+        return self._process(process_name, "mq_broker", arguments, ready)
 
     def _add_orders(self, port: int) -> None:
         environment = {
@@ -258,21 +298,34 @@ class Cluster:
         log_path = self.folder / "logs" / f"{name}.log"
         return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=environment)
 
+    async def _is_in_sync(self, pair: Sequence[ManagedProcess]) -> bool:
+        self.check()
+        return any([await is_in_sync(self.address(process)) for process in pair])
+
     async def _is_registered(self, broker_address: str) -> bool:
         known = await self._known_brokers()
         return all(broker_address in brokers for brokers in known)
 
     async def _all_registered(self) -> bool:
         known = await self._known_brokers()
-        wanted = {
-            address for broker, address in zip(self.brokers, self.broker_addresses, strict=True) if broker.running
-        }
+        wanted = {self.address(broker) for broker in (*self.brokers, *self.slaves) if broker.running}
         return all(wanted <= brokers for brokers in known)
 
     async def _known_brokers(self) -> list[set[str]]:
         """What each name server that runs knows."""
         servers = zip(self.name_servers, self.name_server_addresses, strict=True)
         return await asyncio.gather(*(registered_brokers(address) for server, address in servers if server.running))
+
+
+async def _start_together(processes: Sequence[ManagedProcess]) -> None:
+    for process in processes:
+        process.launch()
+    for process in processes:
+        await process.wait_ready()
+
+
+def _broker_name(number: int) -> str:
+    return f"broker-{string.ascii_lowercase[number]}"
 
 
 def _port(address: str) -> str:

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 
 from hourglass_local.books import is_settled, read_books
 from hourglass_local.buyers import Buyers
-from hourglass_local.cluster import QUICK_CHECKS, Cluster
+from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_config import DemoConfig
+from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import make_plan
 from hourglass_local.progress import Counts, Progress
@@ -37,6 +39,7 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
     begin = time.monotonic()
     cluster = Cluster(
         config.folder,
+        slaves_of=SYNC_MASTER,
         delay_levels=with_payment_window(config.payment_window),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         broker_settings=QUICK_CHECKS,
@@ -49,13 +52,25 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
                 demonstration = _Demonstration(config, cluster, shop, desk, progress)
                 shopped = await alongside(demonstration.run(), cluster.watch(), demonstration.watch())
             stopped = await cluster.stop()
-    summary = summarize(shopped, cluster.processes, stopped, time.monotonic() - begin)
+    summary = summarize(
+        shopped,
+        cluster.processes,
+        stopped,
+        time.monotonic() - begin,
+        logs_differ_at=first_difference(*_stores(cluster), shopped.logs.slave_durable_end),
+    )
     (config.folder / "summary.json").write_text(summary.to_json(), encoding="utf-8")
     print_report(console, summary, shopped, config.folder)
     found = problems(summary, shopped, stopped)
     for sentence in found:
         console.print(f"FAILED: {sentence}.", highlight=False, soft_wrap=True)
     return EXIT_FAILED if found else EXIT_GOOD
+
+
+def _stores(cluster: Cluster) -> tuple[Path, Path]:
+    """Where master and slave keep their messages."""
+    (master,), (slave,) = cluster.brokers, cluster.slaves
+    return cluster.store_folder(master), cluster.store_folder(slave)
 
 
 class _Demonstration:
@@ -84,6 +99,7 @@ class _Demonstration:
             products_before=before,
             books=await read_books(self._shop, self._desk),
             messages_stored=await self._messages_stored(),
+            logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.slave_addresses[0]),
         )
 
     async def watch(self) -> NoReturn:

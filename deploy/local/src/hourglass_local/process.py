@@ -61,13 +61,16 @@ class ManagedProcess:
         ready: Check,
         log_path: Path,
         environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """`environment` is added to this process's own. `ready` says whether the process can be used."""
+        """`environment` is added to this process's own. `ready` says whether the process can be used. `prefix` is a
+        command that runs it, by becoming it: `ip netns exec NAME`.
+        """
         self.name = name
         self.log_path = log_path
         self.pids: list[int] = []
         self.was_killed_to_stop = False
-        self._command = [sys.executable, "-m", "hourglass_local.child", module, *arguments]
+        self._command = [*prefix, sys.executable, "-m", "hourglass_local.child", module, *arguments]
         self._environment = dict(environment or {})
         self._ready = ready
         self._process: subprocess.Popen[bytes] | None = None

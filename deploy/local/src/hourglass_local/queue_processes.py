@@ -36,6 +36,7 @@ def broker(
     pairs = {
         "brokerName": name,
         "listenPort": str(port),
+        "haListenPort": "0",
         "storePathRootDir": str(folder / f"{name}-store"),
         "mapedFileSizeCommitLog": str(LOG_FILE_BYTES),
         **(settings or {}),

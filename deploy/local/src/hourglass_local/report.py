@@ -16,8 +16,9 @@ def print_report(console: Console, summary: Summary, shopped: Shopped, folder: P
     console.print(_outcome(summary, shopped), _processes(summary), sep="\n")
     console.print(
         f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
-        " commit log).\n`make up` keeps it running; the interfaces are then described at http://127.0.0.1:8001/docs and"
-        " http://127.0.0.1:8002/docs.",
+        " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the interfaces are then"
+        " described at http://127.0.0.1:8001/docs and http://127.0.0.1:8002/docs, and"
+        " `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and slave.",
         highlight=False,
         soft_wrap=True,
     )
@@ -46,6 +47,8 @@ def _outcome(summary: Summary, shopped: Shopped) -> Table:
     table.add_row("stock conserved", "yes" if summary.stock_conserved else "NO")
     table.add_row("closed late by, p50 / p99 / max", f"{lateness.p50:,} / {lateness.p99:,} / {lateness.max:,} ms")
     table.add_row("messages stored", f"{summary.messages_stored:,}")
+    table.add_row("log of broker-a / of its slave", f"{summary.log_bytes:,} / {summary.slave_log_bytes:,} bytes")
+    table.add_row("both logs are the same, byte for byte", "yes" if summary.logs_identical else "NO")
     table.add_row("duration", f"{summary.duration_s:.1f} s")
     return table
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from hourglass_local.books import Books, is_closed_early, money_problems, order_problems, some, stock_problems
 from hourglass_local.buyers import PaymentAttempt
 from hourglass_local.cluster import StopReport
+from hourglass_local.pair import PairLogs
 from hourglass_local.payment_desk import REFUNDED
 from hourglass_local.plan import Pays
 from hourglass_local.process import MIB, ManagedProcess
@@ -54,6 +55,7 @@ class Shopped:
     products_before: Mapping[str, Product]
     books: Books
     messages_stored: int
+    logs: PairLogs
 
     @property
     def races(self) -> Races:
@@ -68,6 +70,7 @@ class Summary:
     lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments that were
     asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if gateway,
     database of payments and orders agree on every payment; `stock_before` and `stock_after` are the units on sale.
+    `logs_identical` says that the slave had everything on disk, and that its log is the master's byte for byte.
     """
 
     orders_placed: int
@@ -84,6 +87,9 @@ class Summary:
     money_conserved: bool
     close_lateness_ms: Lateness
     messages_stored: int
+    log_bytes: int
+    slave_log_bytes: int
+    logs_identical: bool
     processes: dict[str, ProcessUsage]
     leftover_processes: int
     killed_processes: int
@@ -93,8 +99,15 @@ class Summary:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
-def summarize(shopped: Shopped, processes: Sequence[ManagedProcess], stopped: StopReport, duration_s: float) -> Summary:
-    """Put everything together, once the processes have ended."""
+def summarize(
+    shopped: Shopped,
+    processes: Sequence[ManagedProcess],
+    stopped: StopReport,
+    duration_s: float,
+    *,
+    logs_differ_at: int | None = None,
+) -> Summary:
+    """Put everything together, once the processes have ended; `logs_differ_at`: see `pair.first_difference`."""
     books = shopped.books
     orders = books.orders.values()
     closed = [order for order in orders if order.status == CLOSED]
@@ -113,6 +126,9 @@ def summarize(shopped: Shopped, processes: Sequence[ManagedProcess], stopped: St
         money_conserved=not money_problems(books),
         close_lateness_ms=Lateness.of(closed),
         messages_stored=shopped.messages_stored,
+        log_bytes=shopped.logs.master_end,
+        slave_log_bytes=shopped.logs.slave_durable_end,
+        logs_identical=shopped.logs.are_the_same and logs_differ_at is None,
         processes={process.name: _usage(process) for process in processes},
         leftover_processes=len(stopped.leftover),
         killed_processes=len(stopped.killed),
@@ -130,6 +146,8 @@ def problems(summary: Summary, shopped: Shopped, stopped: StopReport) -> list[st
     found += order_problems(books)
     found += stock_problems(shopped.products_before, books)
     found += money_problems(books)
+    if not summary.logs_identical:
+        found.append(f"the logs of broker-a and its slave are not the same: {shopped.logs}")
     found += _show_problems(summary, shopped.attempts)
     if stopped.killed:
         found.append(f"had to be killed to stop: {', '.join(stopped.killed)}")

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hourglass_local.cluster import Cluster
+from hourglass_local.cluster import SYNC_MASTER, Cluster
 
 NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT = 9876, 10911, 8001, 8002  # the services' own defaults
-USUAL_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT)
+SLAVE_PORT, REPLICATION_PORT, SLAVES_REPLICATION_PORT = 10921, 10912, 10922  # as in deploy/conf/one-pair
+SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, SLAVE_PORT)
+USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, SLAVES_REPLICATION_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -25,6 +27,7 @@ async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, c
     begin = time.monotonic()
     cluster = Cluster(
         folder,
+        slaves_of=SYNC_MASTER,
         delay_levels=delay_levels,
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         ports=ports,
@@ -44,6 +47,8 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
         f"  payments     {_described(cluster.payments_url)}\n"
         f"  queue        {cluster.url}\n"
         f"  broker       {', '.join(cluster.broker_addresses)}\n"
+        f"  its slave    {', '.join(cluster.slave_addresses)}   .venv/bin/python -m mqadmin haStatus -n"
+        f" {cluster.name_server_addresses[0]}\n"
         f"  files, logs  {cluster.folder}\n"
         "Ctrl-C stops everything."
     )

@@ -11,26 +11,27 @@ from contextlib import asynccontextmanager
 from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.poll_stream import PollStream
-from mqclient.producer.produce_stream import ProduceStream
 from mqclient.session import Session, SessionHandler
-from mqclient.transport import Method, Stream, Transport
+from mqclient.transport import Channel, Method, Stream, Transport
 from mqclient.transport.base import RequestT, ResponseT
 
 
 class BrokerConnection:
-    """Made when a broker's address is first met; the session is separate, because only known masters get one."""
+    """Made when a broker's address is first met; the session is separate, because only brokers of a route get one.
+
+    What is produced goes over `stream_channel`, too, as long as this is the master of its name (produce_streams.py).
+    """
 
     def __init__(self, address: str, transport: Transport, config: ClientConfig, handler: SessionHandler) -> None:
         self.address = address
         self._config = config
         self._transport = transport
         self._tasks = BackgroundTasks(transport.clock)
-        self._stream_channel = transport.open_channel(address)
+        self.stream_channel: Channel = transport.open_channel(address)
         self._unary_channel = transport.open_channel(address)
         self._calls = 0
-        self.produce = ProduceStream(address, self._stream_channel, transport, config, self._tasks)
-        self.poll = PollStream(address, self._stream_channel, transport.clock, self._tasks)
-        self.session = Session(address, self._stream_channel, handler, config, transport.clock)
+        self.poll = PollStream(address, self.stream_channel, transport.clock, self._tasks)
+        self.session = Session(address, self.stream_channel, handler, config, transport.clock)
 
     async def unary(
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
@@ -58,13 +59,12 @@ class BrokerConnection:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits for its answer; a held poll can be asked again anywhere, and does not count."""
-        return not self._calls and self.produce.is_idle
+        return not self._calls
 
     async def close(self) -> None:
         """Break off the session, fail what is unanswered, leave nothing behind."""
         await self.session.close()
-        self.produce.close()
         self.poll.close()
         await self._tasks.close()
-        await self._stream_channel.close()
+        await self.stream_channel.close()
         await self._unary_channel.close()

@@ -1,26 +1,32 @@
-"""The connections of one client instance to all its brokers (MISSION L8).
+"""The connections of one client instance to all its brokers (MISSION L8, H4).
 
-Invariants: while a member is registered, there is a session with every master that a cached route names; a connection
-to a broker that no route names any more is closed by the next `clean_offline`, but never under a request that has no
-answer yet.
+Invariants: while a member is registered, there is a session with every master that a cached route names, and while a
+consumer is, with every slave; a connection to a broker that no route names any more is closed by the next
+`clean_offline`, but never under a request that has no answer yet. A held poll stays where it is only while nothing
+speaks against that broker: it ends when the brokers of its name change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.background import BackgroundTasks, wait_event
 from mqclient.broker_connection import BrokerConnection
 from mqclient.client_config import ClientConfig
 from mqclient.errors import BrokerRejectedError, BrokerUnreachableError, IllegalStateError, broker_answer_error
+from mqclient.producer.produce_streams import ProduceStreams
+from mqclient.route import MASTER_ID
 from mqclient.route_table import RouteTable
 from mqclient.session import SessionHandler
 from mqclient.transport import Transport
 
 logger = logging.getLogger("mqclient.broker_connections")
+
+# How long a broker that could not be reached is passed over by those who can ask another one of its name.
+PASSED_OVER_S = 2.0
 
 
 class BrokerConnections:
@@ -41,7 +47,10 @@ class BrokerConnections:
         self._routes = routes
         self._handler = handler
         self._connections: dict[str, BrokerConnection] = {}
+        self.producing = ProduceStreams(transport, config, routes, lambda address: self.to(address).stream_channel)
         self._masters: dict[str, BrokerConnection] = {}  # by broker name, forgotten with every change of a route
+        self._known: dict[str, Mapping[int, str]] = {}  # addresses by broker name, when the routes last changed
+        self._passed_over: dict[str, float] = {}  # until this monotonic time, by address
         self._with_session: set[str] = set()
         self._asked_for: set[str] = set()  # addresses on no route, since the last cleaning: an admin's are
         self._answered = asyncio.Event()
@@ -69,24 +78,75 @@ class BrokerConnections:
             self._connections[address] = connection
         return connection
 
-    def follow_routes(self, *, with_sessions: bool) -> None:
-        """The routes have changed, or who is registered has: open the sessions that are missing."""
+    def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
+        """Broker ids and addresses of those who can serve reads of this name, in the order in which to ask them.
+
+        First the one with the wanted id, then the master, then the slaves by their ids; those that could not be reached
+        a moment ago come last.
+        """
+        addresses = self._routes.addresses(broker_name)
+        order = sorted(addresses, key=lambda id_: (self.is_passed_over(addresses[id_]), id_ != wanted_id, id_))
+        return [(id_, addresses[id_]) for id_ in order]
+
+    def pass_over(self, address: str) -> None:
+        """It could not be reached: let others of its name be asked first, for PASSED_OVER_S or until it is back."""
+        self._passed_over[address] = self._transport.clock.monotonic() + PASSED_OVER_S
+
+    def is_passed_over(self, address: str) -> bool:
+        """Whether it could not be reached a moment ago."""
+        return self._passed_over.get(address, 0.0) > self._transport.clock.monotonic()
+
+    def is_back(self, address: str) -> None:
+        """A session is open: what went elsewhere because it could not be reached may come back."""
+        name = self._routes.broker_name(address)
+        if self._passed_over.pop(address, None) is not None and name is not None:
+            self._end_polls(self._routes.addresses(name))
+
+    def follow_routes(self, *, producers: bool, consumers: bool) -> None:
+        """The routes have changed, or who is registered has: open the sessions that are missing, move what has moved.
+
+        Masters get sessions while there is anybody, slaves while there are consumers (RocketMQ's heartbeats).
+        """
         self._masters.clear()
-        if not with_sessions or self._closed:
+        if self._closed:
             return
-        for address in sorted(self._routes.master_addresses() - self._with_session):
+        self.producing.follow_masters()
+        self._move_polls()
+        wanted = self._routes.master_addresses() if producers or consumers else set()
+        if consumers:
+            wanted |= self._routes.all_addresses()
+        for address in sorted(wanted - self._with_session):
             self._with_session.add(address)
             self.to(address).session.start()
 
     def clean_offline(self) -> None:
         """Close what no route names, unless it is in use, or was asked for since the last cleaning."""
+        self.producing.clean()
         asked_for, self._asked_for = self._asked_for, set()
-        offline = self._connections.keys() - self._routes.master_addresses() - asked_for
+        now = self._transport.clock.monotonic()
+        self._passed_over = {address: until for address, until in self._passed_over.items() if until > now}
+        offline = self._connections.keys() - self._routes.all_addresses() - asked_for
         for address in sorted(offline):
-            if self._connections[address].is_idle:
+            if self._connections[address].is_idle and not self.producing.use(address):
                 logger.info("the broker at %s is on no route any more", address)
                 self._with_session.discard(address)
                 self._tasks.start(self._connections.pop(address).close(), f"mqclient close {address}")
+
+    def _move_polls(self) -> None:
+        """Ask anew who serves the queues of the names whose brokers have changed; tell brokers in a new role of us."""
+        before, self._known = self._known, {name: self._routes.addresses(name) for name in self._routes.broker_names()}
+        for name, old in before.items():
+            new = self._known.get(name, {})
+            if new == old:
+                continue
+            self._end_polls(old)
+            for address in set(old.values()) & set(new.values()) & self._with_session:
+                self._connections[address].session.heartbeat_now()
+
+    def _end_polls(self, addresses: Mapping[int, str]) -> None:
+        for address in addresses.values():
+            if address in self._connections:
+                self._connections[address].poll.end_held()
 
     def heartbeat_all(self) -> None:
         """Tell every broker the whole truth about this client."""
@@ -98,7 +158,10 @@ class BrokerConnections:
         self._answered.set()
 
     async def wait_for_answers(self, seconds: float) -> bool:
-        """Wait until every broker on a route has answered the newest heartbeat; say whether all have accepted it."""
+        """Wait until every broker has answered the newest heartbeat; say whether all have accepted it.
+
+        Of each name its master, or its slaves while it has none.
+        """
         deadline = self._transport.clock.monotonic() + seconds
         while None in (answers := [connection.session.answer for connection in self._sessions_on_routes()]):
             self._answered.clear()
@@ -108,7 +171,7 @@ class BrokerConnections:
         return all(answer is not None and answer.code == common_pb.SUCCESS for answer in answers)
 
     def refusals(self) -> dict[str, BrokerRejectedError]:
-        """By address: the brokers on a route that have refused the newest heartbeat for good."""
+        """By address: the brokers that refuse the newest heartbeat for good, of those that `wait_for_answers` asks."""
         found = {}
         for connection in self._sessions_on_routes():
             answer = connection.session.answer
@@ -129,10 +192,17 @@ class BrokerConnections:
         connections, self._connections = list(self._connections.values()), {}
         self._masters.clear()
         self._with_session.clear()
+        await self.producing.close()
         await asyncio.gather(*(connection.close() for connection in connections))
 
     def _sessions(self) -> Iterable[BrokerConnection]:
         return [self._connections[address] for address in sorted(self._with_session)]
 
     def _sessions_on_routes(self) -> Iterable[BrokerConnection]:
-        return [one for one in self._sessions() if self._routes.broker_name(one.address) is not None]
+        names = self._routes.broker_names()
+        leading = {
+            address
+            for addresses in map(self._routes.addresses, names)
+            for address in ([addresses[MASTER_ID]] if MASTER_ID in addresses else addresses.values())
+        }
+        return [one for one in self._sessions() if one.address in leading]

@@ -17,6 +17,7 @@ from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks, to_the_end
+from mqclient.broker_calls import BrokerCalls
 from mqclient.broker_connection import BrokerConnection
 from mqclient.broker_connections import BrokerConnections
 from mqclient.client_config import DEFAULT_INSTANCE_NAME, ClientConfig
@@ -24,8 +25,10 @@ from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
 from mqclient.message_id import UniqueIdMaker
 from mqclient.name_servers import NameServers
+from mqclient.producer.produce_stream import ProduceStream
 from mqclient.registrations import InnerConsumer, InnerProducer, Registrations
 from mqclient.reverse_commands import ReverseCommands
+from mqclient.route import MASTER_ID
 from mqclient.route_table import RouteTable
 from mqclient.scheduled_tasks import ScheduledTask, start_scheduled_tasks
 from mqclient.session import Reply
@@ -52,11 +55,16 @@ class ClientInstance:
         self.tasks = BackgroundTasks(transport.clock)
         self.name_servers = NameServers(transport, config, self.tasks)
         self.routes = RouteTable(
-            self.name_servers, config.default_topic_queue_nums, self.tasks, self._synchronize_connections
+            self.name_servers,
+            config.default_topic_queue_nums,
+            self.tasks,
+            transport.clock,
+            self._synchronize_connections,
         )
         self._registrations = Registrations(client_id)
-        self._commands = ReverseCommands(self._registrations, self.routes.broker_name, self.tasks)
+        self._commands = ReverseCommands(self._registrations, self.routes, self.tasks)
         self._brokers = BrokerConnections(transport, config, self.tasks, routes=self.routes, handler=self)
+        self.calls = BrokerCalls(self._brokers, self.routes, transport.clock)
         self._lifecycle = Lifecycle(f"client instance {client_id}")
 
     def start(self) -> None:
@@ -150,12 +158,38 @@ class ClientInstance:
         """The connection to the broker's master. Raises BrokerUnreachableError when no route names one."""
         return self._brokers.to_master(broker_name)
 
+    def produce_stream(self, broker_name: str) -> ProduceStream:
+        """The stream to the broker's master, wherever that is and will be.
+
+        Raises BrokerUnreachableError when no route names the broker, IllegalStateError after the shutdown.
+        """
+        return self._brokers.producing.to(broker_name)
+
     def connection_to(self, address: str) -> BrokerConnection:
         """The connection to `address`, made at first use. Raises IllegalStateError after the shutdown."""
         return self._brokers.to(address)
 
+    def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
+        """Broker ids and addresses of those who can serve reads of this name, the best first; empty without a route.
+
+        The one with the wanted id, else the master, else a slave; who could not be reached just now comes last.
+        """
+        return self._brokers.readers(broker_name, wanted_id)
+
+    async def unreachable(self, address: str) -> None:
+        """A request could not be served there: pass that broker over for a while, and ask who stands in its place."""
+        self._brokers.pass_over(address)
+        await self.routes.refresh_brokers()
+
+    def is_passed_over(self, address: str) -> bool:
+        """Whether `unreachable` was said of it a moment ago."""
+        return self._brokers.is_passed_over(address)
+
     async def wait_for_sessions(self, seconds: float) -> bool:
-        """Wait until every broker on a route has answered the newest heartbeat; say whether all have accepted it."""
+        """Wait until every broker has answered the newest heartbeat; say whether all have accepted it.
+
+        Of each name its master, or its slaves while it has none.
+        """
         return await self._brokers.wait_for_answers(seconds)
 
     def refusals(self) -> dict[str, BrokerRejectedError]:
@@ -163,7 +197,8 @@ class ClientInstance:
         return self._brokers.refusals()
 
     def _synchronize_connections(self) -> None:
-        self._brokers.follow_routes(with_sessions=self._registrations.has_members)
+        registered = self._registrations
+        self._brokers.follow_routes(producers=bool(registered.producers), consumers=bool(registered.consumers))
 
     # ------------------------------------------------------------------------------- producers, consumers and admins
 
@@ -198,15 +233,23 @@ class ClientInstance:
 
     # ------------------------------------------------------------------------------------- what sessions ask and say
 
-    def heartbeat(self) -> broker_pb.Heartbeat:
-        """The whole truth about this client."""
-        return self._registrations.heartbeat()
+    def heartbeat(self, address: str) -> broker_pb.Heartbeat:
+        """The whole truth about this client, as far as it concerns the broker there."""
+        to_slave = self.routes.broker_name(address) is not None and not self.routes.is_master(address)
+        return self._registrations.heartbeat(to_slave=to_slave)
 
     def session_opened(self, address: str) -> None:
         """A broker knows this client now, so its member lists are worth asking for."""
         logger.debug("the session with %s is open", address)
+        self._brokers.is_back(address)
+        if self.routes.broker_name(address) is None:
+            self.tasks.start(self.routes.refresh_brokers(), f"mqclient addresses after {address} has come back")
         for consumer in self._registrations.consumers.values():
             consumer.session_opened()
+
+    def session_broke(self, address: str) -> None:
+        """The broker may be gone, or may come back in another role: ask now, not with the next refresh."""
+        self.tasks.start(self.routes.refresh_brokers(), f"mqclient addresses after {address} broke off")
 
     def heartbeat_answered(self) -> None:
         """A broker has accepted or refused a heartbeat."""
@@ -229,6 +272,8 @@ class ClientInstance:
         self._brokers.heartbeat_all()
 
     async def _persist_consumer_offsets(self) -> None:
+        if self.routes.lack_masters:  # so that what slaves do now goes back to the masters as soon as they are there
+            await self.routes.refresh_brokers()
         await asyncio.gather(*(consumer.persist_offsets() for consumer in self._registrations.consumers.values()))
 
 

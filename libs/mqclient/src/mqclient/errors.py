@@ -122,13 +122,15 @@ class BrokerRejectedError(_BrokerAnswerError, RejectedError):
     """The broker refused for a reason that stays."""
 
 
-# Codes that say "not now". TOPIC_NOT_EXIST is among them because the topic may be created at any time.
+# Codes that say "not now". TOPIC_NOT_EXIST is among them because the topic may be created at any time, and
+# NOT_LEADER_FOR_QUEUE because another broker is the master now, or will be.
 REFUSED_FOR_NOW = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
         ResponseCode.GO_AWAY,
     }
 )

@@ -189,15 +189,11 @@ async def _ask_all(instance: ClientInstance, request: broker_pb.RecallMessageReq
 async def _ask(
     instance: ClientInstance, route: TopicRoute, broker_name: str, request: broker_pb.RecallMessageRequest
 ) -> _Answer:
-    """Ask one master, again and again as long as it has more."""
+    """Ask one master, again and again as long as it has more, and its successor when it is a master no more."""
     answer = _Answer(broker_name)
     try:
-        address = route.brokers.get(broker_name, {}).get(MASTER_ID)
-        if address is None:
-            raise BrokerUnreachableError(f"the master of broker {broker_name!r} is not there")
-        connection = instance.connection_to(address)
         for _ in range(REQUESTS_MAX):
-            response = await connection.unary(RECALL_MESSAGE, request)
+            response, route = await _ask_master(instance, route, broker_name, request)
             if response.code == common_pb.QUERY_NOT_FOUND:
                 return answer
             _require_done(response.code, response.remark, broker_name)
@@ -208,6 +204,38 @@ async def _ask(
     except MQClientError as error:
         answer.error = error
     return answer
+
+
+async def _ask_master(
+    instance: ClientInstance, route: TopicRoute, broker_name: str, request: broker_pb.RecallMessageRequest
+) -> tuple[broker_pb.RecallMessageResponse, TopicRoute]:
+    """What the master says, and the route that names it: that of now, when the one that is known is no master.
+
+    Raises BrokerUnreachableError when there is none.
+    """
+    address = _master_of(route, broker_name)
+    if address is not None:
+        try:
+            response = await instance.connection_to(address).unary(RECALL_MESSAGE, request)
+        except BrokerUnreachableError as error:
+            problem: MQClientError = error
+        else:
+            if response.code != common_pb.NOT_LEADER_FOR_QUEUE:
+                return response, route
+            problem = broker_answer_error(response.code, response.remark, broker_name)
+    else:
+        problem = BrokerUnreachableError(f"the master of broker {broker_name!r} is not there")
+    try:
+        now = await instance.name_servers.query_route(request.topic)
+    except MQClientError:
+        raise problem from None
+    if now is None or _master_of(now, broker_name) in {None, address}:
+        raise problem
+    return await _ask_master(instance, now, broker_name, request)
+
+
+def _master_of(route: TopicRoute, broker_name: str) -> str | None:
+    return route.brokers.get(broker_name, {}).get(MASTER_ID)
 
 
 def _require_done(code: int, remark: str, broker_name: str) -> None:

@@ -29,7 +29,9 @@ class InnerConsumer(Protocol):
 
     def session_opened(self) -> None: ...
 
-    def reset_offsets(self, broker_name: str, queues: Sequence[broker_pb.QueueProgress]) -> None: ...
+    def reset_offsets(
+        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_slave: bool = False
+    ) -> None: ...
 
     async def persist_offsets(self) -> None: ...
 
@@ -51,11 +53,6 @@ class Registrations:
     def is_empty(self) -> bool:
         """Whether nobody is left."""
         return not (self.producers or self.consumers or self._admins)
-
-    @property
-    def has_members(self) -> bool:
-        """Whether brokers have to know this client: as a member of a group."""
-        return bool(self.producers or self.consumers)
 
     def add_producer(self, group: str, producer: InnerProducer) -> None:
         """Raises IllegalStateError when the group is there already."""
@@ -84,11 +81,12 @@ class Registrations:
     def remove_admin(self, admin: object) -> None:
         self._admins.discard(admin)
 
-    def heartbeat(self) -> broker_pb.Heartbeat:
-        """The whole truth about this client."""
+    def heartbeat(self, *, to_slave: bool = False) -> broker_pb.Heartbeat:
+        """The whole truth about this client; a slave hears nothing of producers, whom it never asks for anything."""
+        producers = () if to_slave else sorted(self.producers)
         return broker_pb.Heartbeat(
             client_id=self._client_id,
-            producers=[broker_pb.ProducerData(group=group) for group in sorted(self.producers)],
+            producers=[broker_pb.ProducerData(group=group) for group in producers],
             consumers=[consumer.consumer_data() for _, consumer in sorted(self.consumers.items())],
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -21,17 +21,24 @@ from mqproto.sealed_record import iter_sealed_records
 logger = logging.getLogger("mqclient.reverse_commands")
 
 
+class BrokerNames(Protocol):
+    """Who stands at an address: the route table."""
+
+    def broker_name(self, address: str) -> str | None: ...
+
+    def is_master(self, address: str) -> bool: ...
+
+
 class ReverseCommands:
     """Carries commands out with the help of those who are registered.
 
-    `broker_name` knows whose address that is; what takes its time runs in `tasks`.
+    `routes` know whose address that is; what takes its time runs in `tasks`.
     """
 
-    def __init__(
-        self, registrations: Registrations, broker_name: Callable[[str], str | None], tasks: BackgroundTasks
-    ) -> None:
+    def __init__(self, registrations: Registrations, routes: BrokerNames, tasks: BackgroundTasks) -> None:
         self._registrations = registrations
-        self._broker_name = broker_name
+        self._routes = routes
+        self._broker_name = routes.broker_name
         self._tasks = tasks
         # By the name in SessionResponse, beside `heartbeat_ack`, which is the session's own.
         self._table: Mapping[str, Callable[[str, Any], None]] = {
@@ -85,7 +92,7 @@ class ReverseCommands:
         consumer = self._consumer(address, reset.group)
         broker_name = self._broker_name(address)
         if consumer is not None and broker_name is not None:
-            consumer.reset_offsets(broker_name, reset.queues)
+            consumer.reset_offsets(broker_name, reset.queues, by_slave=not self._routes.is_master(address))
 
     def _consumer(self, address: str, group: str) -> InnerConsumer | None:
         consumer = self._registrations.consumers.get(group)

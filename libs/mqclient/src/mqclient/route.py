@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hourglass.mq.v1 import name_service_pb2 as name_pb
 from mqclient.message_queue import MessageQueue
@@ -51,6 +51,22 @@ class TopicRoute:
                 for queue_id in range(queues.read_queue_count)
             )
         )
+
+    @property
+    def waits_for_master(self) -> bool:
+        """Whether there are queues that could be written if the master of their broker lived."""
+        return any(
+            queues.perm & Permission.WRITE
+            and queues.write_queue_count
+            and MASTER_ID not in self.brokers.get(queues.broker_name, {MASTER_ID: ""})
+            for queues in self.queues
+        )
+
+    def with_addresses(self, told: Mapping[str, Mapping[int, str]]) -> TopicRoute:
+        """This route, and its brokers where `told` says that they are; itself when nothing differs."""
+        if all(told.get(name, addresses) == addresses for name, addresses in self.brokers.items()):
+            return self
+        return replace(self, brokers={name: told.get(name, addresses) for name, addresses in self.brokers.items()})
 
     def for_new_topic(self, topic: str, queue_count_max: int) -> TopicRoute:
         """This route, the default topic's, as the guess for `topic`, which the first message will create (N8)."""

@@ -1,13 +1,15 @@
 """Routes of the topics that this client has met (MISSION N6, N8).
 
 Invariants: a route stays until a newer one replaces it, so that sending goes on while every name server is down or has
-just restarted and knows nothing; one topic is asked for by one task at a time, however many sends wait for it.
+just restarted and knows nothing; one topic is asked for by one task at a time, however many sends wait for it; all
+routes name the same addresses of a broker, those that were told last, so that one answer moves everything to a new
+master.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from mqclient.background import BackgroundTasks
@@ -17,30 +19,38 @@ from mqclient.name_servers import NameServers
 from mqclient.route import MASTER_ID, TopicRoute
 from mqclient.shared_calls import SharedCalls
 from mqproto.names import DEFAULT_TOPIC
+from osenv import Clock
 
 logger = logging.getLogger("mqclient.route_table")
 
+REFRESH_INTERVAL_S = 0.1  # between two questions where the brokers are, however many sends and polls fail
+
 
 class RouteTable:
-    """The cache, and how it is filled. `changed` is called after every route that differs from what was known."""
+    """The cache, and how it is filled. `changed` is called when brokers have come, gone, or moved."""
 
     def __init__(
         self,
         name_servers: NameServers,
         default_topic_queue_nums: int,
         tasks: BackgroundTasks,
+        clock: Clock,
         changed: Callable[[], None],
     ) -> None:
         self._name_servers = name_servers
         self._default_topic_queue_nums = default_topic_queue_nums
         self._changed = changed
+        self._clock = clock
         self._queries: SharedCalls[str, TopicRoute | None] = SharedCalls(tasks)
+        self._asking: SharedCalls[str, None] = SharedCalls(tasks)
+        self._brokers_asked_at = float("-inf")  # monotonic
         self._routes: dict[str, TopicRoute] = {}
         self._guesses: dict[str, TopicRoute] = {}  # of topics that do not exist yet
         self._publish_queues: dict[str, tuple[MessageQueue, ...]] = {}
-        self._masters: dict[str, str] = {}
+        self._brokers: dict[str, Mapping[int, str]] = {}  # addresses by broker name and id
+        self._names: dict[str, str] = {}  # of the brokers, by address
         self._follows_all_masters = False
-        self._listed_masters: dict[str, str] = {}  # of the cluster list
+        self._listed: dict[str, Mapping[int, str]] = {}  # of the cluster list
 
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """What is cached for sending to `topic`: the hot path's look-up."""
@@ -60,6 +70,11 @@ class RouteTable:
         if not queues:
             raise NoRouteError(f"no queue of the topic {topic!r} can be written: not allowed, or no master lives")
         return queues
+
+    def waits_for_master(self, topic: str) -> bool:
+        """Whether the topic has queues that nobody can write only because the masters of their brokers are away."""
+        route = self._routes.get(topic) or self._guesses.get(topic)
+        return route is not None and route.waits_for_master
 
     async def subscribe_route(self, topic: str) -> TopicRoute | None:
         """The route for reading `topic`; None when it does not exist. Raises NoRouteError when nobody answers."""
@@ -93,26 +108,71 @@ class RouteTable:
                 if isinstance(error, NoRouteError):
                     return  # no name server answers, so none would answer for the others either
 
+    async def refresh_brokers(self) -> None:
+        """Ask a name server anew where the known brokers are: for who finds a master that does not serve.
+
+        Raises nothing. All who want it at the same time share one question, and REFRESH_INTERVAL_S later there may be
+        the next one.
+        """
+        if self._clock.monotonic() < self._brokers_asked_at + REFRESH_INTERVAL_S:
+            return
+        try:
+            await self._asking.run("brokers", self._refresh_brokers, "mqclient addresses of the brokers")
+        except MQClientError as error:
+            logger.info("nobody tells where the brokers are now: %s", error)
+
+    def addresses(self, broker_name: str) -> Mapping[int, str]:
+        """Where the brokers of this name listen, by broker id; 0 is the master. Empty when no route names any."""
+        return self._brokers.get(broker_name, {})
+
     def master_address(self, broker_name: str) -> str | None:
         """Where the broker's master listens, as far as any cached route says."""
-        return self._masters.get(broker_name)
+        return self.addresses(broker_name).get(MASTER_ID)
+
+    @property
+    def lack_masters(self) -> bool:
+        """Whether a broker is known of which only slaves are there."""
+        return any(addresses and MASTER_ID not in addresses for addresses in self._brokers.values())
 
     def master_addresses(self) -> set[str]:
-        return set(self._masters.values())
+        return {addresses[MASTER_ID] for addresses in self._brokers.values() if MASTER_ID in addresses}
 
-    def broker_name(self, master_address: str) -> str | None:
-        """Whose master listens there."""
-        return next((name for name, address in self._masters.items() if address == master_address), None)
+    def all_addresses(self) -> set[str]:
+        """Of masters and slaves."""
+        return set(self._names)
+
+    def broker_names(self) -> list[str]:
+        """Every broker that is known, sorted."""
+        return sorted(self._brokers)
+
+    def broker_name(self, address: str) -> str | None:
+        """Whose master or slave listens there."""
+        return self._names.get(address)
+
+    def is_master(self, address: str) -> bool:
+        """Whether it is a master that listens there, as far as is known."""
+        name = self._names.get(address)
+        return name is not None and self.master_address(name) == address
+
+    async def _refresh_brokers(self) -> None:
+        try:
+            if self._follows_all_masters:
+                await self._list_masters()
+            else:
+                told = await self._list()
+                self._take_over({name: told[name] for name in self._brokers.keys() & told.keys()})
+        finally:
+            self._brokers_asked_at = self._clock.monotonic()
 
     async def _list_masters(self) -> None:
-        listed = {
-            broker.broker_name: broker.addresses[MASTER_ID]
-            for broker in await self._name_servers.list_brokers()
-            if MASTER_ID in broker.addresses
-        }
-        if listed and listed != self._listed_masters:  # an empty list is that of a name server that has just started
-            self._listed_masters = listed
-            self._find_masters()
+        listed = await self._list()
+        if listed:  # an empty list is that of a name server that has just started
+            self._listed = listed
+            self._take_over(listed)
+
+    async def _list(self) -> dict[str, Mapping[int, str]]:
+        """The addresses of all living brokers, by name and id."""
+        return {broker.broker_name: dict(broker.addresses) for broker in await self._name_servers.list_brokers()}
 
     async def _query(self, topic: str) -> TopicRoute | None:
         route = await self._name_servers.query_route(topic)
@@ -134,14 +194,21 @@ class RouteTable:
             return
         into[route.topic] = route
         self._publish_queues[route.topic] = route.publish_queues()
-        self._find_masters()
+        self._take_over(route.brokers)
 
-    def _find_masters(self) -> None:
-        """Put together what the list and the routes say; a route is asked for more often, so it counts for more."""
-        self._masters = self._listed_masters | {
-            name: addresses[MASTER_ID]
-            for known in (*self._guesses.values(), *self._routes.values())
-            for name, addresses in known.brokers.items()
-            if MASTER_ID in addresses
-        }
-        self._changed()
+    def _take_over(self, told: Mapping[str, Mapping[int, str]]) -> None:
+        """Let everything that is known name the brokers of `told` where they are now."""
+        self._listed = {name: told.get(name, addresses) for name, addresses in self._listed.items()}
+        for into in (self._guesses, self._routes):
+            for topic, route in into.items():
+                agreeing = route.with_addresses(told)
+                if agreeing is not route:
+                    into[topic] = agreeing
+                    self._publish_queues[topic] = agreeing.publish_queues()
+        brokers = dict(self._listed)
+        for known in (*self._guesses.values(), *self._routes.values()):
+            brokers.update(known.brokers)
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._names = {address: name for name, addresses in brokers.items() for address in addresses.values()}
+            self._changed()

@@ -33,11 +33,14 @@ Reply = Callable[[broker_pb.CommandAnswer], None]
 class SessionHandler(Protocol):
     """Who says what the heartbeat holds, and who carries the commands out."""
 
-    def heartbeat(self) -> broker_pb.Heartbeat:
-        """The whole truth about this client."""
+    def heartbeat(self, address: str) -> broker_pb.Heartbeat:
+        """The whole truth about this client, as far as it concerns the broker there."""
 
     def session_opened(self, address: str) -> None:
         """The broker has answered the first heartbeat of a stream: it knows the groups that it has not refused."""
+
+    def session_broke(self, address: str) -> None:
+        """The stream has ended, and the client did not end it; it will be opened again."""
 
     def heartbeat_answered(self) -> None:
         """`answer` has changed."""
@@ -110,6 +113,7 @@ class Session:
             self.answer = None
             self._ended.set()
             if not self._closing:
+                self._handler.session_broke(self._address)
                 await self._clock.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, self._config.reconnect_backoff_max_s)
 
@@ -147,7 +151,7 @@ class Session:
                 if self._heartbeat_due:
                     self._heartbeat_due = False
                     self._unanswered += 1
-                    await stream.write(broker_pb.SessionRequest(heartbeat=self._handler.heartbeat()))
+                    await stream.write(broker_pb.SessionRequest(heartbeat=self._handler.heartbeat(self._address)))
                 while self._replies:
                     await stream.write(broker_pb.SessionRequest(command_answer=self._replies.popleft()))
                 await self._something_due.wait()

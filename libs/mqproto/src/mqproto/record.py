@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 
 from mqproto.properties import CRC32, PROPERTIES_BYTES_MAX
@@ -93,6 +94,7 @@ def pack_ip(ip: str) -> int:
         raise RecordError(f"{ip!r} is not an IPv4 address") from None
 
 
+@lru_cache(maxsize=4_096)  # a broker reads records of the same few hosts again and again
 def unpack_ip(packed: int) -> str:
     """The inverse of `pack_ip`."""
     return socket.inet_ntoa(packed.to_bytes(4, "big", signed=True))

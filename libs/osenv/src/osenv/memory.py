@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
+import os
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
@@ -13,6 +14,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 def zeroed_memory(size: int) -> memoryview:
     """`size` bytes of zeros, writable. Pages that were never written take no memory; all goes with the last view."""
     return memoryview(mmap.mmap(-1, size))
+
+
+def machine_memory_bytes() -> int:
+    """How much memory the machine has; 0 where the operating system does not say, as on Windows."""
+    if sys.platform == "win32":
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def keep_freed_memory(kept_bytes_max: int, block_bytes_max: int) -> bool:
@@ -34,7 +42,8 @@ def keep_out_of_collections() -> None:
     """What exists now stays for the life of the process: the garbage collector need not look at it again.
 
     A full collection otherwise looks at every object of every imported module, which takes 15 to 25 ms in a process of
-    this project; all that time nothing else runs.
+    this project; all that time nothing else runs. Called again, it frees what nobody needs any more of what stayed.
     """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourglass_loadtest.measure import consume, due, latency, memory, produce, waiting
+from hourglass_loadtest.measure import consume, due, fill, lag, latency, memory, produce, waiting
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.workload import Kind, Workload
 
@@ -13,6 +13,8 @@ _MEASURES = {
     Kind.MEMORY: memory.measure,
     Kind.DUE: due.measure,
     Kind.WAITING: waiting.measure,
+    Kind.LAG: lag.measure,
+    Kind.CATCH_UP: fill.measure,
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.workload import Workload
-from mqclient import Admin, Message, Producer, SendStatus
+from mqclient import Admin, Message, Producer, SendResult, SendStatus
 
 GROUP = "bench-producers"
 SEND_TIMEOUT_S = 30.0
@@ -39,11 +39,12 @@ async def send_messages(producer: Producer, messages: Iterator[Message], in_flig
     return latencies_s
 
 
-async def send_one(producer: Producer, message: Message) -> None:
+async def send_one(producer: Producer, message: Message) -> SendResult:
     """Send, and accept nothing but SEND_OK. Raises MQClientError, MeasureError."""
     result = await producer.send(message, timeout=SEND_TIMEOUT_S)
     if result.send_status is not SendStatus.SEND_OK:
         raise MeasureError(f"the broker answered {result.send_status.value}, not SEND_OK")
+    return result
 
 
 async def _send_some(producer: Producer, messages: Iterator[Message], latencies_s: list[float]) -> None:

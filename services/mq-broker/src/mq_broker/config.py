@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.replication.options import ReplicationOptions
+from mq_broker.core.replication.replica_state import FORMER_MASTER_ID
+from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.retention import GuardMode, RetentionOptions, parse_delete_when
 from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mq_broker.core.transactions import TransactionOptions
@@ -18,7 +22,7 @@ from mq_broker.rocketmq_keys import IGNORED_KEYS
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.address import Address, is_host, parse_address_list
+from mqproto.address import Address, is_host, parse_address, parse_address_list
 from mqproto.conf import ConfigError, build_config, key
 from mqproto.config_source import ConfigFormat
 from mqproto.record import BODY_BYTES_MAX, RecordError, pack_ip
@@ -26,15 +30,9 @@ from osenv.network import own_ipv4
 from telemetry.setup import LOG_LEVELS
 
 COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
+REPLICAS_MAX = 9  # of one broker name, the master among them
+BEAT_INTERVAL_MS_MAX = 2_000  # a slave takes 5 s without a word for the end of the link
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared with, not listened on
-
-
-class BrokerRole(enum.Enum):
-    """RocketMQ's roles."""
-
-    ASYNC_MASTER = "ASYNC_MASTER"
-    SYNC_MASTER = "SYNC_MASTER"
-    SLAVE = "SLAVE"
 
 
 class AddressCheck(enum.Enum):
@@ -51,9 +49,13 @@ class BrokerConfig:
     percent.
 
     A broker listens on bindAddress:listenPort and is reached at brokerIP1:advertisedPort; an advertisedPort of 0 is the
-    listenPort, a listenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
+    listenPort, a listenPort of 0 any free one. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
+    brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
     unconsumedDeleteGuard and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the broker
     runs.
+
+    Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a slave here takes 5 s of silence for
+    the end of the link, and slaveReadEnable (false there).
     """
 
     broker_cluster_name: str = key(default="DefaultCluster", important=True)
@@ -61,6 +63,7 @@ class BrokerConfig:
     broker_id: int = key(default=MASTER_ID, important=True)
     broker_role: BrokerRole = key(default=BrokerRole.ASYNC_MASTER, important=True)  # noqa: RUF009 - a dataclass field
     broker_ip: str = key("brokerIP1", default="127.0.0.1", important=True)
+    broker_ip2: str = key("brokerIP2", default="", important=True)
     bind_address: str = "127.0.0.1"
     listen_port: int = key(default=10_911, important=True)
     advertised_port: int = 0
@@ -95,10 +98,19 @@ class BrokerConfig:
     transaction_check_interval: int = key(default=60_000, important=True, reloadable=True)
     transaction_time_out: int = key(default=6_000, important=True, reloadable=True)
     transaction_check_max: int = key(default=15, important=True, reloadable=True)
+    ha_listen_port: int = 10_912
+    ha_master_address: str = ""
+    ha_send_heartbeat_interval: int = 1_000
+    ha_max_time_slave_not_catchup: int = 15_000
+    slave_timeout: int = 3_000
+    min_in_sync_replicas: int = 1
+    slave_read_enable: bool = True
+    access_message_in_memory_max_ratio: int = 40
     log_level: str = key(default="INFO", reloadable=True)
 
     def __post_init__(self) -> None:
         self._check_ranges()
+        self._check_replication()
         self._check_role()
         self._check_store()
         self._check_addresses()
@@ -138,12 +150,31 @@ class BrokerConfig:
         )
 
     def _check_role(self) -> None:
-        if self.broker_role is not BrokerRole.ASYNC_MASTER:
+        role, id_ = self.broker_role, self.broker_id
+        if role.is_master and id_ != MASTER_ID:
+            raise ConfigError(f"brokerId={id_}: a broker with brokerRole={role.name} has brokerId={MASTER_ID}")
+        if not role.is_master and not MASTER_ID < id_ < FORMER_MASTER_ID:
             raise ConfigError(
-                f"brokerRole={self.broker_role.name}: this version has no replication; allowed is ASYNC_MASTER"
+                f"brokerId={id_}: a broker with brokerRole={role.name} has one from {MASTER_ID + 1} to "
+                f"{FORMER_MASTER_ID - 1}; {MASTER_ID} is its master's"
             )
-        if self.broker_id != MASTER_ID:
-            raise ConfigError(f"brokerId={self.broker_id}: this version has no slaves, and a master has {MASTER_ID}")
+        if role is BrokerRole.ASYNC_MASTER and self.min_in_sync_replicas > 1:
+            raise ConfigError(
+                f"minInSyncReplicas={self.min_in_sync_replicas}: brokerRole={role.name} waits for no slave; allowed is "
+                "1, or more with brokerRole=SYNC_MASTER or SLAVE"
+            )
+
+    def _check_replication(self) -> None:
+        self._check_range("haListenPort", self.ha_listen_port, 0, 65_535)
+        self._check_range("minInSyncReplicas", self.min_in_sync_replicas, 1, REPLICAS_MAX)
+        self._check_range("slaveTimeout", self.slave_timeout, 1, 60_000)
+        self._check_range("haSendHeartbeatInterval", self.ha_send_heartbeat_interval, 10, BEAT_INTERVAL_MS_MAX)
+        self._check_range(
+            "haMaxTimeSlaveNotCatchup", self.ha_max_time_slave_not_catchup, 2 * self.ha_send_heartbeat_interval, 600_000
+        )
+        self._check_range("accessMessageInMemoryMaxRatio", self.access_message_in_memory_max_ratio, 1, 100)
+        if self.ha_listen_port and self.ha_listen_port == self.listen_port:
+            raise ConfigError(f"haListenPort={self.ha_listen_port} is the listenPort; slaves need a port of their own")
 
     def _check_store(self) -> None:
         if self.mapped_file_size_consume_queue % CQ_ENTRY.size:
@@ -158,11 +189,14 @@ class BrokerConfig:
     def _check_addresses(self) -> None:
         if not is_host(self.bind_address):
             raise ConfigError(f"bindAddress={self.bind_address!r} is neither an IPv4 address nor a host name")
-        try:
-            if pack_ip(self.broker_ip) == pack_ip(EVERY_ADDRESS):
-                raise ConfigError(f"brokerIP1={EVERY_ADDRESS}: give one address, at which clients reach this broker")
-        except RecordError as error:
-            raise ConfigError(f"brokerIP1: {error}") from error
+        self._check_ip("brokerIP1", self.broker_ip, "clients")
+        if self.broker_ip2:
+            self._check_ip("brokerIP2", self.broker_ip2, "slaves")
+        if self.ha_master_address:
+            try:
+                parse_address(self.ha_master_address)
+            except ValueError as error:
+                raise ConfigError(f"haMasterAddress: {error}") from error
         try:
             self.name_servers  # noqa: B018 - parsed to see that it can be
         except ValueError as error:
@@ -177,6 +211,10 @@ class BrokerConfig:
         """Where clients reach the broker that listens on `port`."""
         return Address(self.broker_ip, self.advertised_port or port)
 
+    def ha_advertised(self, ha_port: int) -> Address:
+        """Where slaves reach the broker that listens for them on `ha_port`."""
+        return Address(self.broker_ip2 or self.broker_ip, ha_port)
+
     @property
     def retention(self) -> RetentionOptions:
         """When files go."""
@@ -190,8 +228,8 @@ class BrokerConfig:
             guard=self.unconsumed_delete_guard,
         )
 
-    def broker_options(self, port: int) -> BrokerOptions:
-        """What the broker's core needs; `port` is the one that is really listened on."""
+    def broker_options(self, port: int, ha_port: int = 0) -> BrokerOptions:
+        """What the broker's core needs; the ports are really listened on, but for an `ha_port` of 0."""
         return BrokerOptions(
             identity=BrokerIdentity(
                 self.broker_cluster_name, self.broker_name, self.broker_id, str(self.advertised(port))
@@ -206,6 +244,21 @@ class BrokerConfig:
             transactions=TransactionOptions(
                 self.transaction_check_interval, self.transaction_time_out, self.transaction_check_max
             ),
+            replication=self.replication_options(ha_port),
+        )
+
+    def replication_options(self, ha_port: int) -> ReplicationOptions:
+        """What replication needs."""
+        return ReplicationOptions(
+            role=self.broker_role,
+            ha_address=str(self.ha_advertised(ha_port)) if ha_port else "",
+            master_ha_address=self.ha_master_address,
+            min_in_sync_replicas=self.min_in_sync_replicas,
+            slave_timeout_ms=self.slave_timeout,
+            slave_not_catchup_ms=self.ha_max_time_slave_not_catchup,
+            beat_interval_ms=self.ha_send_heartbeat_interval,
+            slave_read_enable=self.slave_read_enable,
+            access_message_in_memory_max_ratio=self.access_message_in_memory_max_ratio,
         )
 
     def store_options(self, port: int) -> StoreOptions:
@@ -228,6 +281,14 @@ class BrokerConfig:
         )
 
     @staticmethod
+    def _check_ip(name: str, value: str, who: str) -> None:
+        try:
+            if pack_ip(value) == pack_ip(EVERY_ADDRESS):
+                raise ConfigError(f"{name}={EVERY_ADDRESS}: give one address, at which {who} reach this broker")
+        except RecordError as error:
+            raise ConfigError(f"{name}: {error}") from error
+
+    @staticmethod
     def _check_range(name: str, value: int, low: int, high: int) -> None:
         if not low <= value <= high:
             raise ConfigError(f"{name}={value}: allowed are {low} to {high}")
@@ -237,10 +298,19 @@ def parse_config(pairs: Mapping[str, str], own_ip: Callable[[], str] = own_ipv4)
     """The configuration from the pairs of file and command line. Raises ConfigError.
 
     Without brokerIP1 the broker is reached where it listens, and at the machine's own address when that is everywhere.
+    Without haListenPort it listens for slaves on the port after listenPort, as RocketMQ does, so that brokers of one
+    machine do not meet there; on any free one when listenPort is 0.
     """
     listens_on = pairs.get("bindAddress", BrokerConfig().bind_address)
     broker_ip = own_ip() if listens_on == EVERY_ADDRESS else listens_on
-    return build_config(BrokerConfig, {"brokerIP1": broker_ip} | dict(pairs))
+    return build_config(BrokerConfig, {"brokerIP1": broker_ip} | _ha_listen_port(pairs) | dict(pairs))
+
+
+def _ha_listen_port(pairs: Mapping[str, str]) -> dict[str, str]:
+    port = pairs.get("listenPort", "")
+    if not re.fullmatch("[0-9]{1,5}", port):
+        return {}  # the default, or a mistake that is somebody else's to tell
+    return {"haListenPort": str(int(port) + 1 if int(port) else 0)}
 
 
 FORMAT = ConfigFormat(BrokerConfig, parse_config, IGNORED_KEYS)

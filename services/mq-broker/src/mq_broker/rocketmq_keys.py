@@ -54,7 +54,7 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
     **ignored(
         "how much one pull brings is the client's to say, up to the size of a frame",
         "maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk"
-        " maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio pullBatchMaxMessageCount defaultQueryMaxNum"
+        " maxTransferCountOnMessageInDisk pullBatchMaxMessageCount defaultQueryMaxNum"
         " maxMsgsNumBatch",
     ),
     **ignored(
@@ -62,15 +62,23 @@ IGNORED_KEYS: Mapping[str, IgnoredKey] = {
         "longPollingEnable shortPollingTimeMills notifyConsumerIdsChangedEnable",
     ),
     **ignored(
-        "this version has no replication",
-        "brokerIP2 haListenPort haMasterAddress haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize"
-        " haMaxGapNotInSync haSlaveFallbehindMax slaveReadEnable slaveTimeout offsetCheckInSlave duplicationEnable"
-        " totalReplicas inSyncReplicas minInSyncReplicas allAckInSyncStateSet enableAutoInSyncReplicas"
-        " enableSlaveActingMaster brokerHeartbeatInterval brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis"
-        " dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId",
+        "a stream to each slave carries log and small states; haSendHeartbeatInterval and slaveTimeout are its times",
+        "haHousekeepingInterval haTransferBatchSize maxHaTransferByteInSecond haFlowControlEnable offsetCheckInSlave"
+        " duplicationEnable syncMasterFlushOffsetWhenStartup",
     ),
     **ignored(
-        "this version has no replication and no election",
+        "a SYNC_MASTER waits for every slave of its in-sync set: minInSyncReplicas and haMaxTimeSlaveNotCatchup",
+        "haSlaveFallbehindMax haMaxGapNotInSync totalReplicas inSyncReplicas allAckInSyncStateSet"
+        " enableAutoInSyncReplicas checkSyncStateSetPeriod syncBrokerMemberGroupPeriod",
+    ),
+    **ignored(
+        "an operator changes masters, by mqadmin switchMaster, and a slave serves reads only",
+        "enableSlaveActingMaster enableRemoteEscape brokerElectionPriority brokerHeartbeatInterval"
+        " brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis dLegerGroup dLegerPeers dLegerSelfId"
+        " preferredLeaderId",
+    ),
+    **ignored(
+        "there is no election; an operator changes masters, by mqadmin switchMaster",
         "enableDLegerCommitLog enableControllerMode",
         allowed="false",
     ),

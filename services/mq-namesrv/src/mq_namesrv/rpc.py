@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 
-from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc
+from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc, replication_service_pb2
 from mq_namesrv.core import route_table
+from mq_namesrv.core.fences import Epoch, NotLeaderError
 from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import BrokerData, RegisterOutcome, RouteTable, SupersededError, TopicRoute
 from mqproto.names import IllegalNameError, check_topic
@@ -35,6 +36,9 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """One broker's stream: each request is a whole registration, and the end of the stream is the broker's end.
 
+        Each request has one answer, and there is no other: a slave hears of another master when it registers again. A
+        master that was replaced is told so, each time, and its stream stays open.
+
         Reads and writes through `context`, which the stubs don't know: a generator would not end when its peer does.
         """
         session = next(self._sessions)
@@ -44,10 +48,8 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
                 registration = registration_from_proto(request)
                 identity = registration.identity
                 _check_same(first, identity)
-                outcome = route_table.register(self._table, registration, session, self._clock.monotonic())
                 first = identity
-                _log_registration(registration, outcome)
-                await context.write(name_service_pb2.RegisterBrokerResponse(ha_address=outcome.ha_address))
+                await context.write(self._register(registration, session))
         except RegistrationError as error:
             log.warning("a registration was refused: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -96,6 +98,23 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         brokers = route_table.cluster_list(self._table)
         return name_service_pb2.ListClustersResponse(brokers=[_broker_data_to_proto(data) for data in brokers])
 
+    def _register(self, registration: Registration, session: int) -> name_service_pb2.RegisterBrokerResponse:
+        """The answer to a registration. Raises RegistrationError and SupersededError."""
+        try:
+            outcome = route_table.register(self._table, registration, session, self._clock.monotonic())
+        except NotLeaderError as error:
+            log.warning("a master was refused: %s", error)
+            return name_service_pb2.RegisterBrokerResponse(
+                code=common_pb2.NOT_LEADER_FOR_QUEUE,
+                remark=str(error),
+                ha_address=error.ha_address,
+                master_epoch=_epoch_to_proto(error.epoch),
+            )
+        _log_registration(registration, outcome)
+        return name_service_pb2.RegisterBrokerResponse(
+            ha_address=outcome.ha_address, master_epoch=_epoch_to_proto(outcome.master_epoch)
+        )
+
     async def _read(self, context: Any) -> name_service_pb2.RegisterBrokerRequest | None:
         """The next request; None when the stream has ended or the server stops."""
         read = asyncio.ensure_future(context.read())
@@ -121,7 +140,8 @@ def registration_from_proto(request: name_service_pb2.RegisterBrokerRequest) -> 
         names = [one.topic for one in request.topics]
         twice = next(name for name in names if names.count(name) > 1)
         raise RegistrationError(f"the topic {twice!r} comes more than once in one registration")
-    return Registration(_identity_from_proto(request.broker), request.ha_address, topics, request.data_version)
+    epoch = Epoch(request.epoch.term, request.epoch.start)
+    return Registration(_identity_from_proto(request.broker), request.ha_address, topics, request.data_version, epoch)
 
 
 def describe(identity: BrokerIdentity) -> str:
@@ -138,6 +158,10 @@ def _check_same(first: BrokerIdentity | None, now: BrokerIdentity) -> None:
 
 def _identity_from_proto(broker: name_service_pb2.BrokerIdentity) -> BrokerIdentity:
     return BrokerIdentity(broker.cluster_name, broker.broker_name, broker.broker_id, broker.address)
+
+
+def _epoch_to_proto(epoch: Epoch) -> replication_service_pb2.Epoch:
+    return replication_service_pb2.Epoch(term=epoch.term, start=epoch.start)
 
 
 def _route_to_proto(route: TopicRoute) -> name_service_pb2.TopicRoute:

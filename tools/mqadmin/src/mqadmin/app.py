@@ -19,6 +19,7 @@ from mqadmin import (
     queries,
     reading,
     recalls,
+    replication,
     resets,
     sending,
     topic_changes,
@@ -60,7 +61,7 @@ def _root(
 
 
 MODULES = (
-    *(topics, topic_changes, brokers, backups, delays, groups, progress, consumers, resets),
+    *(topics, topic_changes, brokers, replication, backups, delays, groups, progress, consumers, resets),
     *(queries, reading, sending, recalls, explaining),
 )
 for module in MODULES:

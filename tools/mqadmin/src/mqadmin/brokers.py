@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from mqadmin.delay_levels import delay_text, level_fields, level_name
-from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers
+from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, NameServers, WholeCluster
 from mqadmin.output import Cell, Table, show
-from mqadmin.targets import Answers, ask_each, ask_status, broker_fields, brokers_of, require_one_target
+from mqadmin.targets import MASTER_ID, Answers, ask_each, ask_status, broker_fields, brokers_of, require_one_target
 from mqadmin.times import duration_text, time_fields, time_text
 from mqadmin.world import World
 from mqclient import Admin, BrokerStatus, ClusterBroker
@@ -34,7 +34,7 @@ def cluster_list(
     name_servers: NameServers,
     more_stats: MoreStats = False,
     interval: Interval = None,
-    cluster: Cluster = None,
+    cluster: WholeCluster = None,
     as_json: AsJson = False,
 ) -> None:
     """The brokers that live, and how they are."""
@@ -73,10 +73,15 @@ def _cluster_table(answers: Answers[BrokerStatus], now_ms: int, *, more_stats: b
         else:
             up_for = duration_text(max(0, now_ms - status.boot_timestamp_ms))
             figures = (up_for, status.messages_put, status.messages_got)
-        writes = "refused" if store.write_refusal else "accepted"
-        rows.append((*_who(broker), *figures, f"{store.disk_used_share:.0%}", writes))
+        rows.append((*_who(broker), *figures, f"{store.disk_used_share:.0%}", _writes(broker, status)))
     rows += [(*_who(broker), *[None] * len(load), None, "no answer") for broker, _ in answers.failed]
     return Table(("cluster", "broker", "id", "address", *load, "disk", "writes"), rows)
+
+
+def _writes(broker: ClusterBroker, status: BrokerStatus) -> str:
+    if broker.broker_id != MASTER_ID:
+        return "by its master"
+    return "refused" if status.store.write_refusal else "accepted"
 
 
 def _who(broker: ClusterBroker) -> tuple[str, str, int, str]:
@@ -89,26 +94,29 @@ def broker_status(
     *,
     name_servers: NameServers,
     broker_address: BrokerAddress = None,
-    cluster: Cluster = None,
+    cluster: WholeCluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Everything that a broker says of itself."""
     require_one_target(broker_address, cluster)
 
     answers = World.of(context).ask(
-        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster)
+        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster, slaves=True)
     )
     document = {
         "brokers": [{**broker_fields(broker), **_status_fields(status)} for broker, status in answers.given],
         "failed": answers.failures(),
     }
-    tables = [table for _, status in answers.given for table in _status_tables(status)]
+    tables = [table for broker, status in answers.given for table in _status_tables(broker, status)]
     show(document, *tables, as_json=as_json)
     answers.end()
 
 
-def _status_tables(status: BrokerStatus) -> list[Table]:
+def _status_tables(broker: ClusterBroker, status: BrokerStatus) -> list[Table]:
     values = {
+        "broker id": f"{broker.broker_id}, the master"
+        if broker.broker_id == MASTER_ID
+        else f"{broker.broker_id}, a slave",
         "started": time_text(status.boot_timestamp_ms),
         "messages put": status.messages_put,
         "messages got": status.messages_got,
@@ -120,7 +128,7 @@ def _status_tables(status: BrokerStatus) -> list[Table]:
         "durable up to": status.store.durable_offset,
         "indexed up to": status.store.indexed_offset,
         "disk used": f"{status.store.disk_used_share:.1%}",
-        "writes": status.store.write_refusal or "accepted",
+        "writes": status.store.write_refusal or _writes(broker, status),
         "damaged": ", ".join(f"{size} bytes at {at}" for at, size in status.store.damaged) or "nothing",
         "files deleted": status.store.files_deleted,
         "messages carried": status.store.messages_carried,
@@ -171,14 +179,14 @@ def broker_config(
     *,
     name_servers: NameServers,
     broker_address: BrokerAddress = None,
-    cluster: Cluster = None,
+    cluster: WholeCluster = None,
     as_json: AsJson = False,
 ) -> None:
     """The configuration as it is in force, by the keys of broker.conf (RocketMQ: getBrokerConfig)."""
     require_one_target(broker_address, cluster)
 
     async def question(admin: Admin) -> Answers[dict[str, str]]:
-        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster)
+        brokers = await brokers_of(admin, broker_address=broker_address, cluster=cluster, slaves=True)
         return await ask_each(brokers, lambda broker: admin.broker_config(broker.address))
 
     answers = World.of(context).ask(name_servers, question)

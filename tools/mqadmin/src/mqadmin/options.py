@@ -51,6 +51,10 @@ BrokerAddress = Annotated[
 Cluster = Annotated[
     str | None, typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All masters of this cluster.")
 ]
+WholeCluster = Annotated[
+    str | None,
+    typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All brokers of this cluster, slaves too."),
+]
 DelayMs = Annotated[
     int | None,
     typer.Option(

@@ -31,6 +31,8 @@ from mqclient import (
     MessageListenerConcurrently,
     PushConsumer,
 )
+from mqclient.testing import FakeBroker, FakeCluster
+from mqclient.testing.fake_replica import make_pair
 from osenv import SimClock, SimDisk
 
 T = TypeVar("T")
@@ -120,6 +122,31 @@ async def started_consumer(
     consumer.register_message_listener(listener)
     await consumer.start()
     return consumer
+
+
+@contextmanager
+def operated_pair() -> Iterator[tuple[Operator, FakeBroker, FakeBroker]]:
+    """An operator of a fake master and its slave `broker-a`, with those two; what they do is FakeReplica's."""
+    cluster = _HastyCluster()
+    with operated(cluster) as operator:
+        master, slave = make_pair(cluster, "broker-a")
+        yield operator, master, slave
+
+
+class _HastyClock(SimClock):
+    """Time passes whenever somebody sleeps."""
+
+    async def sleep(self, seconds: float) -> None:
+        await self.advance(seconds)
+
+
+class _HastyCluster(FakeCluster, AbstractAsyncContextManager[None]):
+    def __init__(self) -> None:
+        super().__init__("operated")
+        self.clock = _HastyClock()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to give back."""
 
 
 @contextmanager

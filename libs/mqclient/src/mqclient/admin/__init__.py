@@ -18,7 +18,9 @@ from mqclient.admin.consumers import (
 from mqclient.admin.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterState, ReplayTarget
 from mqclient.admin.dead_letter_marks import DeadLetterMark
 from mqclient.admin.groups import ConsumeStats, OffsetChange, QueueConsumeStats, SubscriptionGroupConfig
+from mqclient.admin.ha_status import BrokerRole, Epoch, HaAnswer, HaStatus, ReplicaStatus
 from mqclient.admin.life import LifeEvent
+from mqclient.admin.switching import MasterSwitch
 from mqclient.admin.topics import QueueStats, TopicConfig
 from mqclient.admin.transactions import TransactionDetails, TransactionInfo, TransactionList
 from mqclient.consumer.pulling import PullResult
@@ -29,6 +31,7 @@ __all__ = [
     "Admin",
     "BackedUpFile",
     "BackupDescription",
+    "BrokerRole",
     "BrokerStatus",
     "ClusterBroker",
     "ConsumeDirectlyResult",
@@ -42,14 +45,19 @@ __all__ = [
     "DeadLetterMark",
     "DeadLetterState",
     "DelayLevelStatus",
+    "Epoch",
+    "HaAnswer",
+    "HaStatus",
     "LifeEvent",
     "LifeEventKind",
+    "MasterSwitch",
     "OffsetChange",
     "ProcessQueueInfo",
     "PullResult",
     "QueueConsumeStats",
     "QueueStats",
     "ReplayTarget",
+    "ReplicaStatus",
     "StoreStatus",
     "SubscriptionData",
     "SubscriptionGroupConfig",

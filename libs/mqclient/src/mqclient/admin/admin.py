@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from mqclient.admin.backups import BackupAdmin
-from mqclient.admin.brokers import BrokerAdmin
 from mqclient.admin.consumers import ConsumerAdmin
 from mqclient.admin.dead_letters import DeadLetterAdmin
 from mqclient.admin.life import LifeAdmin
+from mqclient.admin.replication import ReplicationAdmin
 from mqclient.admin.transactions import TransactionAdmin
 from mqclient.admin.waiting_messages import WaitingMessageAdmin
 
 
-class Admin(DeadLetterAdmin, ConsumerAdmin, BrokerAdmin, LifeAdmin, WaitingMessageAdmin, TransactionAdmin, BackupAdmin):
+class Admin(
+    DeadLetterAdmin, ConsumerAdmin, ReplicationAdmin, LifeAdmin, WaitingMessageAdmin, TransactionAdmin, BackupAdmin
+):
     """What an operator asks of the cluster.
 
     A change goes to every master that a name server knows, or to those of `cluster_name`, or to the broker at

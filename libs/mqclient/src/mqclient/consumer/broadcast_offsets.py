@@ -66,7 +66,7 @@ class BroadcastOffsetStore:
         await self._file.close()
 
     async def _ask(self, queue: MessageQueue, begin: broker_pb.ConsumeBegin) -> int:
-        connection = self._instance.connection(queue.broker_name)
+        connection = self._instance.calls.readers(queue.broker_name)
         if begin.where == broker_pb.CONSUME_FROM_TIMESTAMP:
             return await offset_at(connection, queue, begin.timestamp_ms)
         first, end = await offsets_of(connection, queue)

@@ -39,6 +39,7 @@ from mqclient.consumer.offset_store import OffsetStore, RemoteBrokerOffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.progress import Progress
 from mqclient.consumer.progress_reports import ProgressReports
+from mqclient.consumer.pull_from_which_node import PullFromWhichNode
 from mqclient.consumer.pull_loop import PullContext, PullLoop
 from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
 from mqclient.consumer.rebalance import Rebalance
@@ -95,7 +96,9 @@ class ConsumerEngine:
         )
         self._tasks = BackgroundTasks(instance.clock)
         self._renewing = BackgroundTasks(instance.clock)  # of locks, until the last listener has ended
-        self._reports = ProgressReports(instance, spec.group)
+        self._finished = False
+        self._nodes = PullFromWhichNode(instance)
+        self._reports = ProgressReports(instance, self._nodes, spec.group)
         self._offset_store = self._make_offset_store()
         self._consume_service = self._make_consume_service()
         self._pulling = self._make_pull_context()
@@ -142,6 +145,7 @@ class ConsumerEngine:
         await self._tasks.close()
         await self.assigned.stop()
         all_ended = await self._consume_service.close(left_s - commit_s)
+        self._finished = True
         await self._renewing.close()
         self.listening.close(0.0)
         try:
@@ -162,8 +166,13 @@ class ConsumerEngine:
         self._rebalance.rebalance_now()
 
     def session_opened(self) -> None:
-        """A broker knows this client, perhaps again: offsets may have been set meanwhile, and members have come."""
+        """A broker knows this client, perhaps again: offsets may have been set meanwhile, and members have come.
+
+        It may have become the master just now, and know nothing of the locks that its predecessor gave.
+        """
         self._offset_store.doubt()
+        if self._spec.orderly and not self._finished:
+            self._renewing.start(self.assigned.renew_locks(), f"mqclient queue locks again {self._spec.group}")
         self._rebalance.rebalance_now()
 
     def consumer_data(self) -> broker_pb.ConsumerData:
@@ -224,6 +233,7 @@ class ConsumerEngine:
         config = self._spec.config
         return PullContext(
             self._instance,
+            self._nodes,
             self._spec.group,
             self._consume_service,
             self._offset_store,

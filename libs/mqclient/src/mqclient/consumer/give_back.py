@@ -17,7 +17,7 @@ GROUPS_OWN = 0  # number of tries
 
 
 class SendBack:
-    """Back to the broker that holds it, which stores it anew: to be tried again, or with the dead letters."""
+    """Back to the master of its broker, which stores it anew: to be tried again, or with the dead letters."""
 
     def __init__(self, instance: ClientInstance, group: str, reconsume_times_max: int | None) -> None:
         self._instance = instance
@@ -32,7 +32,7 @@ class SendBack:
             delay_level=TO_DEAD_LETTERS if dead else BY_RECONSUME_TIMES,
             max_reconsume_times=self._reconsume_times_max,
         )
-        response = await self._instance.connection(message.broker_name).unary(CONSUMER_SEND_BACK, request)
+        response = await self._instance.calls.to_master(message.broker_name, CONSUMER_SEND_BACK, request)
         require_success(response.code, response.remark, message.broker_name)
 
 

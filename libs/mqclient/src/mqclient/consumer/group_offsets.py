@@ -1,7 +1,8 @@
 """A group's offsets at its brokers, for a consumer that says itself what is finished (MISSION C5, C23).
 
 Invariant: an offset is reported with the version that this consumer has last asked for or set, so that it does not undo
-what somebody else has set since; only `set_to` sets an offset whatever the broker has.
+what somebody else has set since; only `set_to` sets an offset whatever the broker has, and only the master does that.
+For the rest a slave is asked and told while its master is away, and one that has an older version is only late.
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.broker_connection import BrokerConnection
+from mqclient.broker_calls import Answer, BrokerCalls
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import require_success
 from mqclient.message_queue import MessageQueue, by_broker
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 
-Connect = Callable[[MessageQueue], Awaitable[BrokerConnection]]
+Calls = Callable[[MessageQueue], Awaitable[BrokerCalls]]
 
 
 class GroupOffsets:
-    """Of `group`, in the name of the client `client_id`. Every call raises MQClientError when a broker does not do it.
+    """Of `group`, in the name of the client `client_id`. `calls` makes sure that the queue's broker is known.
 
+    Every call raises MQClientError when a broker does not do it.
     Several brokers are told one after the other, by name; the first error ends the call, and it can be made again.
     """
 
-    def __init__(self, connect: Connect, group: str, client_id: str) -> None:
-        self._connect = connect
+    def __init__(self, calls: Calls, group: str, client_id: str) -> None:
+        self._calls = calls
         self._group = group
         self._client_id = client_id
         self._versions: dict[MessageQueue, int] = {}
@@ -56,22 +58,28 @@ class GroupOffsets:
         left_out = []
         for _, part in sorted(by_broker(sorted(offsets)).items()):
             progress = {queue: Progress(offsets[queue], version=self._versions[queue]) for queue in part}
-            now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest())
-            left_out += [queue for queue, one in now.items() if one.version != self._versions[queue]]
+            answer = await self._report(part[0], self._request(progress))
+            left_out += [
+                queue
+                for queue, one in _told(part[0], answer.response).items()
+                if one.differs_from(self._versions[queue], only_newer=answer.by_slave)
+            ]
         return left_out
 
     async def set_to(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Let the group go on exactly here, backwards as well. What is finished beyond is forgotten."""
         for _, part in sorted(by_broker(sorted(offsets)).items()):
             progress = {queue: Progress(offsets[queue]) for queue in part}
-            now = await self._update(progress, broker_pb.UpdateConsumerOffsetRequest(set=True))
-            self._versions.update((queue, one.version) for queue, one in now.items())
+            calls = await self._calls(part[0])
+            request = self._request(progress, set_anew=True)
+            response = await calls.to_master(part[0].broker_name, UPDATE_CONSUMER_OFFSET, request)
+            self._versions.update((queue, one.version) for queue, one in _told(part[0], response).items())
 
     async def _query(
         self, request: broker_pb.QueryConsumerOffsetRequest, queue: MessageQueue
     ) -> broker_pb.QueryConsumerOffsetResponse:
         request.queue.CopyFrom(reference(queue))
-        return await (await self._connect(queue)).unary(QUERY_CONSUMER_OFFSET, request)
+        return await (await self._calls(queue)).readers(queue.broker_name).unary(QUERY_CONSUMER_OFFSET, request)
 
     def _take(self, queue: MessageQueue, answer: broker_pb.QueryConsumerOffsetResponse) -> Progress:
         require_success(answer.code, answer.remark, queue.broker_name)
@@ -79,13 +87,24 @@ class GroupOffsets:
         self._versions[queue] = progress.version
         return progress
 
-    async def _update(
-        self, progress: Mapping[MessageQueue, Progress], request: broker_pb.UpdateConsumerOffsetRequest
-    ) -> dict[MessageQueue, Progress]:
-        """What the broker has now."""
-        some_queue = next(iter(progress))
-        request.group, request.client_id = self._group, self._client_id
-        request.queues.extend(to_wire(queue, one) for queue, one in progress.items())
-        answer = await (await self._connect(some_queue)).unary(UPDATE_CONSUMER_OFFSET, request)
-        require_success(answer.code, answer.remark, some_queue.broker_name)
-        return of_queues(some_queue.broker_name, answer.queues)
+    def _request(
+        self, progress: Mapping[MessageQueue, Progress], *, set_anew: bool = False
+    ) -> broker_pb.UpdateConsumerOffsetRequest:
+        return broker_pb.UpdateConsumerOffsetRequest(
+            group=self._group,
+            client_id=self._client_id,
+            queues=[to_wire(queue, one) for queue, one in progress.items()],
+            set=set_anew,
+        )
+
+    async def _report(
+        self, some_queue: MessageQueue, request: broker_pb.UpdateConsumerOffsetRequest
+    ) -> Answer[broker_pb.UpdateConsumerOffsetResponse]:
+        calls = await self._calls(some_queue)
+        return await calls.to_any(some_queue.broker_name, UPDATE_CONSUMER_OFFSET, request)
+
+
+def _told(some_queue: MessageQueue, response: broker_pb.UpdateConsumerOffsetResponse) -> dict[MessageQueue, Progress]:
+    """What the broker of this queue has now. Raises its refusal."""
+    require_success(response.code, response.remark, some_queue.broker_name)
+    return of_queues(some_queue.broker_name, response.queues)

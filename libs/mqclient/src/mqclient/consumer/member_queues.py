@@ -88,17 +88,20 @@ class MemberQueues:
                 process_queue = self._leaving[queue] = self._stop_pulling(queue)
                 self._tasks.start(self._leave(process_queue), f"mqclient leave {queue}")
 
-    def set_anew(self, progress: Mapping[MessageQueue, Progress]) -> None:
+    def set_anew(self, progress: Mapping[MessageQueue, Progress], *, only_newer: bool = False) -> None:
         """Somebody has set these offsets: forget what was pulled, and go on there; what others have is left out.
 
-        A listener that runs may finish, but what it finishes no longer counts (RocketMQ's resetOffset).
+        A listener that runs may finish, but what it finishes no longer counts (RocketMQ's resetOffset). `only_newer`:
+        who says so may not know of the newest offsets yet, and what has an older version is left out.
         """
         if self._stopped:
             return
         for queue, one in progress.items():
             if queue in self._set_meanwhile:
-                self._set_meanwhile[queue] = one
-            elif queue in self._assigned and self._assigned[queue].version != one.version:
+                before_that = self._set_meanwhile[queue]
+                if not only_newer or before_that is None or one.version > before_that.version:
+                    self._set_meanwhile[queue] = one
+            elif queue in self._assigned and one.differs_from(self._assigned[queue].version, only_newer=only_newer):
                 logger.info("the offset of %s has been set to %d", queue, one.offset)
                 before = self._stop_pulling(queue)
                 self._offset_store.forget(queue)

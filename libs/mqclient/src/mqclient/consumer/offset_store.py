@@ -2,7 +2,8 @@
 
 Invariants: progress goes to the broker only when it differs from what is there as far as this client knows; one commit
 at a time is under way to a broker. A broker joins what it is told to what it has, so that nothing that comes late moves
-an offset back; what somebody has set anew meanwhile is found out by its version.
+an offset back; what somebody has set anew meanwhile is found out by its version. While a master is away its slave is
+asked and told, and the brokers join what both have heard; a slave that has an older version is only late.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class RemoteBrokerOffsetStore:
     async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
         """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say."""
         begin = FROM_FIRST if from_first else self._begin
-        answer = await self._instance.connection(queue.broker_name).unary(
+        answer = await self._instance.calls.readers(queue.broker_name).unary(
             QUERY_CONSUMER_OFFSET,
             broker_pb.QueryConsumerOffsetRequest(group=self._group, queue=reference(queue), begin=begin),
         )
@@ -124,9 +125,11 @@ class RemoteBrokerOffsetStore:
             client_id=self._instance.client_id,
             queues=[to_wire(queue, one) for queue, one in progress.items()],
         )
-        answer = await self._instance.connection(broker_name).unary(UPDATE_CONSUMER_OFFSET, request)
-        require_success(answer.code, answer.remark, broker_name)
-        now = of_queues(broker_name, answer.queues)
+        answer = await self._instance.calls.to_any(broker_name, UPDATE_CONSUMER_OFFSET, request)
+        require_success(answer.response.code, answer.response.remark, broker_name)
+        now = of_queues(broker_name, answer.response.queues)
         return {
-            queue: now[queue] for queue, one in progress.items() if queue in now and now[queue].version != one.version
+            queue: now[queue]
+            for queue, one in progress.items()
+            if queue in now and now[queue].differs_from(one.version, only_newer=answer.by_slave)
         }

@@ -22,6 +22,10 @@ from osenv import Clock
 Waiter = asyncio.Future[broker_pb.PollResponse]
 
 
+class PollEndedError(ConnectionLostError):
+    """The client has ended the poll itself, because another broker may have to serve it now: ask anew who does."""
+
+
 class PollStream:
     """The Poll stream to `address`."""
 
@@ -35,7 +39,7 @@ class PollStream:
         self._reports: list[broker_pb.GroupProgress] = []
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._waiters: set[Waiter] = set()
+        self._waiters: dict[Waiter, int] = {}  # with their poll ids
         self._closed = False
 
     async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
@@ -47,7 +51,7 @@ class PollStream:
         waiter: Waiter = asyncio.get_running_loop().create_future()
         suspend_ms = int(suspend_s * 1000)
         self._put(broker_pb.PollRequest(poll_id=poll_id, pull=request, suspend_timeout_ms=suspend_ms), waiter)
-        self._waiters.add(waiter)
+        self._waiters[waiter] = poll_id
         guard = self._clock.call_later(guard_s, partial(self._give_up, poll_id, waiter, guard_s))
         try:
             return (await waiter).pull
@@ -56,13 +60,20 @@ class PollStream:
             raise
         finally:
             guard.cancel()
-            self._waiters.discard(waiter)
+            del self._waiters[waiter]
 
     def report(self, progress: broker_pb.GroupProgress) -> None:
         """Tell the broker what has been finished, with the next request; lost when the stream breaks before."""
         if not self._closed:
             self._reports.append(progress)
             self._wake_writer()
+
+    def end_held(self) -> None:
+        """End every poll with PollEndedError, and let the broker forget it; what comes next is taken as before."""
+        for waiter, poll_id in self._waiters.items():
+            if not waiter.done():
+                waiter.set_exception(PollEndedError(f"{self._address} may have to leave this poll to another broker"))
+                self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
 
     def close(self) -> None:
         """End every poll with ConnectionLostError."""

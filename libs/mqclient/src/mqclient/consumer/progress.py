@@ -23,6 +23,10 @@ class Progress:
     finished: tuple[tuple[int, int], ...] = ()
     version: int = 0
 
+    def differs_from(self, version: int, *, only_newer: bool) -> bool:
+        """Whether somebody has set the offset anew; with `only_newer`, an older version is one that is late."""
+        return self.version > version if only_newer else self.version != version
+
 
 def from_wire(
     answer: broker_pb.QueueProgress | broker_pb.QueryConsumerOffsetResponse,

@@ -1,7 +1,7 @@
 """Tells the brokers what has been finished, a moment after it was (MISSION C21).
 
-A report rides the next poll to its broker, or goes alone when none goes. It has no answer: what is lost with a
-connection comes with the next report, or with the commit every 5 s (C22).
+A report rides the next poll to the broker that serves the queue, master or slave, or goes alone when none goes. It has
+no answer: what is lost with a connection comes with the next report, or with the commit every 5 s (C22).
 
 Invariant: what was finished leaves for its broker at most REPORT_DELAY_S later, as long as there is a connection.
 """
@@ -13,9 +13,11 @@ import logging
 from collections import defaultdict
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from mqclient.broker_connection import BrokerConnection
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.progress import to_wire
+from mqclient.consumer.pull_from_which_node import PullFromWhichNode
 from mqclient.errors import BrokerUnreachableError
 
 logger = logging.getLogger("mqclient.progress_reports")
@@ -26,8 +28,9 @@ REPORT_DELAY_S = 0.05  # half of the 100 ms within which a broker is to know
 class ProgressReports:
     """Of one consumer."""
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(self, instance: ClientInstance, nodes: PullFromWhichNode, group: str) -> None:
         self._instance = instance
+        self._nodes = nodes
         self._group = group
         self._changed: set[ProcessQueue] = set()
         self._due = asyncio.Event()
@@ -49,13 +52,13 @@ class ProgressReports:
         """Send off what has changed."""
         self._due.clear()
         changed, self._changed = self._changed, set()
-        by_broker: dict[str, list[broker_pb.QueueProgress]] = defaultdict(list)
+        by_broker: dict[BrokerConnection, list[broker_pb.QueueProgress]] = defaultdict(list)
         for process_queue in changed:
             queue = process_queue.queue
-            by_broker[queue.broker_name].append(to_wire(queue, process_queue.progress))
-        for broker_name, queues in by_broker.items():
-            report = broker_pb.GroupProgress(group=self._group, client_id=self._instance.client_id, queues=queues)
             try:
-                self._instance.connection(broker_name).poll.report(report)
+                by_broker[self._nodes.reader(queue)[1]].append(to_wire(queue, process_queue.progress))
             except BrokerUnreachableError as error:
-                logger.debug("no report to %s: %s", broker_name, error)
+                logger.debug("no report of %s: %s", queue, error)
+        for connection, queues in by_broker.items():
+            report = broker_pb.GroupProgress(group=self._group, client_id=self._instance.client_id, queues=queues)
+            connection.poll.report(report)

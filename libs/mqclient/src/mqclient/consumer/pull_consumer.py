@@ -7,13 +7,15 @@ Invariant: it changes nothing at a broker but the offsets of its group, and thos
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from mqclient.broker_connection import BrokerConnection
+from mqclient.broker_calls import BrokerCalls, Readers
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.consumer.assigned_queues import AssignedQueues
 from mqclient.consumer.group_offsets import GroupOffsets
-from mqclient.consumer.pulling import PullResult, offset_at, offsets_of, pull_from
+from mqclient.consumer.pull_from_which_node import PullFromWhichNode
+from mqclient.consumer.pulling import PullResult, ask_for, offset_at, offsets_of, pull_request, pull_result
 from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
@@ -52,6 +54,7 @@ class PullConsumer(Living):
         self._lifecycle = Lifecycle(f"pull consumer {group}")
         self._instance: ClientInstance
         self._offsets: GroupOffsets
+        self._nodes: PullFromWhichNode
         self._assigned: AssignedQueues
 
     async def start(self) -> None:
@@ -59,7 +62,8 @@ class PullConsumer(Living):
         self._lifecycle.move(LifecycleEvent.START)
         self._instance = acquire_instance(self._url, self._config)
         self._instance.register_admin(self)  # like an admin, it keeps the instance and needs no session
-        self._offsets = GroupOffsets(self._connection, self.group, self._instance.client_id)
+        self._offsets = GroupOffsets(self._calls, self.group, self._instance.client_id)
+        self._nodes = PullFromWhichNode(self._instance)
         self._assigned = AssignedQueues(self._instance.clock, self._offsets.begin)
         self._lifecycle.move(LifecycleEvent.STARTED)
 
@@ -83,18 +87,18 @@ class PullConsumer(Living):
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that can be read. Raises NoRouteError, the broker's refusal, MQClientError."""
-        return (await offsets_of(await self._connection(queue), queue))[0]
+        return (await offsets_of(await self._readers(queue), queue))[0]
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset of the next message to come. Raises as `min_offset`."""
-        return (await offsets_of(await self._connection(queue), queue))[1]
+        return (await offsets_of(await self._readers(queue), queue))[1]
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset that was stored at or after the time (ms since 1970); the queue's end when all are older.
 
         Raises as `min_offset`.
         """
-        return await offset_at(await self._connection(queue), queue, timestamp_ms)
+        return await offset_at(await self._readers(queue), queue, timestamp_ms)
 
     async def pull(
         self,
@@ -106,6 +110,9 @@ class PullConsumer(Living):
         block_s: float = 0.0,
     ) -> PullResult:
         """Messages of the queue from `offset` on: at once, or as soon as there are any, within `block_s` seconds.
+
+        The broker's master serves, or a slave that it suggests, or any slave while it is away. A slave that does not
+        have the offset yet, or no more, finds NO_NEW_MSG.
 
         An offset that the queue does not have is no error but a result: OFFSET_ILLEGAL, and where to go on. The broker
         looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.
@@ -141,7 +148,8 @@ class PullConsumer(Living):
     async def reset(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's offset to exactly `offset`, back or forward: what to call to consume again, or to skip.
 
-        It holds for all who consume as this group, and what is still reported from before does not count any more.
+        It holds for all who consume as this group, and what is still reported from before does not count any more. Only
+        the broker's master does that.
         A queue that is assigned here goes on there. Raises as `min_offset`.
         """
         await self._running_offsets.set_to({queue: offset})
@@ -223,28 +231,26 @@ class PullConsumer(Living):
 
     # ------------------------------------------------------------------------------------------------------ inside
 
-    async def _connection(self, queue: MessageQueue) -> BrokerConnection:
+    async def _calls(self, queue: MessageQueue) -> BrokerCalls:
         """To the queue's broker, also when nobody has asked for its topic yet. Raises NoRouteError, MQClientError."""
         self._lifecycle.require_running()
         routes = self._instance.routes
         route = _existing(queue.topic, await routes.subscribe_route(queue.topic))
         if queue.broker_name not in route.brokers:
             await routes.refresh(queue.topic)
-        return self._instance.connection(queue.broker_name)
+        return self._instance.calls
+
+    async def _readers(self, queue: MessageQueue) -> Readers:
+        return (await self._calls(queue)).readers(queue.broker_name)
 
     async def _pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int, block_s: float
     ) -> PullResult:
-        return await pull_from(
-            await self._connection(queue),
-            self.group,
-            queue,
-            offset,
-            subscription,
-            max_messages=max_messages,
-            block_s=block_s,
-            guard_s=block_s + self._config.request_timeout_s,
-        )
+        await self._calls(queue)
+        request = pull_request(self.group, queue, offset, subscription, max_messages)
+        guard_s = block_s + self._config.request_timeout_s
+        ask = partial(ask_for, request, block_s=block_s, guard_s=guard_s)
+        return pull_result(await self._nodes.pull(queue, offset, ask, wait_s=block_s), queue, subscription)
 
     @property
     def _running_offsets(self) -> GroupOffsets:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -17,10 +18,11 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import ConsumeService
 from mqclient.consumer.offset_store import OffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.pulling import messages_of, pull_request
+from mqclient.consumer.pull_from_which_node import PullFromWhichNode
+from mqclient.consumer.pulling import ask_for, messages_of, pull_request
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
-from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError, require_success
+from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError
 from mqclient.message_queue import MessageQueue
 from mqproto.record import RecordError
 
@@ -38,6 +40,7 @@ class PullContext:
     """What the pull loops of one consumer share."""
 
     instance: ClientInstance
+    nodes: PullFromWhichNode
     group: str
     consume_service: ConsumeService
     offset_store: OffsetStore
@@ -90,8 +93,12 @@ class PullLoop:
             self._pulling.batch_size,
         )
         began = instance.clock.monotonic()
-        response = await instance.connection(queue.broker_name).poll.pull(request, suspend_s=SUSPEND_S, guard_s=GUARD_S)
-        require_success(response.code, response.remark, queue.broker_name)
+        response = await self._pulling.nodes.pull(
+            queue,
+            request.queue_offset,
+            partial(ask_for, request, block_s=SUSPEND_S, guard_s=GUARD_S),
+            wait_s=SUSPEND_S,
+        )
         self._process_queue.max_offset = response.max_offset
         self._process_queue.last_pull_ms = instance.clock.wall_ms()
         if response.status == broker_pb.OFFSET_ILLEGAL:

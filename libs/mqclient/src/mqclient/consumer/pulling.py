@@ -6,6 +6,7 @@ Pull consumers and operators read in the same way; they differ in the group that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -14,11 +15,18 @@ from mqclient.consumer.subscription import Subscription
 from mqclient.errors import ConnectionLostError, IllegalArgumentError, require_success
 from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
+from mqclient.transport.base import Method, RequestT, ResponseT
 from mqclient.transport.methods import GET_QUEUE_OFFSETS, PULL, SEARCH_OFFSET
 from mqproto.codes import PullStatus
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.record import RecordError
 from mqproto.sealed_record import iter_sealed_records
+
+
+class Asked(Protocol):
+    """A broker, or whoever serves a broker name."""
+
+    async def unary(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,23 @@ async def pull_from(
     With `block_s` the broker may wait so long for something to give, and the client waits for `guard_s` at most.
     Raises IllegalArgumentError, the broker's refusal, and MQClientError when there is no answer.
     """
-    if max_messages < 1:
-        raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
     request = pull_request(group, queue, offset, subscription, max_messages)
-    if block_s > 0:
-        answer = await connection.poll.pull(request, suspend_s=block_s, guard_s=guard_s)
-    else:
-        answer = await connection.unary(PULL, request)
+    answer = await ask_for(request, connection, block_s=block_s, guard_s=guard_s)
     require_success(answer.code, answer.remark, queue.broker_name)
+    return pull_result(answer, queue, subscription)
+
+
+async def ask_for(
+    request: broker_pb.PullRequest, connection: BrokerConnection, *, block_s: float, guard_s: float
+) -> broker_pb.PullResponse:
+    """The broker's answer, whatever it is; at once, or within `block_s`. Raises MQClientError when there is none."""
+    if block_s > 0:
+        return await connection.poll.pull(request, suspend_s=block_s, guard_s=guard_s)
+    return await connection.unary(PULL, request)
+
+
+def pull_result(answer: broker_pb.PullResponse, queue: MessageQueue, subscription: Subscription) -> PullResult:
+    """What is wanted of an answer. Raises ConnectionLostError when its bytes are damaged."""
     wanted = [message for message in messages_of(answer.records, queue.broker_name) if subscription.matches(message)]
     status = PullStatus(answer.status)
     if status is PullStatus.FOUND and not wanted:  # the broker compares hashes of tags only
@@ -67,14 +84,14 @@ async def pull_from(
     return PullResult(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, tuple(wanted))
 
 
-async def offsets_of(connection: BrokerConnection, queue: MessageQueue) -> tuple[int, int]:
+async def offsets_of(connection: Asked, queue: MessageQueue) -> tuple[int, int]:
     """(first offset that can be read, offset of the next message to come). Raises as `pull_from`."""
     answer = await connection.unary(GET_QUEUE_OFFSETS, broker_pb.GetQueueOffsetsRequest(queue=reference(queue)))
     require_success(answer.code, answer.remark, queue.broker_name)
     return answer.min_offset, answer.max_offset
 
 
-async def offset_at(connection: BrokerConnection, queue: MessageQueue, timestamp_ms: int) -> int:
+async def offset_at(connection: Asked, queue: MessageQueue, timestamp_ms: int) -> int:
     """The first offset that was stored at or after the time; the queue's end when all are older.
 
     Raises as `pull_from`.
@@ -88,7 +105,9 @@ async def offset_at(connection: BrokerConnection, queue: MessageQueue, timestamp
 def pull_request(
     group: str, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int
 ) -> broker_pb.PullRequest:
-    """For what follows `offset`, at most a frame of it."""
+    """For what follows `offset`, at most a frame of it. Raises IllegalArgumentError."""
+    if max_messages < 1:
+        raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
     return broker_pb.PullRequest(
         group=group,
         topic=queue.topic,

@@ -166,9 +166,11 @@ class PushConsumer(Living):
     def session_opened(self) -> None:
         self._engine.session_opened()
 
-    def reset_offsets(self, broker_name: str, queues: Sequence[broker_pb.QueueProgress]) -> None:
-        """An operator has set these offsets of the group."""
-        self._engine.assigned.set_anew(of_queues(broker_name, queues))
+    def reset_offsets(
+        self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_slave: bool = False
+    ) -> None:
+        """An operator has set these offsets of the group; a slave may hear of it late."""
+        self._engine.assigned.set_anew(of_queues(broker_name, queues), only_newer=by_slave)
 
     async def persist_offsets(self) -> None:
         """Write the offsets that have changed to where they are kept (MISSION L9)."""

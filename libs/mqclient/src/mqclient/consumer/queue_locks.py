@@ -2,7 +2,8 @@
 
 A broker lends a queue to one member of a group for 60 s from its last request. A member asks again every 20 s, and
 begins with nothing more than 30 s after it last asked with success: so it has stopped long before anybody else begins,
-also when its requests take their time and when it was asleep meanwhile.
+also when its requests take their time and when it was asleep meanwhile. Only a master lends: while there is none, a
+member goes on for the rest of its 30 s and then pauses until there is one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class QueueLocks:
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, asked)
             )
             try:
-                answer = await self._instance.connection(broker_name).unary(LOCK_QUEUES, request)
+                answer = await self._instance.calls.to_master(broker_name, LOCK_QUEUES, request)
                 require_success(answer.code, answer.remark, broker_name)
             except MQClientError as error:
                 logger.warning("queues of group %s could not be locked at %s: %s", self._group, broker_name, error)
@@ -57,7 +58,7 @@ class QueueLocks:
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, given_back)
             )
             try:
-                answer = await self._instance.connection(broker_name).unary(UNLOCK_QUEUES, request)
+                answer = await self._instance.calls.to_master(broker_name, UNLOCK_QUEUES, request)
                 require_success(answer.code, answer.remark, broker_name)
             except MQClientError as error:
                 logger.warning("queues of group %s stay locked at %s for a minute: %s", self._group, broker_name, error)

@@ -112,11 +112,11 @@ class Rebalance:
         return None
 
     async def _members(self, route: TopicRoute) -> Sequence[str]:
-        """The group's living members, from any broker that has the topic."""
-        error: MQClientError = NoRouteError(f"no master of a broker with the topic {route.topic} is known")
+        """The group's living members, from any broker that has the topic: its master, or a slave when that is away."""
+        error: MQClientError = NoRouteError(f"no broker with the topic {route.topic} is known")
         for broker_name in sorted(route.brokers):
             try:
-                response = await self._instance.connection(broker_name).unary(
+                response = await self._instance.calls.readers(broker_name).unary(
                     GET_CONSUMER_LIST, broker_pb.GetConsumerListRequest(group=self._group)
                 )
             except MQClientError as caught:

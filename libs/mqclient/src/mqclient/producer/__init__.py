@@ -5,7 +5,8 @@
 2. Message handling: checking, encoding, compressing, choosing a queue, trying again. `sender` and what it is made of:
    `outgoing`, `message_encoder`, `batch_splitter`, `body_compressor`, `queue_choice`, `selectors`, `latency_fault`,
    `retry`, `hooks`, `try_watch`, `in_flight`.
-3. Transport: one stream to each broker. `produce_stream`, `frames`, `waiting`, `resending`, `reopening`, `numbering`;
+3. Transport: one stream to each broker name. `produce_streams`, `produce_stream`, `frames`, `waiting`, `resending`,
+   `reopening`, `numbering`;
    below it `mqclient.transport`.
 
 Values that all layers speak of stand beside them: `producer_config`, `send_result`, `transaction_listener`.

@@ -1,15 +1,18 @@
-"""Messages to one broker: whatever waits when the stream is free goes out at once, with no linger.
+"""Messages to the master of one broker name: whatever waits when the stream is free goes out at once, with no linger.
 
 It goes out in as many frames as may be unanswered, unless they become too small: then the broker stores the first one
 while the client still builds the second, where one large frame would make them wait for each other in turns.
 
 When the stream breaks it is opened again, and what has no answer is sent again first (resending.py); the broker
-recognises what it has stored. A broker that cannot be reached is tried with a backoff while messages wait for it.
+recognises what it has stored. A broker that cannot be reached, or is no master any more (NOT_LEADER_FOR_QUEUE), is
+tried with a backoff while messages wait for it, and each time a name server is asked where the master is. When it is
+another broker, the stream goes there with all that waits and has no answer.
 
 Invariants: a message is in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames
 are unanswered; the messages of one queue leave in the order of their numbers, on every stream; of the ordered batches
 of one queue one is unanswered, and when it fails, those behind it fail too. A message that has not been handed to a
-stream fails with a RetryableError, one that has with an OutcomeUnknownError.
+stream fails with a RetryableError, one that has with an OutcomeUnknownError. After a broker has said that it is no
+master, nothing more is written to it on that stream, which ends when the rest has its answers.
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.background import BackgroundTasks, wait_event
 from mqclient.client_config import ClientConfig
 from mqclient.errors import (
+    BrokerRefusedError,
     BrokerUnreachableError,
     ConnectionLostError,
     EarlierSendFailedError,
@@ -40,23 +46,43 @@ from mqclient.producer.waiting import WaitingSends
 from mqclient.transport import Channel, Stream, Transport
 from mqclient.transport.methods import PRODUCE
 from osenv import Timer
+from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.produce_stream")
 
 FRAMES_UNANSWERED_MAX = 4
+LOOK_PATIENCE_S = 0.5  # how long messages wait for a name server to say where the master is, before they go elsewhere
 _TIMER_EARLY_S = 0.001  # a Clock's timer may run this much early
 _EXPIRY_STEP_S = 0.005  # deadlines this close to each other are one step of the timer, which looks at every message
 
 
-class ProduceStream:
-    """The Produce stream to `address`. `numbering` has a number for each record that is submitted."""
+ProduceCall = Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse]
 
-    def __init__(
-        self, address: str, channel: Channel, transport: Transport, config: ClientConfig, tasks: BackgroundTasks
-    ) -> None:
+
+class Master(Protocol):
+    """Who knows where the master of a broker name listens."""
+
+    @property
+    def address(self) -> str | None:
+        """As far as is known now."""
+
+    def channel(self) -> Channel:
+        """To that address, or to the last one that was known. Raises BrokerUnreachableError when there was none."""
+
+    async def look_again(self) -> None:
+        """Ask anew where it is. Raises nothing."""
+
+
+class ProduceStream:
+    """The Produce stream to `master`. `numbering` has a number for each record that is submitted.
+
+    `address` is where it goes, or went last.
+    """
+
+    def __init__(self, master: Master, transport: Transport, config: ClientConfig, tasks: BackgroundTasks) -> None:
         self.numbering = Numbering(transport.rng)
-        self._address = address
-        self._channel = channel
+        self.address = master.address or "nowhere"
+        self._master = master
         self._clock = transport.clock
         self._reopening = Reopening(config.reconnect_backoff_min_s, config.reconnect_backoff_max_s)
         self._tasks = tasks
@@ -69,6 +95,8 @@ class ProduceStream:
         self._runner: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._timer_due = float("inf")
+        self._stream: ProduceCall | None = None
+        self._refusal: MQClientError | None = None  # of the open stream's broker, which is no master
         self._closed = False
 
     def submit(self, pending: PendingSend) -> asyncio.Future[Stored]:
@@ -78,7 +106,7 @@ class ProduceStream:
         """
         pending.future = self._create_future()
         if self._closed:
-            pending.fail(BrokerUnreachableError(f"{self._address}: the client has left this broker"))
+            pending.fail(BrokerUnreachableError(f"{self.address}: the client has left this broker"))
             return pending.future
         self._waiting.append(pending)
         if len(self._unanswered) < FRAMES_UNANSWERED_MAX:
@@ -88,7 +116,7 @@ class ProduceStream:
         if pending.deadline < self._timer_due:
             self._set_timer(pending.deadline)
         if self._runner is None:
-            self._runner = self._tasks.start(self._run(), f"mqclient produce {self._address}")
+            self._runner = self._tasks.start(self._run(), f"mqclient produce {self.address}")
         return pending.future
 
     @property
@@ -96,6 +124,14 @@ class ProduceStream:
         """Whether no message waits for its answer."""
         sent = (pending for frame in self._unanswered.values() for pending in frame.messages())
         return all(pending.future.done() for pending in itertools.chain(self._waiting, sent))
+
+    def follow_master(self) -> None:
+        """The routes have changed: if the master is elsewhere now, go there with everything that has no answer."""
+        if self._has_moved:
+            logger.info("messages to %s go to %s from now on", self.address, self._master.address)
+            self._hurry.set()
+            if self._stream is not None:
+                self._stream.cancel()
 
     def close(self) -> None:
         """Fail what has not been answered."""
@@ -105,10 +141,10 @@ class ProduceStream:
         if self._runner is not None:
             self._runner.cancel()
         for pending in self._waiting:
-            pending.fail(BrokerUnreachableError(f"{self._address}: the client left before the message did"))
+            pending.fail(BrokerUnreachableError(f"{self.address}: the client left before the message did"))
         for frame in self._unanswered.values():
             for pending in frame.messages():
-                pending.fail(ConnectionLostError(f"{self._address}: the client left before the answer came"))
+                pending.fail(ConnectionLostError(f"{self.address}: the client left before the answer came"))
         self._waiting.drop_given_up()
         self._unanswered.clear()
 
@@ -121,24 +157,46 @@ class ProduceStream:
                 self._wake.clear()
                 await self._wake.wait()
             error = await self._use_stream()
+            self._reopening.broke(error)
+            if self._reopening.broker_is_gone and not self._has_moved:
+                await self._look_for_master()
+            if self._has_moved:
+                self._reopening.moved()
             self._sort_out(error)
             pause_s = self._reopening.pause_s(self._timer_due - self._clock.monotonic())
             if pause_s and (self._unanswered or self._waiting.may_send):
                 self._hurry.clear()
                 await wait_event(self._clock, self._hurry, pause_s)
 
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the master is known to be elsewhere than where this stream went last."""
+        return self._master.address not in {None, self.address}
+
+    async def _look_for_master(self) -> None:
+        try:
+            async with timeout(self._clock, LOOK_PATIENCE_S):
+                await self._master.look_again()
+        except TimeoutError:
+            logger.info("no name server has said in time where the master is that was at %s", self.address)
+
     async def _use_stream(self) -> MQClientError:
         """Open a stream, write and read until it breaks, and return what broke it."""
-        stream = self._channel.stream(PRODUCE)
+        self.address = self._master.address or self.address
         self._reopening.opened()
-        writer = self._tasks.start(self._write(stream), f"mqclient produce writer {self._address}", awaited=True)
+        self._refusal = None
         try:
-            while (response := await stream.read()) is not None:
-                self._answered(response)
-            error: MQClientError = ConnectionLostError(f"the broker at {self._address} ended the stream")
+            stream = self._stream = self._master.channel().stream(PRODUCE)
+        except BrokerUnreachableError as unknown:
+            return unknown
+        writer = self._tasks.start(self._write(stream), f"mqclient produce writer {self.address}", awaited=True)
+        error: MQClientError
+        try:
+            error = await self._read(stream)
         except MQClientError as caught:
             error = caught
         finally:
+            self._stream = None
             writer.cancel()
             stream.cancel()
         await asyncio.wait((writer,))
@@ -148,12 +206,21 @@ class ProduceStream:
             return first
         return error
 
-    async def _write(self, stream: Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse]) -> None:
+    async def _read(self, stream: ProduceCall) -> MQClientError:
+        """Take the answers until none can follow, and return why. Raises what breaks the stream."""
+        while (response := await stream.read()) is not None:
+            self._answered(response)
+            if self._refusal is not None and not any(frame.written for frame in self._unanswered.values()):
+                return self._refusal
+        return ConnectionLostError(f"the broker at {self.address} ended the stream")
+
+    async def _write(self, stream: ProduceCall) -> None:
         """Write what has no answer yet, in its order, and then what waits, as it comes."""
         for frame in list(self._unanswered.values()):
-            await self._write_frame(stream, frame)
+            if self._refusal is None:
+                await self._write_frame(stream, frame)
         while True:
-            while self._waiting.may_send and len(self._unanswered) < FRAMES_UNANSWERED_MAX:
+            while self._refusal is None and self._waiting.may_send and len(self._unanswered) < FRAMES_UNANSWERED_MAX:
                 batches = self._waiting.take(sum(frame.message_count for frame in self._unanswered.values()))
                 if batches:
                     frame = Frame(next(self._request_ids), batches)
@@ -162,9 +229,7 @@ class ProduceStream:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _write_frame(
-        self, stream: Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse], frame: Frame
-    ) -> None:
+    async def _write_frame(self, stream: ProduceCall, frame: Frame) -> None:
         first_unanswered: dict[MessageQueue, int] = {}
         for other in self._unanswered.values():
             for batch in other.batches:
@@ -179,7 +244,6 @@ class ProduceStream:
 
     def _sort_out(self, error: MQClientError) -> None:
         """The stream broke: what is sent again stays, the callers of the rest hear of it."""
-        self._reopening.broke(error)
         gone, reached = self._reopening.broker_is_gone, not isinstance(error, BrokerUnreachableError)
         if reached:
             self.numbering.next_epoch()
@@ -195,35 +259,56 @@ class ProduceStream:
                     self._leave_lane(batch)
             if not frame.batches:
                 del self._unanswered[frame.request_id]
-        for pending in self._waiting:
-            if pending.terms.may_move:
-                pending.fail(BrokerUnreachableError(f"{self._address}: the connection broke before the message left"))
+        if not self._has_moved:
+            self._send_elsewhere(error)
         self._waiting.drop_given_up()
+
+    def _send_elsewhere(self, error: MQClientError) -> None:
+        """What has not left yet, and whose senders have another broker, does not wait for this one."""
+        for pending in self._waiting:
+            if pending.terms.may_move and isinstance(error, BrokerRefusedError):
+                pending.fail(error)
+            elif pending.terms.may_move:
+                pending.fail(BrokerUnreachableError(f"{self.address}: the connection broke before the message left"))
 
     # ------------------------------------------------------------------------------------------------- the answers
 
     def _answered(self, response: broker_pb.ProduceResponse) -> None:
         frame = self._unanswered.get(response.request_id)
         if frame is None or not frame.written:
-            logger.warning("%s answered frame %d, which waits for no answer", self._address, response.request_id)
+            logger.warning("%s answered frame %d, which waits for no answer", self.address, response.request_id)
             return
-        del self._unanswered[frame.request_id]
-        self._reopening.answered()
         self._wake.set()
-        whole = len(response.results) == len(frame.batches)
-        for number, batch in enumerate(frame.batches):
-            if whole:
-                self._finish(batch, response.results[number], left_before=frame.left)
+        frame.written = False
+        answered, frame.batches = frame.batches, []
+        whole = len(response.results) == len(answered)
+        for number, batch in enumerate(answered):
+            if not whole:
+                self._fail_batch(batch, ConnectionLostError(f"{self.address} left a batch of a frame unanswered"))
+            elif response.results[number].code == common_pb.NOT_LEADER_FOR_QUEUE:
+                frame.batches.append(batch)
+                self._refused(response.results[number], batch)
+                continue
             else:
-                self._fail_batch(batch, ConnectionLostError(f"{self._address} left a batch of a frame unanswered"))
+                self._finish(batch, response.results[number], left_before=frame.left)
             self._leave_lane(batch)
+        if not frame.batches:
+            del self._unanswered[frame.request_id]
+        if len(frame.batches) < len(answered):
+            self._reopening.answered()
+
+    def _refused(self, result: broker_pb.BatchResult, batch: Batch) -> None:
+        """The broker is no master and has stored nothing of the batch; it is sent again when the stream has ended."""
+        if self._refusal is None:
+            self._refusal = broker_answer_error(result.code, result.remark, batch.queue.broker_name)
+            self._tasks.start(self._master.look_again(), f"mqclient look for the master that was at {self.address}")
 
     def _finish(self, batch: Batch, result: broker_pb.BatchResult, *, left_before: bool) -> None:
         code = result.code
         if code not in STATUS_OF_CODE:
             error: MQClientError = broker_answer_error(code, result.remark, batch.queue.broker_name)
             if left_before:  # it is refused now, and may have been stored before
-                error = ConnectionLostError(f"{self._address}: the connection broke before the answer, then: {error}")
+                error = ConnectionLostError(f"{self.address}: the connection broke before the answer, then: {error}")
             self._fail_batch(batch, error)
             return
         batch.stored(result)
@@ -277,7 +362,7 @@ class ProduceStream:
         last_error = self._reopening.last_error
         reason = f"; the last connection failed: {last_error}" if last_error is not None else ""
         if left:
-            return RequestTimeoutError(f"{self._address} did not answer in time{reason}")
+            return RequestTimeoutError(f"{self.address} did not answer in time{reason}")
         if last_error is not None:
             return BrokerUnreachableError(f"the message could not leave in time{reason}")
-        return NotSentError(f"the message to {self._address} could not leave in time")
+        return NotSentError(f"the message to {self.address} could not leave in time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqclient.errors import BrokerUnreachableError, MQClientError
+from mqclient.errors import BrokerRefusedError, BrokerUnreachableError, MQClientError
 
 # Streams in a row that broke without an answer: a broker that takes connections and ends them does not listen either.
 FRUITLESS_STREAMS_MAX = 4
@@ -16,7 +16,7 @@ class Reopening:
         self._backoff_min_s = backoff_min_s
         self._backoff_max_s = backoff_max_s
         self._fruitless = 0  # in a row, without an answer
-        self._refused = 0  # in a row, with nobody who listened
+        self._refused = 0  # in a row, with nobody who listened, or with a broker that is no master
         self.last_error: MQClientError | None = None  # since the last answer
 
     def opened(self) -> None:
@@ -31,7 +31,11 @@ class Reopening:
     def broke(self, error: MQClientError) -> None:
         """The stream has ended with `error`."""
         self.last_error = error
-        self._refused = self._refused + 1 if isinstance(error, BrokerUnreachableError) else 0
+        self._refused = self._refused + 1 if isinstance(error, (BrokerUnreachableError, BrokerRefusedError)) else 0
+
+    def moved(self) -> None:
+        """The next stream goes to another broker, of which nothing bad is known."""
+        self._fruitless = self._refused = 0
 
     @property
     def broker_is_gone(self) -> bool:

@@ -48,7 +48,12 @@ class Tries(NamedTuple):
 
 
 def may_retry(error: MQClientError, mode: CommunicationMode) -> bool:
-    """Whether another try may help. An asynchronous send takes a broker's answer for an answer (MISSION P8)."""
+    """Whether another try may help. An asynchronous send takes a broker's answer for an answer (MISSION P8).
+
+    One that is no master has given none: it is as if nobody were there.
+    """
+    if isinstance(error, BrokerRefusedError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+        return True
     if isinstance(error, (BrokerRefusedError, BrokerRejectedError)):
         return mode is CommunicationMode.SYNC and error.code in RETRY_RESPONSE_CODES
     return isinstance(error, (RetryableError, OutcomeUnknownError)) and not isinstance(error, TooManyRequestsError)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from mqclient.client_instance import ClientInstance
-from mqclient.errors import MQClientError, NotSentError
+from mqclient.errors import MQClientError, NoRouteError, NotSentError
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.body_compressor import BodyCompressor
 from mqclient.producer.frames import SendTerms, Stored
@@ -31,6 +31,9 @@ logger = logging.getLogger("mqclient.sender")
 
 # Before a try on the very broker that just failed: without a pause, all tries are gone before it can recover.
 SAME_BROKER_PAUSES_S = (0.2, 1.5)
+
+# Between two questions for a route while its brokers have slaves and no master: one of them is about to become it.
+NO_MASTER_PAUSES_S = (0.1, 0.2, 0.4)
 
 _terms = lru_cache(SendTerms)  # equal terms are one object
 
@@ -121,12 +124,11 @@ class Sender:
         if not queues:
             queues = await self._fetch_queues(outgoing.topic, deadline)
         queue = fixed(queues) if fixed is not None else self._choice.choose(outgoing.topic, queues)
-        connection = self._instance.connection(queue.broker_name)
-        stream = connection.produce
+        stream = self._instance.produce_stream(queue.broker_name)
         terms = self._terms(outgoing, in_order, may_move=False)
         if not self._is_watched:
             return stream.submit(outgoing.pending(queue, stream.numbering, deadline, terms))
-        watch = self._watch(outgoing, CommunicationMode.ONEWAY, queue, connection.address)
+        watch = self._watch(outgoing, CommunicationMode.ONEWAY, queue, stream.address)
         future = stream.submit(outgoing.pending(queue, stream.numbering, deadline, terms))
         watch.handed_over(future)
         return future
@@ -139,17 +141,16 @@ class Sender:
         deadline: float,
         mode: CommunicationMode,
     ) -> SendResult:
-        connection = self._instance.connection(queue.broker_name)
-        stream = connection.produce
+        stream = self._instance.produce_stream(queue.broker_name)
         if terms.moves_when_late:
             deadline = min(deadline, self._clock.monotonic() + self._try_timeout_s)
         if not self._is_watched:
             pending = outgoing.pending(queue, stream.numbering, deadline, terms)
-            return outgoing.result(pending, await stream.submit(pending), connection.address)
-        watch = self._watch(outgoing, mode, queue, connection.address)
+            return outgoing.result(pending, await stream.submit(pending), stream.address)
+        watch = self._watch(outgoing, mode, queue, stream.address)
         try:
             pending = outgoing.pending(queue, stream.numbering, deadline, terms)
-            result = outgoing.result(pending, await stream.submit(pending), connection.address)
+            result = outgoing.result(pending, await stream.submit(pending), stream.address)
         except (MQClientError, asyncio.CancelledError) as error:
             watch.ended(error=error)
             raise
@@ -195,8 +196,20 @@ class Sender:
             raise NotSentError(f"the time ran out before {topic!r} could be tried again")
 
     async def _fetch_queues(self, topic: str, deadline: float) -> Sequence[MessageQueue]:
+        """The topic's queues, as soon as one of its brokers has a master. Raises NoRouteError, NotSentError."""
+        pauses_s = iter(NO_MASTER_PAUSES_S)
+        no_master: NoRouteError | None = None
         try:
             async with clock_timeout(self._clock, deadline - self._clock.monotonic()):
-                return await self._routes.publish_queues(topic)
+                while True:
+                    try:
+                        return await self._routes.publish_queues(topic)
+                    except NoRouteError as error:
+                        if not self._routes.waits_for_master(topic):
+                            raise
+                        no_master = error
+                    await self._clock.sleep(next(pauses_s, NO_MASTER_PAUSES_S[-1]))
         except TimeoutError:
+            if no_master is not None:
+                raise no_master from None
             raise NotSentError(f"the time ran out before a name server told the route of {topic!r}") from None

@@ -39,6 +39,8 @@ logger = logging.getLogger("mqclient.transaction_producer")
 
 JOIN_TIMEOUT_S = 3.0  # how long `start` waits to be reachable for checks; it goes on without, and becomes so later
 
+END_PATIENCE_S = 3.0  # how long a broker without a master is waited for, before it has to ask
+
 # SLAVE_NOT_AVAILABLE says that the master alone has the half, as the cluster's operator has allowed.
 RUNS_LOCAL_TRANSACTION = frozenset({SendStatus.SEND_OK, SendStatus.SLAVE_NOT_AVAILABLE})
 
@@ -177,7 +179,9 @@ class TransactionProducer(Producer):
             producer_group=self.group, transaction_id=id_, state=wanted, from_check=from_check
         )
         try:
-            response = await self._instance.connection(broker_name).unary(END_TRANSACTION, request)
+            response = await self._instance.calls.to_master(
+                broker_name, END_TRANSACTION, request, patience_s=END_PATIENCE_S
+            )
             require_success(response.code, response.remark, broker_name)
         except MQClientError as error:
             logger.warning("transaction %s: broker %s was not told %s: %s", id_, broker_name, state.value, error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2
+from mqclient.testing.fake_replica import FakeReplica
 from mqclient.transport import methods
 from mqproto.record import decode_record
 
@@ -30,6 +31,7 @@ class FakeAdmin:
         self.running_info: dict[str, broker_pb.ConsumerRunningInfo] = {}  # by client id
         self.consumed = broker_pb.ConsumeDirectlyResult(result=broker_pb.CR_SUCCESS)
         self.last_heartbeat_timestamp_ms = 1
+        self.replica = FakeReplica(broker)
         self._broker = broker
         self.methods: dict[str, Callable[[Any], Any]] = {
             methods.UPDATE_TOPIC.path: self._update_topic,
@@ -50,6 +52,7 @@ class FakeAdmin:
             methods.LIST_TRANSACTIONS.path: self._list_transactions,
             methods.GET_TRANSACTION.path: self._get_transaction,
             methods.DECIDE_TRANSACTION.path: self._decide_transaction,
+            **self.replica.methods,
         }
 
     # ------------------------------------------------------------------------------------------------------- topics

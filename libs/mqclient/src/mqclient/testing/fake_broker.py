@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from copy import deepcopy
 from enum import Enum, auto
 from typing import Any
 
@@ -42,6 +43,17 @@ _Queue = tuple[str, int]
 
 FRAME_BATCHES_MAX = 1_024
 QUERY_MESSAGES_DEFAULT = 32
+# What a slave leaves to its master, as does a master that has stepped down.
+MASTERS_ONLY = {
+    method.path: method.response_type
+    for method in (
+        methods.CONSUMER_SEND_BACK,
+        methods.LOCK_QUEUES,
+        methods.UNLOCK_QUEUES,
+        methods.END_TRANSACTION,
+        methods.RECALL_MESSAGE,
+    )
+}
 DELAYED_EXTRA_BYTES = 37  # a delayed record takes more in the log than on the wire
 
 
@@ -54,13 +66,23 @@ class FrameFault(Enum):
 
 
 class FakeBroker:
-    """One master. The attributes without underscore are the test's to read and to set."""
+    """A master, or with another `broker_id` than 0 a slave. The attributes without underscore are the test's to read
+    and to set.
+
+    A slave has what it had when the test last said `copy_from`. To an offset beyond its end it answers as a real one:
+    nothing yet, and that the master should be asked; unless it `judges_offsets` as only a master may.
+    """
 
     def __init__(self, name: str, address: str, clock: Clock, *, auto_create: bool) -> None:
         self.name = name
         self.address = address
         self.addresses: dict[int, str] = {}  # when set, name servers tell these by broker id; 0 is the master
+        self.registered = True  # whether name servers know it
         self.auto_create = auto_create
+        self.broker_id = 0
+        self.stepped_down = False  # a master that takes no writes any more
+        self.suggest_broker_id = 0  # in every answer to a pull
+        self.judges_offsets = False
         self.down = False
         self.silent = False  # takes everything, answers no frame, no poll and no heartbeat
         self.topics: dict[str, common_pb.TopicConfig] = {}
@@ -78,6 +100,7 @@ class FakeBroker:
         self.transactions = FakeTransactions()
         self.waiting = FakeWaiting(clock)
         self.unary_errors: defaultdict[str, list[MQClientError]] = defaultdict(list)
+        self.unary_paths: list[str] = []  # of the calls that came
         self.unary_gate: asyncio.Event | None = None  # unary calls wait for it
         self.streams: list[FakeStream] = []
         self.sessions = FakeSessions()
@@ -114,6 +137,21 @@ class FakeBroker:
     def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None) -> None:
         """Store a message as if a producer had sent it."""
         self._append(topic, queue_id, new_record(topic, queue_id, body, properties or {}))
+        self._answer_polls()
+
+    @property
+    def takes_writes(self) -> bool:
+        return self.broker_id == 0 and not self.stepped_down
+
+    def copy_from(self, master: FakeBroker) -> None:
+        """Have what the master has, as a slave that has caught up with it."""
+        self.topics = dict(master.topics)
+        self.queues = deepcopy(master.queues)
+        self._log, self._log_end = dict(master._log), master._log_end
+        self._sequences = deepcopy(master._sequences)
+        self.transactions = deepcopy(master.transactions)
+        self.progress.copy_from(master.progress)
+        self.waiting.messages = deepcopy(master.waiting.messages)
         self._answer_polls()
 
     def break_streams(self) -> None:
@@ -173,6 +211,10 @@ class FakeBroker:
             await self.unary_gate.wait()
         if self.unary_errors[path]:
             raise self.unary_errors[path].pop(0)
+        self.unary_paths.append(path)
+        if not self.takes_writes and (path in MASTERS_ONLY or getattr(request, "set", False)):
+            response_type = MASTERS_ONLY.get(path, broker_pb.UpdateConsumerOffsetResponse)
+            return response_type(code=common_pb.NOT_LEADER_FOR_QUEUE, remark="this is no master")
         return self._unary[path](request)
 
     def stream_request(self, stream: FakeStream, request: Any) -> None:
@@ -212,14 +254,15 @@ class FakeBroker:
         response = broker_pb.ProduceResponse(request_id=request.request_id)
         too_many = len(request.batches) > FRAME_BATCHES_MAX
         for batch in request.batches:
-            code = self.next_codes.pop(0) if self.next_codes else int(common_pb.SUCCESS)
-            if batch.topic not in self.topics:
+            code = self._next_code()
+            if batch.topic not in self.topics and self.takes_writes:
                 if not self.auto_create:
                     code = common_pb.TOPIC_NOT_EXIST
                 else:
                     self.create_topic(batch.topic)
             remark = "the frame has too many batches" if too_many else refusal(batch)
-            remark = remark or self._sequences.problem(request, batch)
+            if code != common_pb.NOT_LEADER_FOR_QUEUE:
+                remark = remark or self._sequences.problem(request, batch)
             if remark:
                 code = common_pb.MESSAGE_ILLEGAL
             result = response.results.add(code=common_pb.ResponseCode.ValueType(code))
@@ -229,6 +272,11 @@ class FakeBroker:
                 result.remark = remark or f"{batch.topic} is refused"
         self.deliver_due()
         return response
+
+    def _next_code(self) -> int:
+        if not self.takes_writes:
+            return int(common_pb.NOT_LEADER_FOR_QUEUE)
+        return self.next_codes.pop(0) if self.next_codes else int(common_pb.SUCCESS)
 
     def _answer_or_break(self, stream: FakeStream, request: broker_pb.ProduceRequest) -> None:
         fault = self.frame_faults.pop(0) if self.frame_faults else FrameFault.NONE
@@ -297,9 +345,15 @@ class FakeBroker:
         """None while there is nothing to say. The tag filter is the client's here."""
         queue = (request.topic, request.queue_id)
         records, minimum = self.queues[queue], self.min_offsets[queue]
-        response = broker_pb.PullResponse(min_offset=minimum, max_offset=len(records))
+        response = broker_pb.PullResponse(
+            min_offset=minimum, max_offset=len(records), suggest_broker_id=self.suggest_broker_id
+        )
+        beyond = request.queue_offset > len(records)
         if request.topic not in self.topics:
             response.code = common_pb.TOPIC_NOT_EXIST
+        elif beyond and self.broker_id and not self.judges_offsets:
+            response.status, response.next_begin_offset = broker_pb.NO_NEW_MSG, request.queue_offset
+            response.suggest_broker_id = 0
         elif not minimum <= request.queue_offset <= len(records):
             response.status = broker_pb.OFFSET_ILLEGAL
             response.next_begin_offset = min(max(request.queue_offset, minimum), len(records))

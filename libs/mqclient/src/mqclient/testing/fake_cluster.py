@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -26,26 +27,30 @@ class FakeNameServer:
         self.knows_nothing = False  # as after a restart, before the brokers have registered again
         self.silent = False  # takes every request and answers none
         self.asked: list[str] = []
+        self.listed = 0  # how often it was asked for all brokers
         self._cluster = cluster
 
     async def unary(self, path: str, request: Any) -> Any:
         await asyncio.sleep(0)
         if self.silent:
             await asyncio.Event().wait()
-        living = [] if self.knows_nothing else [broker for broker in self._cluster.brokers.values() if not broker.down]
+        known = [] if self.knows_nothing else list(self._cluster.brokers.values())
+        living = [broker for broker in known if broker.registered and not broker.down]
         if path == methods.LIST_CLUSTERS.path:
-            return name_pb.ListClustersResponse(brokers=[_broker_data(broker) for broker in living])
+            self.listed += 1
+            return name_pb.ListClustersResponse(brokers=_brokers_data(living))
         if path == methods.LIST_TOPICS.path:
             return name_pb.ListTopicsResponse(topics=sorted({topic for broker in living for topic in broker.topics}))
         self.asked.append(request.topic)
-        living = [broker for broker in living if request.topic in broker.topics]
-        if not living:
+        leaders = [siblings[0] for siblings in _by_name(living) if request.topic in siblings[0].topics]
+        if not leaders:
             return name_pb.QueryRouteResponse(code=common_pb.TOPIC_NOT_EXIST, remark="no such topic")
-        route = name_pb.TopicRoute(brokers=[_broker_data(broker) for broker in living])
-        for broker in living:
-            config = broker.topics[request.topic]
+        names = {leader.name for leader in leaders}
+        route = name_pb.TopicRoute(brokers=_brokers_data(broker for broker in living if broker.name in names))
+        for leader in leaders:
+            config = leader.topics[request.topic]
             route.queues.add(
-                broker_name=broker.name,
+                broker_name=leader.name,
                 read_queue_count=config.read_queue_count,
                 write_queue_count=config.write_queue_count,
                 perm=config.perm,
@@ -91,6 +96,25 @@ class FakeCluster:
         self.brokers[broker.address] = broker
         return broker
 
+    def add_slave(self, master: FakeBroker, broker_id: int = 1) -> FakeBroker:
+        """A slave of this master, which has what the master has now."""
+        slave = self.add_broker(master.name, auto_create=False)
+        slave.broker_id = broker_id
+        slave.copy_from(master)
+        return slave
+
+    def switch(self, master: FakeBroker, slave: FakeBroker) -> None:
+        """Let the two change roles: the slave has caught up, and both have started anew in their new roles."""
+        slave.copy_from(master)
+        self.promote(slave)
+        master.broker_id, master.stepped_down = 1, False
+        master.break_streams()
+
+    def promote(self, slave: FakeBroker) -> None:
+        """Let the slave be the master; the old one is gone, or becomes something else."""
+        slave.broker_id = 0
+        slave.break_streams()
+
     def server(self, address: str) -> FakeServer | None:
         return self.brokers.get(address) or self.name_servers.get(address)
 
@@ -120,7 +144,29 @@ def open_transport(rest: str) -> FakeTransport:
     return FakeTransport(cluster)
 
 
-def _broker_data(broker: FakeBroker) -> name_pb.BrokerData:
-    return name_pb.BrokerData(
-        cluster_name="fake", broker_name=broker.name, addresses=broker.addresses or {0: broker.address}
-    )
+def _addresses(broker: FakeBroker) -> dict[int, str]:
+    return broker.addresses or {broker.broker_id: broker.address}
+
+
+def _by_name(brokers: Iterable[FakeBroker]) -> list[list[FakeBroker]]:
+    """The brokers of each name, the one with the lowest id first."""
+    siblings: dict[str, list[FakeBroker]] = {}
+    for broker in sorted(brokers, key=lambda broker: min(_addresses(broker))):
+        siblings.setdefault(broker.name, []).append(broker)
+    return list(siblings.values())
+
+
+def _brokers_data(brokers: Iterable[FakeBroker]) -> list[name_pb.BrokerData]:
+    """One for each name, with the addresses of all its brokers; and one for each further broker that claims an id."""
+    told: list[name_pb.BrokerData] = []
+    for siblings in _by_name(brokers):
+        own: list[name_pb.BrokerData] = []
+        for broker in siblings:
+            addresses = _addresses(broker)
+            free = next((data for data in own if data.addresses.keys().isdisjoint(addresses)), None)
+            if free is None:
+                own.append(name_pb.BrokerData(cluster_name="fake", broker_name=broker.name, addresses=addresses))
+            else:
+                free.addresses.update(addresses)
+        told += own
+    return told

@@ -32,6 +32,14 @@ class FakeProgress:
         self.finished[key].clear()
         self.versions[key] += 1
 
+    def copy_from(self, other: FakeProgress) -> None:
+        """Know what the other one knows, as master and slave tell each other: the higher version, then the larger."""
+        for key, offset in other.offsets.items():
+            mine, theirs = self.versions[key], other.versions[key]
+            if theirs > mine or (theirs == mine and offset > self.offsets.get(key, -1)):
+                self.offsets[key], self.versions[key] = offset, theirs
+                self.finished[key] = set(other.finished[key])
+
     def query(
         self, request: broker_pb.QueryConsumerOffsetRequest, limits: tuple[int, int], at_time: Callable[[int], int]
     ) -> broker_pb.QueryConsumerOffsetResponse:

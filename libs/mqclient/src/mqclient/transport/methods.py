@@ -89,3 +89,9 @@ DECIDE_TRANSACTION = Method(
     f"{_ADMIN}/DecideTransaction", admin_pb.DecideTransactionRequest, admin_pb.DecideTransactionResponse
 )
 BACKUP_STORE = Method(f"{_ADMIN}/BackupStore", admin_pb.BackupStoreRequest, admin_pb.BackupStoreResponse)
+GET_REPLICA_STATUS = Method(
+    f"{_ADMIN}/GetReplicaStatus", admin_pb.GetReplicaStatusRequest, admin_pb.GetReplicaStatusResponse
+)
+STEP_DOWN = Method(f"{_ADMIN}/StepDown", admin_pb.StepDownRequest, admin_pb.StepDownResponse)
+PROMOTE = Method(f"{_ADMIN}/Promote", admin_pb.PromoteRequest, admin_pb.PromoteResponse)
+BECOME_SLAVE = Method(f"{_ADMIN}/BecomeSlave", admin_pb.BecomeSlaveRequest, admin_pb.BecomeSlaveResponse)

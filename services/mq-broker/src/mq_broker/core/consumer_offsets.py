@@ -1,7 +1,8 @@
 """How far each group has consumed each queue (MISSION C20-C22).
 
 Invariants: nothing that is finished lies beyond the end of its queue; what was never committed is absent, not zero;
-every change makes `data_version` grow and is told to the listener, but for those that are read from a file.
+every change makes `data_version` grow and is told to the listeners, but for those that are read from a file; no
+progress has fewer renewals than `renewals`, or fewer resets than the group's first ones (core/progress.py).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mq_broker.core import documents as tables
-from mq_broker.core.progress import Progress, Range
+from mq_broker.core.progress import RESETS_BITS, VERSION_MAX, Progress, Range, version_of
 
 GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
 QUEUE_ID_MAX = (1 << 31) - 1
 COUNTER_MAX = (1 << 62) - 1
+RENEWALS_MAX = VERSION_MAX >> RESETS_BITS
+RENEWALS_PER_TERM = 1 << 8  # a term's masters count from its number times this: no two of them give the same versions
 
 Listener = Callable[[str, str, int], None]  # of group, topic, queue id
 _Table = dict[tuple[str, str], dict[int, Progress]]
@@ -25,12 +28,18 @@ class ConsumerOffsets:
 
     def __init__(self) -> None:
         self._progress: _Table = {}
-        self._listener: Listener = lambda _group, _topic, _queue_id: None
+        self._listeners: list[Listener] = []
         self.data_version = 0
+        self.renewals = 0  # how often members had to ask this broker anew, whatever they consume
+        self.first_resets: Callable[[str], int] = lambda _group: 0  # of a group whose offsets were forgotten; see there
 
-    def on_change(self, listener: Listener) -> None:
-        """Have `listener` called after every change, with the queue that has changed."""
-        self._listener = listener
+    def on_change(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` called after every change, with the queue that has changed.
+
+        That ends when what is returned is called.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def progress(self, group: str, topic: str, queue_id: int) -> Progress | None:
         """What the group has finished of the queue; None when it has no offset there."""
@@ -48,7 +57,7 @@ class ConsumerOffsets:
         """
         known = self.progress(group, topic, queue_id)
         if known is None:
-            return reported
+            return self._begun(group, reported)
         return known.merged(reported) if known.version == reported.version else known
 
     def put(self, group: str, topic: str, queue_id: int, progress: Progress) -> None:
@@ -60,7 +69,7 @@ class ConsumerOffsets:
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
         """Let the group go on exactly at `offset`. Returns what is the case now, with its new version."""
-        now = (self.progress(group, topic, queue_id) or Progress(0)).set_to(offset)
+        now = (self.progress(group, topic, queue_id) or self._begun(group, Progress(0))).set_to(offset)
         self.put(group, topic, queue_id, now)
         return now
 
@@ -68,9 +77,22 @@ class ConsumerOffsets:
         """Let the group begin at `offset`, unless it has begun. Returns what is the case now."""
         known = self.progress(group, topic, queue_id)
         if known is None:
-            known = Progress(offset)
+            known = self._begun(group, Progress(offset))
             self.put(group, topic, queue_id, known)
         return known
+
+    def reconcile(self, group: str, topic: str, queue_id: int, reported: Progress, end: int) -> Progress | None:
+        """Another broker of this name says what the group has finished of the queue, which ends at `end` here.
+
+        Returns what is the case now: None when nothing is known and what is reported was forgotten since.
+        """
+        known = self.progress(group, topic, queue_id)
+        if reported.resets < self.first_resets(group):
+            return known
+        now = reported if known is None else known.reconciled(reported)
+        now = now.renewed(self.renewals).cut(end)
+        self.put(group, topic, queue_id, now)
+        return now
 
     def restore(self, group: str, topic: str, queue_id: int, progress: Progress | None) -> None:
         """Take over what a file says of one queue; None when the group has no offset there."""
@@ -82,6 +104,10 @@ class ConsumerOffsets:
         if not queues:
             del self._progress[topic, group]
 
+    def places(self) -> list[tuple[str, str, int]]:
+        """Every queue in which a group has an offset: (group, topic, queue id)."""
+        return [(group, topic, queue_id) for (topic, group), queues in self._progress.items() for queue_id in queues]
+
     def topics_of(self, group: str) -> list[str]:
         """The topics for which the group has an offset, sorted."""
         return sorted(topic for topic, one in self._progress if one == group)
@@ -92,7 +118,7 @@ class ConsumerOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """The topic is gone, and with it what anybody had consumed of it."""
-        self._forget([place for place in self._places() if place[1] == topic])
+        self._forget([place for place in self.places() if place[1] == topic])
 
     def forget_below(self, topic: str, first_offset: Callable[[int], int]) -> None:
         """Of each queue of the topic, forget what lies below its first offset: nobody can go on there."""
@@ -105,7 +131,20 @@ class ConsumerOffsets:
 
     def forget_group(self, group: str) -> None:
         """The group begins anew everywhere."""
-        self._forget([place for place in self._places() if place[0] == group])
+        self._forget([place for place in self.places() if place[0] == group])
+
+    def resets_after(self, group: str) -> int:
+        """More resets than any offset of the group has had: with so many it may begin anew."""
+        counts = [
+            self._progress[topic, group][queue_id].resets for one, topic, queue_id in self.places() if one == group
+        ]
+        return max([self.first_resets(group), *(count + 1 for count in counts)])
+
+    def forget_before(self, group: str) -> None:
+        """Forget what the group had finished before its offsets were forgotten for good, elsewhere."""
+        first = self.first_resets(group)
+        places = [place for place in self.places() if place[0] == group]
+        self._forget([place for place in places if self._progress[place[1], group][place[2]].resets < first])
 
     def all(self) -> Iterator[tuple[str, str, int, int]]:
         """Every committed offset: (group, topic, queue id, offset)."""
@@ -119,7 +158,7 @@ class ConsumerOffsets:
         Returns what was changed: (group, topic, queue id, progress before, progress now).
         """
         changed = []
-        for group, topic, queue_id in self._places():
+        for group, topic, queue_id in self.places():
             before, end = self._progress[topic, group][queue_id], max_offset(topic, queue_id)
             if before.end > end:
                 now = before.cut(end)
@@ -132,8 +171,22 @@ class ConsumerOffsets:
 
         They hear of it with the answer to their next report, and go on from what is known here.
         """
-        for group, topic, queue_id in self._places():
-            self.put(group, topic, queue_id, self._progress[topic, group][queue_id].renewed())
+        renewals = [self._progress[topic, group][queue_id].renewals for group, topic, queue_id in self.places()]
+        self._renew(max([self.renewals, *renewals]) + 1)
+
+    def begin_term(self, term: int) -> None:
+        """This broker is the master of this term; the first one is 1.
+
+        It gives numbers that the master before it may have given to others.
+        """
+        if self.renewals < (term - 1) * RENEWALS_PER_TERM:
+            self._renew((term - 1) * RENEWALS_PER_TERM)
+
+    def _renew(self, renewals: int) -> None:
+        self.renewals = min(renewals, RENEWALS_MAX)
+        self.data_version += 1
+        for group, topic, queue_id in self.places():
+            self.put(group, topic, queue_id, self._progress[topic, group][queue_id].renewed(self.renewals))
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's consumerOffset.json, and two tables of our own."""
@@ -153,6 +206,7 @@ class ConsumerOffsets:
             "offsetTable": offsets,
             "finishedTable": finished,
             "versionTable": versions,
+            "renewals": self.renewals,
         }
 
     def load_json(self, document: dict[str, Any]) -> None:
@@ -161,10 +215,15 @@ class ConsumerOffsets:
         counter = int(tables.table(document, "dataVersion")["counter"])
         if not 0 <= counter <= COUNTER_MAX:
             raise ValueError(f"dataVersion {counter}; allowed are 0 to {COUNTER_MAX}")
-        self._progress, self.data_version = progress, counter
+        renewals = int(document.get("renewals", 0))  # not in older ones, nor in RocketMQ's
+        if not 0 <= renewals <= RENEWALS_MAX:
+            raise ValueError(f"{renewals} renewals; allowed are 0 to {RENEWALS_MAX}")
+        self._progress, self.data_version, self.renewals = progress, counter, renewals
 
-    def _places(self) -> list[tuple[str, str, int]]:
-        return [(group, topic, queue_id) for (topic, group), queues in self._progress.items() for queue_id in queues]
+    def _begun(self, group: str, progress: Progress) -> Progress:
+        """As the first that is known of a queue."""
+        renewals, resets = max(progress.renewals, self.renewals), max(progress.resets, self.first_resets(group))
+        return Progress(progress.offset, progress.ranges, version_of(renewals, resets))
 
     def _forget(self, places: list[tuple[str, str, int]]) -> None:
         for place in places:
@@ -173,7 +232,8 @@ class ConsumerOffsets:
 
     def _changed(self, group: str, topic: str, queue_id: int) -> None:
         self.data_version += 1
-        self._listener(group, topic, queue_id)
+        for listener in self._listeners:
+            listener(group, topic, queue_id)
 
 
 def progress_of(document: dict[str, Any]) -> _Table:

@@ -2,7 +2,12 @@
 
 Everything below `offset` is in it, and the ranges beyond. What is reported is added as a union: a report that is late
 or comes twice changes nothing, because what a member says is finished is finished. Only who sets the offset anew takes
-something out; then `version` grows by one, and who reports with another version speaks of a set that is no more.
+something out; then `version` grows, and who reports with another version speaks of a set that is no more.
+
+A version is two counts in one number. `resets` is how often the offset was set anew: of two brokers' sets of one queue
+the one with more resets holds, and between equal ones what either has finished is finished. `renewals` is how often a
+broker began whose log may lack what members have got: it takes nothing out, it only has the members ask anew what is
+finished, because the numbers of what is lost are given again. Members report with both; brokers compare the resets.
 
 Invariants: offset and version are not negative; no range is empty; the ranges ascend, are apart from each other, and
 begin behind `offset`.
@@ -16,7 +21,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 RANGES_MAX = 4_096  # of one queue; never keep as much as a client names (RELIABILITY.md)
-VERSION_MAX = (1 << 62) - 1  # a reset a nanosecond for a century
+VERSION_MAX = (1 << 62) - 1
+RESETS_BITS = 40  # of a version, the lower ones: a thousand resets a second for 30 years
+RESETS_MAX = (1 << RESETS_BITS) - 1
 
 Range = tuple[int, int]  # first offset, and the one behind the last
 
@@ -46,6 +53,16 @@ class Progress:
         """How many messages beyond `offset` are finished."""
         return sum(end - begin for begin, end in self.ranges)
 
+    @property
+    def resets(self) -> int:
+        """How often the offset was set anew."""
+        return self.version & RESETS_MAX
+
+    @property
+    def renewals(self) -> int:
+        """How often members had to ask anew what is finished."""
+        return self.version >> RESETS_BITS
+
     def check(self) -> None:
         """Raise ValueError with what is allowed when an invariant does not hold, or there are too many ranges."""
         if self.offset < 0:
@@ -74,9 +91,21 @@ class Progress:
         """Exactly here, and nothing beyond; reports from before do not count any more."""
         return Progress(offset, (), self.version + 1)
 
-    def renewed(self) -> Progress:
-        """The same, but reports from before do not count any more."""
-        return Progress(self.offset, self.ranges, self.version + 1)
+    def renewed(self, renewals: int) -> Progress:
+        """The same, with at least so many renewals: reports from before do not count any more."""
+        return Progress(self.offset, self.ranges, version_of(max(self.renewals, renewals), self.resets))
+
+    def reconciled(self, other: Progress) -> Progress:
+        """What holds when another broker says `other` of the same queue.
+
+        Whatever the order in which brokers hear of each other, and however often, they come to the same; of more ranges
+        than are allowed the last ones are forgotten.
+        """
+        renewals = max(self.renewals, other.renewals)
+        if self.resets != other.resets:
+            return max(self, other, key=lambda one: one.resets).renewed(renewals)
+        offset, ranges = _union(max(self.offset, other.offset), (*self.ranges, *other.ranges))
+        return Progress(offset, ranges[:RANGES_MAX], version_of(renewals, self.resets))
 
     def cut(self, end: int) -> Progress:
         """Without what is not below `end`."""
@@ -84,6 +113,11 @@ class Progress:
             return self
         ranges = tuple((begin, min(stop, end)) for begin, stop in self.ranges if begin < end)
         return Progress(min(self.offset, end), ranges, self.version)
+
+
+def version_of(renewals: int, resets: int) -> int:
+    """The version with these two counts."""
+    return renewals << RESETS_BITS | resets
 
 
 def _begin(one: Range) -> int:

@@ -39,15 +39,20 @@ class PullResult:
     max_offset: int = 0
     count: int = 0
     records: bytes = b""
+    suggest_broker_id: int = 0  # who should be asked next time
 
 
 @dataclass(slots=True)
 class Selection:
-    """Ranges of the log, (offset, size), neighbours joined, that hold `count` wanted records."""
+    """Ranges of the log, (offset, size), neighbours joined, that hold `count` wanted records.
+
+    `log_offset` is where the last of the `scanned` records begins.
+    """
 
     ranges: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
     scanned: int = 0
+    log_offset: int = 0
 
 
 def select(entries: bytes, tags: TagFilter, *, max_messages: int, max_bytes: int, readable_end: int) -> Selection:
@@ -70,4 +75,6 @@ def select(entries: bytes, tags: TagFilter, *, max_messages: int, max_bytes: int
             chosen.count += 1
             taken += size
         chosen.scanned += 1
+    if chosen.scanned:
+        chosen.log_offset = CQ_ENTRY.unpack_from(entries, (chosen.scanned - 1) * CQ_ENTRY.size)[0]
     return chosen

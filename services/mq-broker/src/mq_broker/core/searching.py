@@ -66,6 +66,7 @@ class Search:
                 self._bytes_chosen += size
             at += size
         self._chosen.scanned += found.scanned
+        self._chosen.log_offset = found.log_offset
         self._bytes_read += len(records)
         has_looked_enough = self._chosen.scanned >= SCAN_RECORDS_MAX or self._bytes_read >= PULL_BYTES_MAX
         self.ended = not found.scanned or self._is_full or has_looked_enough

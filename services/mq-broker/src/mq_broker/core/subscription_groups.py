@@ -1,11 +1,13 @@
 """The consumer groups that this broker knows, and their settings (MISSION N9, N11).
 
 Invariants: a group's name is legal; RocketMQ's tools group is always there, is never written down, and cannot be
-changed or deleted.
+changed or deleted. When a group was deleted with its offsets, what comes after it begins with more resets than they had
+(core/progress.py), so that no broker that hears of the deletion late brings them back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,8 @@ from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mqproto.names import TOOLS_CONSUMER_GROUP, check_group
 
 RETRY_MAX_TIMES = 16  # MISSION R1
+WHICH_BROKER_WHEN_CONSUME_SLOWLY = 1  # RocketMQ's (MISSION H3)
+BROKER_ID_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class SubscriptionGroup:
 
     Without `consume_enable` its members get nothing; without `consume_broadcast_enable` they get nothing while they
     consume by broadcasting. `retry_queue_count` 0: what is given back is not tried again. With
-    `different_subscriptions_allowed`, which RocketMQ does not have, members need not be alike (MISSION C4).
+    `different_subscriptions_allowed`, which RocketMQ does not have, members need not be alike (MISSION C4). Its members
+    read from the broker with the id `broker_id`; those that are far behind from `which_broker_when_consume_slowly`.
     """
 
     group: str
@@ -31,6 +36,8 @@ class SubscriptionGroup:
     consume_broadcast_enable: bool = True
     retry_queue_count: int = 1
     different_subscriptions_allowed: bool = False
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = WHICH_BROKER_WHEN_CONSUME_SLOWLY
 
 
 _TOOLS = SubscriptionGroup(TOOLS_CONSUMER_GROUP)
@@ -41,7 +48,11 @@ class SubscriptionGroups:
 
     def __init__(self, *, auto_create: bool) -> None:
         self._groups: dict[str, SubscriptionGroup] = {}
+        self._first_resets: dict[str, int] = {}
         self._auto_create = auto_create
+        self.follows: Callable[[], bool] = lambda: (
+            False
+        )  # whether another broker alone makes groups, and this one hears
         self.data_version = 0
 
     def reconfigure(self, *, auto_create: bool) -> None:
@@ -57,11 +68,16 @@ class SubscriptionGroups:
         return [self._groups[name] for name in sorted(self._groups)]
 
     def get_or_create(self, group: str) -> SubscriptionGroup | None:
-        """The group, made when that is allowed. Raises IllegalNameError."""
+        """The group, made when that is allowed; who may make none has it serve as if it were there.
+
+        Raises IllegalNameError.
+        """
         known = self.get(group)
         if known is None and self._auto_create:
             check_group(group)
-            known = self._put(SubscriptionGroup(group))
+            known = SubscriptionGroup(group)
+            if not self.follows():
+                self._put(known)
         return known
 
     def update(self, config: SubscriptionGroup) -> None:
@@ -72,6 +88,9 @@ class SubscriptionGroups:
             raise ValueError(f"{config.retry_max_times} tries; allowed are 0 (a dead letter at once) and more")
         if not 0 <= config.retry_queue_count <= QUEUE_COUNT_MAX:
             raise ValueError(f"{config.retry_queue_count} retry queues; allowed are 0 to {QUEUE_COUNT_MAX}")
+        for broker_id in (config.broker_id, config.which_broker_when_consume_slowly):
+            if not 0 <= broker_id <= BROKER_ID_MAX:
+                raise ValueError(f"broker id {broker_id}; allowed are 0 (the master) to {BROKER_ID_MAX}")
         self._put(config)
 
     def delete(self, group: str) -> None:
@@ -79,6 +98,32 @@ class SubscriptionGroups:
         check_changeable(group)
         if self._groups.pop(group, None) is not None:
             self.data_version += 1
+
+    def first_resets(self, group: str) -> int:
+        """How many resets the group's first offsets have; those with fewer were forgotten with an earlier group."""
+        return self._first_resets.get(group, 0)
+
+    def begun_anew(self) -> list[str]:
+        """Every group whose offsets were ever forgotten; it may be there again."""
+        return list(self._first_resets)
+
+    def forget_offsets(self, group: str, first_resets: int) -> None:
+        """The group's offsets are forgotten for good; those that come have at least so many resets."""
+        if first_resets > self.first_resets(group):
+            self._first_resets[group] = first_resets
+            self.data_version += 1
+
+    def take_over(self, document: dict[str, Any]) -> bool:
+        """From now on the groups are those of another broker's document; whether that has changed anything.
+
+        Raises KeyError, TypeError or ValueError when it is not of that form; then nothing has changed.
+        """
+        groups, first_resets = groups_of(document), first_resets_of(document)
+        if (groups, first_resets) == (self._groups, self._first_resets):
+            return False
+        self._groups, self._first_resets = groups, first_resets
+        self.data_version += 1
+        return True
 
     def _put(self, config: SubscriptionGroup) -> SubscriptionGroup:
         if self._groups.get(config.group) != config:
@@ -90,32 +135,54 @@ class SubscriptionGroups:
         """RocketMQ's subscriptionGroup.json, with a field of our own that RocketMQ passes over."""
         table = {
             group.group: {
+                "brokerId": group.broker_id,
                 "consumeBroadcastEnable": group.consume_broadcast_enable,
                 "consumeEnable": group.consume_enable,
                 "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
                 "groupName": group.group,
                 "retryMaxTimes": group.retry_max_times,
                 "retryQueueNums": group.retry_queue_count,
+                "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
             }
             for group in self.all()
         }
-        return {"dataVersion": {"counter": self.data_version}, "subscriptionGroupTable": table}
+        return {
+            "dataVersion": {"counter": self.data_version},
+            "firstResets": dict(sorted(self._first_resets.items())),
+            "subscriptionGroupTable": table,
+        }
 
     def load_json(self, document: dict[str, Any]) -> None:
-        """Take over what subscriptionGroup.json says. Raises KeyError or TypeError if not of that form."""
-        found = tables.table(document, "subscriptionGroupTable")
-        for name in found:
-            entry = tables.table(found, name)
-            if name != TOOLS_CONSUMER_GROUP:
-                self._groups[name] = SubscriptionGroup(
-                    name,
-                    entry["retryMaxTimes"],
-                    entry["consumeEnable"],
-                    entry.get("consumeBroadcastEnable", True),  # not in the first version of this file
-                    entry["retryQueueNums"],
-                    entry.get("differentSubscriptionsAllowed", False),  # not in older ones, nor in RocketMQ's
-                )
+        """Take over what subscriptionGroup.json says. Raises KeyError, TypeError, ValueError if not of that form."""
+        groups, first_resets = groups_of(document), first_resets_of(document)
         self.data_version = int(tables.table(document, "dataVersion")["counter"])
+        self._groups, self._first_resets = groups, first_resets
+
+
+def groups_of(document: dict[str, Any]) -> dict[str, SubscriptionGroup]:
+    """The groups of subscriptionGroup.json by name. Raises KeyError or TypeError when it is not of that form."""
+    found = tables.table(document, "subscriptionGroupTable")
+    return {name: _group(name, tables.table(found, name)) for name in found if name != TOOLS_CONSUMER_GROUP}
+
+
+def first_resets_of(document: dict[str, Any]) -> dict[str, int]:
+    """The resets with which deleted groups begin anew. Raises TypeError or ValueError when it is not of that form."""
+    if "firstResets" not in document:
+        return {}  # RocketMQ's, or from before there were slaves
+    return {group: int(resets) for group, resets in tables.table(document, "firstResets").items()}
+
+
+def _group(name: str, entry: dict[str, Any]) -> SubscriptionGroup:
+    return SubscriptionGroup(
+        name,
+        entry["retryMaxTimes"],
+        entry["consumeEnable"],
+        entry.get("consumeBroadcastEnable", True),  # not in the first version of this file
+        entry["retryQueueNums"],
+        entry.get("differentSubscriptionsAllowed", False),  # not in older ones, nor in RocketMQ's
+        entry.get("brokerId", 0),
+        entry.get("whichBrokerWhenConsumeSlowly", WHICH_BROKER_WHEN_CONSUME_SLOWLY),
+    )
 
 
 def check_changeable(group: str) -> None:

@@ -62,6 +62,9 @@ class TopicTable:
         self._deleted_below: dict[str, dict[int, int]] = {}
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
+        self.follows: Callable[[], bool] = lambda: (
+            False
+        )  # whether another broker alone makes topics, and this one hears
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
         for topic in (TIMER_TOPIC, CARRIED_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
             self._put(TopicConfig(topic, 1, 1))
@@ -76,9 +79,10 @@ class TopicTable:
         elif self._topics.pop(DEFAULT_TOPIC, None) is not None:
             self._changed()
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after every change."""
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have `listener` called after every change, until what is returned is called."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
         """The topic, when it is there."""
@@ -89,9 +93,12 @@ class TopicTable:
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get_or_create(self, topic: str) -> TopicConfig | None:
-        """The topic, made from the default topic when that is allowed (MISSION N8). Raises IllegalNameError."""
+        """The topic, made from the default topic when that is allowed (MISSION N8), and this broker may make any.
+
+        Raises IllegalNameError.
+        """
         config = self._topics.get(topic)
-        if config is not None or not self._auto_create:
+        if config is not None or not self._auto_create or self.follows():
             return config
         check_topic(topic)
         return self._put(TopicConfig(topic, self._default_queue_count, self._default_queue_count))
@@ -210,14 +217,35 @@ class TopicTable:
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what topics.json says. Raises KeyError, TypeError or ValueError when it is not of that form."""
+        version, topics = int(document["dataVersion"]["counter"]), topics_of(document)
         self._deleted_below = deletions_of(document)
-        found = tables.table(document, "topicConfigTable")
-        for name in found:
-            entry = tables.table(found, name)
-            if name not in SYSTEM_TOPICS:
-                config = TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
-                self._put(config)
-        self.data_version = max(self.data_version, document["dataVersion"]["counter"])
+        for config in topics:
+            self._put(config)
+        self.data_version = max(self.data_version, version)
+
+    def take_over(self, document: dict[str, Any]) -> bool:
+        """From now on the topics are those of another broker's document; whether that has changed anything.
+
+        Each broker has its own system topics.
+        Raises KeyError, TypeError or ValueError when it is not of that form; then nothing has changed.
+        """
+        topics, deleted_below = {config.topic: config for config in topics_of(document)}, deletions_of(document)
+        topics |= {name: config for name, config in self._topics.items() if name in SYSTEM_TOPICS}
+        if (topics, deleted_below) == (self._topics, self._deleted_below):
+            return False
+        self._topics, self._deleted_below = topics, deleted_below
+        self._changed()
+        return True
+
+
+def topics_of(document: dict[str, Any]) -> list[TopicConfig]:
+    """The topics of topics.json, but for system topics. Raises KeyError or TypeError when it is not of that form."""
+    found = tables.table(document, "topicConfigTable")
+    entries = {name: tables.table(found, name) for name in found if name not in SYSTEM_TOPICS}
+    return [
+        TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
+        for name, entry in entries.items()
+    ]
 
 
 def deletions_of(document: dict[str, Any]) -> dict[str, dict[int, int]]:

@@ -1,6 +1,7 @@
 """From where the half and op queues are read at the next start, kept as transactionOffset.json.
 
-Invariant: every open half stands at or behind `half`, and every op message that could close one at or behind `op`.
+Invariant: every open half stands at or behind `half`, and every op message that could close one at or behind `op`. A
+slave has no table of what is open: there the document stays what it was, until a master reads on from it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class TransactionScan:
     half: int = 0
     op: int = 0
     ends: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    follows: bool = False  # a slave
 
     @property
     def data_version(self) -> int:
@@ -28,7 +30,7 @@ class TransactionScan:
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
-        half, op = self.table.scan_from(*self.ends())
+        half, op = (self.half, self.op) if self.follows else self.table.scan_from(*self.ends())
         return {"offsetTable": {"half": half, "op": op}}
 
     def load_json(self, document: dict[str, Any]) -> None:

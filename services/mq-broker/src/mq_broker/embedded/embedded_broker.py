@@ -1,4 +1,4 @@
-"""A broker in this process, reached by `memory://name`.
+"""A broker in this process, reached by `memory://name`: an ASYNC_MASTER that no slave can reach.
 
 Invariants: at most one embedded broker of a name runs; while it is down, calls find nobody; a call that runs when it
 dies breaks.
@@ -89,9 +89,9 @@ class EmbeddedBroker:
             del _running[self.name]
             raise
         self._stopping = asyncio.Event()
-        registration = Registration(options.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
+        registration = Registration(broker.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
         self._services = {
-            "NameService": OneBrokerNameService(options.identity, broker.topics),
+            "NameService": OneBrokerNameService(broker.identity, broker.topics),
             "BrokerService": BrokerService(broker, self._stopping),
             "AdminService": AdminService(broker, registration, lambda: config_pairs(self._config)),
         }

@@ -20,12 +20,29 @@ from mq_broker.core.members import GroupMembers
 from mq_broker.core.message_filter import MessageFilters
 from mq_broker.core.producer_sequences import ProducerSequences
 from mq_broker.core.queue_locks import QueueLocks
+from mq_broker.core.replication.options import ReplicationOptions
+from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.rewrite import promised_queue, schedule_position
+from mq_broker.core.slave_reads import SlaveReads
+from mq_broker.core.state_names import (
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    PRODUCER_SEQUENCES,
+    QUEUE_LOCKS,
+    SUBSCRIPTION_GROUPS,
+    TOPICS,
+    TRANSACTION_OFFSETS,
+)
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
+from mq_broker.ha.exchange import Exchange
+from mq_broker.ha.links import Connect
+from mq_broker.ha.node import Node, stop
+from mq_broker.ha.replication import replication_of
+from mq_broker.ha.states import StatesIn, StatesOut
 from mq_broker.processor.admission import Admission
 from mq_broker.processor.backup import Backup
 from mq_broker.processor.client_commands import ClientCommands
@@ -41,26 +58,20 @@ from mq_broker.processor.queue_locks import QueueLocking
 from mq_broker.processor.recalling import Recalling
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
-from mq_broker.processor.state_names import (
-    CONSUMER_OFFSETS,
-    DELAY_OFFSETS,
-    PRODUCER_SEQUENCES,
-    QUEUE_LOCKS,
-    SUBSCRIPTION_GROUPS,
-    TOPICS,
-    TRANSACTION_OFFSETS,
-)
 from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.processor.transaction_administration import TransactionAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
+from mq_broker.store.errors import StoreWriteError
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.recovery import RecoveryReport
+from mq_broker.store.replica_file import ReplicaFile
 from mq_broker.store.retention import Retention
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SyncError, SystemRng
+from osenv.memory import machine_memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -80,15 +91,25 @@ class BrokerOptions:
     property_filter_enabled: bool = False
     flush_consumer_offset_interval_ms: int = 5_000
     transactions: TransactionOptions = field(default_factory=TransactionOptions)
+    replication: ReplicationOptions = field(default_factory=ReplicationOptions)
 
 
 class Broker:
     """One broker. Create, `open`, `run` until it is cancelled, `close`; all on one event loop."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, options: BrokerOptions, store_options: StoreOptions, rng: Rng | None = None
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: BrokerOptions,
+        store_options: StoreOptions,
+        rng: Rng | None = None,
+        *,
+        connect: Connect | None = None,
     ) -> None:
+        """`connect` opens a link to a master; without it the broker can be no slave. Raises StoreError, OSError."""
         self.options = options
+        self._connect = connect
         self._rng = rng or SystemRng()
         self._clock, self._disk = clock, disk
         self.boot_timestamp_ms = clock.wall_ms()
@@ -126,6 +147,12 @@ class Broker:
             dispensable=frozenset({PRODUCER_SEQUENCES, QUEUE_LOCKS}),
         )
         self.store.states.keep_journal(CONSUMER_OFFSETS, self.offset_journal)
+        self.topics.follows = self.groups.follows = lambda: self.store.follows
+        self.consumer_offsets.first_resets = self.groups.first_resets
+        self.store.on_copied = self._recovered
+        self._replica_file = ReplicaFile(
+            disk, store_options.layout, self._rng, options.replication.role, options.identity.broker_id
+        )
         self.transaction_scan.ends = lambda: (
             self.store.queue_end(HALF_TOPIC, 0),
             self.store.queue_end(OP_HALF_TOPIC, 0),
@@ -133,7 +160,7 @@ class Broker:
 
     async def open(self) -> None:
         """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
-        report = self.store.open(self._recovered)
+        report = self.store.open(self._recovered, self._replica_file.state.cut)
         self._forget_what_is_lost(report)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = BrokerTime(
@@ -141,15 +168,51 @@ class Broker:
             monotonic=self._clock.monotonic,
             newest_store_ms=report.newest_store_ms,
         )
+        self.store.follows = self.transaction_scan.follows = not self._replica_file.state.role.is_master
         self._open_membership()
         await self.store.flusher.flush()  # what was found becomes readable
+        self.replication = replication_of(self._node(), self._connect)
+        await self.replication.begin()
         await self._open_transactions()
         self._open_producing_and_pulling()
         self._open_administration()
         await self._open_delay()
         self._open_explaining()
         self._open_retention()
+        self.replication.take_up()
         await self.store.checkpoint()
+        await self._finish_cut()
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Who this broker is, in the role that it has: an operator may have given it another id than broker.conf."""
+        return replace(self.options.identity, broker_id=self._replica_file.state.broker_id)
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it has begun as a master."""
+        return self.replication.role.is_master
+
+    def _node(self) -> Node:
+        return Node(
+            self.store,
+            self._replica_file,
+            self.options.replication,
+            self.identity,
+            self.time,
+            self._clock,
+            self._exchange,
+            StatesIn(self.store, self.topics, self.groups, self.consumer_offsets, self._followed),
+        )
+
+    def _followed(self) -> None:
+        """Topics or groups are as the master has them now: who waits for messages of one that is gone hears of it."""
+        self.long_polling.answer_all(self.pulling.refuses)
+
+    def _exchange(self) -> Exchange:
+        """What one link of replication brings across; documents go from the master to its slaves."""
+        states = StatesOut(self.store, self.topics, self.groups) if self.is_master else None
+        return Exchange(self.store, self.topics, self.consumer_offsets, states)
 
     def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
         """Follow other options from now on; identity, delay levels and filters stay as they are until a restart."""
@@ -173,9 +236,19 @@ class Broker:
         for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
             where = f"progress of {group} in queue {queue_id} of {topic}"
             log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
-        if not report.clean and not self.store.is_sync_flush:
+        state = self._replica_file.state
+        if state.cut is not None or (not report.clean and not self.store.is_sync_flush):
             self.consumer_offsets.renew_versions()
+        if state.role.is_master:
+            self.consumer_offsets.begin_term(state.epoch.term)
         self.producer_sequences.clamp(self.store.queue_end)
+
+    async def _finish_cut(self) -> None:
+        """What had to be cut from the log is gone for good once a checkpoint does not speak of it any more."""
+        if self._replica_file.state.cut is not None:
+            if self.store.checkpointed_end < 0:
+                raise StoreWriteError("the disk takes no checkpoint, so that the log cannot be cut for good")
+            await self._replica_file.change(ReplicaState.after_cut)
 
     def _open_membership(self) -> None:
         members = GroupMembers[Session]()
@@ -204,7 +277,10 @@ class Broker:
             self._rng,
             self.options.transactions,
         )
-        await self.transactions.rebuild(self.transaction_scan, self._newest_recovered)
+        if self.is_master:
+            # Of a commit that a slave has taken over in part, the rest may never have come.
+            newest = self._newest_recovered or await self.store.log_feed.newest()
+            await self.transactions.rebuild(self.transaction_scan, newest)
 
     def _open_producing_and_pulling(self) -> None:
         self.producing = Producing(
@@ -217,7 +293,16 @@ class Broker:
             self.producer_sequences,
         )
         self.pulling = Pulling(
-            self.store, self.topics, self.groups, self.filters, self.sessions.members.is_broadcasting
+            self.store,
+            self.topics,
+            self.groups,
+            self.filters,
+            self.sessions.members.is_broadcasting,
+            SlaveReads.of(
+                self.options.replication,
+                machine_memory_bytes(),
+                lambda: self.store.follows or self.replication.is_connected,
+            ),
         )
         self.long_polling = LongPolling(self.pulling, self._clock)
         self.send_back = SendBack(self.producing, self.topics, self.groups)
@@ -263,7 +348,8 @@ class Broker:
             self._disk,
             self.producing.forward,
         )
-        await self.delay.open()
+        if self.is_master:
+            await self.delay.open()
         self.recalling = Recalling(self.store, self.querying, self.delay_progress, self.time)
 
     def _open_explaining(self) -> None:
@@ -282,34 +368,39 @@ class Broker:
         )
 
     async def run(self) -> None:
-        """Everything that goes on by itself. Returns when the disk has failed; cancelled to stop."""
+        """Everything that goes on by itself. Cancelled to stop; returns when the disk has failed, or when the broker
+        has to be closed and opened anew, in another role or to cut its log (`replication.reopen`).
+        """
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
-            self.delay.run,
-            self.delay.keep_index,
+            self.replication.run,
             self.sessions.expire_forever,
-            self.transactions.checks.run,
-            self.retention.run,
             self._checkpoint_forever,
             self._journal_offsets_forever,
             self._rewrite_offsets_forever,
             self._persist_topics_forever,
         )
+        if self.is_master:
+            jobs += (self.delay.run, self.delay.keep_index, self.transactions.checks.run, self.retention.run)
         tasks = [asyncio.create_task(job(), name=job.__qualname__) for job in jobs]
         flusher = asyncio.create_task(self.store.run(), name="flusher")
+        reopen = asyncio.create_task(self.replication.reopen.wait(), name="reopen")
         try:
-            done, _ = await asyncio.wait([flusher, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([flusher, reopen, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if self.store.failure is None:
                     task.result()  # a job that ends by an error ends the broker with it
         finally:
-            for task in (flusher, *tasks):
-                task.cancel()
-            await asyncio.gather(flusher, *tasks, return_exceptions=True)
+            if reopen.done():  # nobody who waits has to wait for the end of this
+                await self.store.flusher.flush()
+                self.store.confirmation.give_up()
+            await stop(flusher, reopen, *tasks)
 
     async def close(self) -> None:
         """Stop cleanly: after this nothing has to be recovered, unless the disk has failed."""
         self.retention.close()
-        await self.delay.close()
+        if self.is_master:
+            await self.delay.close()
+        await self.replication.close()
         await self.store.close()
 
     def _unconsumed_below(self, log_offset: int) -> list[str]:

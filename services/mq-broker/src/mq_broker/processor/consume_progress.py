@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.group_administration import require_known
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.refusals import RefusedError, require_master
 from mq_broker.processor.sessions import Sessions
-from mq_broker.processor.state_names import CONSUMER_OFFSETS
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 
@@ -86,9 +86,11 @@ class ConsumeProgress:
         Without `force` no offset moves forward. What is finished beyond an offset that is set is forgotten. Durable on
         return; returns the changes, and the client ids of the members that were told. Raises RefusedError, OSError.
         """
+        require_master(self.store)
         require_known(group, self.groups, self.offsets)
         queue_count = self._queue_count(topic)
         wanted = [await self._offset_at(topic, queue_id, timestamp_ms) for queue_id in range(queue_count)]
+        require_master(self.store)  # nor may it be another's by now
         self._queue_count(topic)  # it may have been deleted while we searched
         moving, staying = list[OffsetChange](), list[OffsetChange]()
         for queue_id, offset in enumerate(wanted):
@@ -110,6 +112,7 @@ class ConsumeProgress:
         All of them, or none when one makes no sense. Durable on return, and returns the same as `reset`. Raises
         RefusedError, OSError.
         """
+        require_master(self.store)
         require_known(group, self.groups, self.offsets)
         queue_count = self._queue_count(topic)
         if len(dict(offsets)) < len(offsets):

@@ -9,11 +9,11 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.processor.long_polling import LongPolling
-from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.refusals import RefusedError, require_master
 from mq_broker.processor.sessions import Sessions
-from mq_broker.processor.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS
 from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.uninterrupted import uninterrupted
@@ -45,6 +45,7 @@ class GroupAdministration:
 
     async def update(self, config: SubscriptionGroup) -> None:
         """Create or change a group; durable on return. Raises RefusedError, OSError."""
+        require_master(self.store)
         try:
             self.groups.update(config)
         except ValueError as error:
@@ -60,6 +61,7 @@ class GroupAdministration:
 
         Durable on return. Its dead letters stay. Raises RefusedError, OSError.
         """
+        require_master(self.store)
         try:
             check_changeable(group)
         except ValueError as error:
@@ -85,5 +87,6 @@ class GroupAdministration:
         """A later group of this name begins anew: it must not get what this one had to try again."""
         if self.topics.topics.get(retry_topic(group)) is not None:
             await self.topics.delete(retry_topic(group))
+        self.groups.forget_offsets(group, self.offsets.resets_after(group))
         self.offsets.forget_group(group)
         await self.store.persist(CONSUMER_OFFSETS)

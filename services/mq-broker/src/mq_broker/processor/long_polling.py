@@ -31,6 +31,7 @@ class Poll:
     query: PullQuery
     reply: Reply
     suspend_ms: int
+    until: float | None = None  # by the monotonic clock, once it was held
     timer: Timer | None = None
     reading: asyncio.Task[None] | None = None
 
@@ -97,7 +98,9 @@ class LongPolling:
             return
         key = (poll.query.topic, poll.query.queue_id)
         self._held.setdefault(key, set()).add(poll)
-        poll.timer = self.clock.call_later(poll.suspend_ms / 1000, lambda: self.expire(poll))
+        if poll.until is None:
+            poll.until = self.clock.monotonic() + poll.suspend_ms / 1000
+        poll.timer = self.clock.call_later(max(0.0, poll.until - self.clock.monotonic()), lambda: self.expire(poll))
 
     def _wake(self, topic: str, queue_id: int) -> None:
         for poll in self._held.pop((topic, queue_id), ()):

@@ -13,10 +13,10 @@ from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.progress import RANGES_MAX, Progress
+from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError
-from mq_broker.processor.state_names import CONSUMER_OFFSETS
+from mq_broker.processor.refusals import RefusedError, require_master
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import RETRY_PREFIX, IllegalNameError, check_group
@@ -67,7 +67,8 @@ class Offsets:
         """Add what a member of the group has finished: of all the queues, or none when one makes no sense.
 
         It is durable a moment later. What is of another version than the queue's progress is left out, and the remark
-        that is returned says so. Raises RefusedError.
+        that is returned says so. A slave may not have all that its master has sent to members: of what lies beyond its
+        queues they have to say again, to the master, that it is finished. Raises RefusedError.
         """
         self._check_group(group)
         joined: dict[tuple[str, int], Progress] = {}
@@ -76,12 +77,16 @@ class Offsets:
             self._check_report(topic, queue_id, reported)
             if (topic, queue_id) in joined:
                 raise _refusal("each queue can be named once")
-            found = joined[topic, queue_id] = self.offsets.joined(group, topic, queue_id, reported)
+            known = self.query(group, topic, queue_id)
+            if known is not None and known.version != reported.version:
+                late.append(f"{reported.offset} in queue {queue_id} of {topic}")
+                joined[topic, queue_id] = known
+                continue
+            within = self._within(topic, queue_id, reported)
+            found = joined[topic, queue_id] = self.offsets.joined(group, topic, queue_id, within)
             if len(found.ranges) > RANGES_MAX:
                 sentence = f"queue {queue_id} of {topic!r} would have {len(found.ranges)} finished ranges"
                 raise _refusal(f"{sentence}; allowed are {RANGES_MAX}")
-            if found.version != reported.version:
-                late.append(f"{reported.offset} in queue {queue_id} of {topic}")
         for queue, progress in joined.items():
             self.offsets.put(group, *queue, progress)
         return f"left out, because the offsets have been reset since: {', '.join(late)}" if late else ""
@@ -89,8 +94,10 @@ class Offsets:
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Let the group go on exactly at (topic, queue id, offset): all of them, or none when one makes no sense.
 
-        Durable on return. Raises RefusedError, OSError.
+        Durable on return. Raises RefusedError, on a slave too: what is set anew undoes what is finished, and only one
+        broker may do that. Raises OSError.
         """
+        require_master(self.store)
         self._check_group(group)
         for topic, queue_id, offset in offsets:
             self._check_queue(topic, queue_id)
@@ -115,7 +122,13 @@ class Offsets:
             reported.check()
         except ValueError as error:
             raise _refusal(f"queue {queue_id} of {topic!r}: {error}") from error
+
+    def _within(self, topic: str, queue_id: int, reported: Progress) -> Progress:
+        """What a slave has of it; a master has to have all of it."""
+        if self.store.follows:
+            return reported.cut(self.store.queue_end(topic, queue_id))
         self._check_end(topic, queue_id, reported)
+        return reported
 
     def _check_end(self, topic: str, queue_id: int, progress: Progress) -> None:
         high = self.store.queue_end(topic, queue_id)

@@ -1,7 +1,8 @@
 """Messages in: batches are checked, given their place, and acknowledged when the flush policy says so (MISSION S10).
 
-Invariants: each batch of a request gets exactly one outcome; SUCCESS means stored whole, any other code means that
-nothing of the batch was stored, but for SERVICE_NOT_AVAILABLE, after which only the next start of the broker can tell.
+Invariants: each batch of a request gets exactly one outcome; SUCCESS means stored whole, SLAVE_NOT_AVAILABLE and
+FLUSH_SLAVE_TIMEOUT the same, with fewer copies than asked for; any other code means that nothing of the batch was
+stored, but for SERVICE_NOT_AVAILABLE, after which only the next start of the broker can tell.
 What an earlier try of a numbered batch has stored is answered with the place that it has, and not stored again.
 """
 
@@ -18,12 +19,19 @@ from mq_broker.core.producer_sequences import Numbering, ProducerSequences, Sequ
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.transactions import Transactions
+from mq_broker.store.confirmation import Copies
 from mq_broker.store.errors import StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import SYSTEM_TOPICS, IllegalNameError
 from mqproto.properties import PropertiesError
 from mqproto.record import RecordError
+
+# Stored, and what a synchronous master says of its slaves.
+_FEWER_COPIES = {
+    Copies.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "no slave is in sync: the master alone has it"),
+    Copies.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "not all in-sync slaves have it in time"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,9 @@ class Producing:
 
     def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
         """Store what can be stored; acknowledge only after `acknowledge`."""
+        if self.store.follows:
+            remark = "this broker is a slave, or has stepped down; ask for the route of its master"
+            return [BatchOutcome(ResponseCode.NOT_LEADER_FOR_QUEUE, remark)] * len(incoming)
         store_ms = self.time.stamp_ms()
         checked = [self._check(batch, store_ms) for batch in incoming]
         batches = [batch for batch in checked if isinstance(batch, Batch)]
@@ -108,15 +119,12 @@ class Producing:
         if not any(outcome.waits for outcome in outcomes):
             return outcomes
         try:
-            await self.store.wait_stored(log_end)
+            copies = await self.store.wait_stored(log_end)
         except StoreFencedError as error:
-            return [
-                replace(outcome, code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-                if outcome.code is ResponseCode.SUCCESS
-                else outcome
-                for outcome in outcomes
-            ]
-        return outcomes
+            return _instead_of_success(outcomes, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        if copies is Copies.SEND_OK:
+            return outcomes
+        return _instead_of_success(outcomes, *_FEWER_COPIES[copies])
 
     def forward(self, batches: list[Batch], store_ms: int) -> None:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
@@ -222,6 +230,13 @@ class Producing:
             BatchOutcome(ResponseCode.SUCCESS, "", result.base_queue_offset, result.base_log_offset, waits=batch.waits)
             for batch, result in zip(batches, results, strict=True)
         ]
+
+
+def _instead_of_success(outcomes: list[BatchOutcome], code: ResponseCode, remark: str) -> list[BatchOutcome]:
+    return [
+        replace(outcome, code=code, remark=remark) if outcome.code is ResponseCode.SUCCESS else outcome
+        for outcome in outcomes
+    ]
 
 
 def _missing(batch: Batch, numbering: Numbering, known: list[Stretch]) -> list[tuple[Numbering, Batch]]:

@@ -1,4 +1,7 @@
-"""Messages out: one pull from one queue (MISSION C6)."""
+"""Messages out: one pull from one queue (MISSION C6).
+
+A slave serves what it has. Who asks it for what it does not have yet waits, as for a message that is not sent yet.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import dataclass
 from mq_broker.core.message_filter import MessageFilter, MessageFilters
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
 from mq_broker.core.searching import Search
-from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.slave_reads import NO_SLAVE, SlaveReads
+from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.message_store import MessageStore
@@ -21,6 +25,7 @@ from mqproto.names import IllegalNameError
 class _Plan:
     """A pull that will find entries to look at, and how much it may bring."""
 
+    group: SubscriptionGroup
     queue: ConsumeQueue
     wanted: MessageFilter
     max_messages: int
@@ -36,6 +41,7 @@ class Pulling:
     groups: SubscriptionGroups
     filters: MessageFilters
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
+    reads: SlaveReads = NO_SLAVE
     messages_got: int = 0
 
     def pull_hot(self, query: PullQuery) -> PullResult | None:
@@ -53,7 +59,7 @@ class Pulling:
                 max_messages=plan.max_messages,
                 max_bytes=plan.max_bytes,
             )
-        return None if found is None else self._answer(query, plan.queue, *found)
+        return None if found is None else self._answer(query, plan, *found)
 
     async def pull(self, query: PullQuery) -> PullResult:
         """The answer, from disk if need be. Raises OSError."""
@@ -67,7 +73,11 @@ class Pulling:
             if isinstance(plan, PullResult):
                 return plan
             raise
-        return self._answer(query, plan.queue, *found)
+        return self._answer(query, plan, *found)
+
+    def refuses(self, query: PullQuery) -> bool:
+        """Whether it would be answered with anything but messages now."""
+        return isinstance(self._admit(query), PullResult)
 
     def _search_hot(self, begin: int, plan: _Plan, condition: Condition) -> tuple[Selection, bytes] | None:
         search = Search(condition, begin, plan.max_messages, plan.max_bytes)
@@ -90,9 +100,9 @@ class Pulling:
         return search.outcome()
 
     def _plan(self, query: PullQuery) -> _Plan | PullResult:
-        refused = self._refusal(query)
-        if refused is not None:
-            return refused
+        group = self._admit(query)
+        if isinstance(group, PullResult):
+            return group
         try:
             wanted = self.filters.parse(query.expression_type, query.expression)
         except ValueError as error:
@@ -101,6 +111,8 @@ class Pulling:
             return PullResult(ResponseCode.SYSTEM_ERROR, str(error))  # RocketMQ's code
         queue = self.store.queue(query.topic, query.queue_id)
         low, high = self.store.queue_bounds(query.topic, query.queue_id)
+        if query.queue_offset > high and self.store.follows:
+            return self._nothing_new(query, low, high)  # the master may have it
         if not low <= query.queue_offset <= high:
             nearest = low if query.queue_offset < low else high
             return PullResult(
@@ -109,13 +121,18 @@ class Pulling:
         if queue is None or query.queue_offset == high:
             return self._nothing_new(query, low, high)
         return _Plan(
+            group,
             queue,
             wanted,
             max_messages=max(1, min(query.max_messages, PULL_MESSAGES_MAX)),
             max_bytes=max(1, min(query.max_bytes, PULL_BYTES_MAX)),
         )
 
-    def _refusal(self, query: PullQuery) -> PullResult | None:
+    def _admit(self, query: PullQuery) -> SubscriptionGroup | PullResult:
+        """The group, when it may pull from the queue."""
+        if self.store.follows and not self.reads.enabled:
+            remark = "this broker is a slave that serves no pulls (slaveReadEnable=false); ask the master"
+            return PullResult(ResponseCode.SYSTEM_BUSY, remark)
         try:
             group = self.groups.get_or_create(query.group)
         except IllegalNameError as error:
@@ -123,6 +140,9 @@ class Pulling:
         if group is None:
             remark = f"group {query.group!r} does not exist and autoCreateSubscriptionGroup is false"
             return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return self._refusal(query, group) or group
+
+    def _refusal(self, query: PullQuery, group: SubscriptionGroup) -> PullResult | None:
         if not group.consume_enable:
             remark = f"group {query.group!r} may not consume (consumeEnable=false)"
             return PullResult(ResponseCode.NO_PERMISSION, remark)
@@ -139,8 +159,8 @@ class Pulling:
             return PullResult(ResponseCode.SYSTEM_ERROR, f"{remark}; it has 0 to {config.read_queue_count - 1}")
         return None
 
-    def _answer(self, query: PullQuery, queue: ConsumeQueue, chosen: Selection, records: bytes) -> PullResult:
-        low, high = queue.min_offset, queue.max_offset
+    def _answer(self, query: PullQuery, plan: _Plan, chosen: Selection, records: bytes) -> PullResult:
+        low, high = plan.queue.min_offset, plan.queue.max_offset
         if not chosen.scanned:  # the next record is not readable yet
             return self._nothing_new(query, low, high)
         self.messages_got += chosen.count
@@ -151,6 +171,7 @@ class Pulling:
             max_offset=high,
             count=chosen.count,
             records=records,
+            suggest_broker_id=self.reads.suggestion(plan.group, self.store.log_end - chosen.log_offset),
         )
 
     def _nothing_new(self, query: PullQuery, low: int, high: int) -> PullResult:

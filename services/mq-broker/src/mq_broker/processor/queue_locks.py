@@ -1,7 +1,9 @@
 """Members of a group lock the queues that they consume in order, and give them back (MISSION O1, O2).
 
 Invariants: a grant is on disk before its holder hears of it; who is told that it holds a queue holds it at that moment;
-the end of a session gives nothing back, because the listener behind a broken connection may still run.
+the end of a session gives nothing back, because the listener behind a broken connection may still run. A slave grants
+nothing, and its table says that it may lack holders: when the slave becomes a master, nobody gets a lock before every
+lock that the old master has granted is over.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mq_broker.core.queue_locks import LockedQueue, QueueLocks
+from mq_broker.core.state_names import QUEUE_LOCKS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
-from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.refusals import RefusedError, require_master
 from mq_broker.processor.sessions import Sessions
-from mq_broker.processor.state_names import QUEUE_LOCKS
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from osenv import Clock
@@ -35,14 +37,15 @@ class QueueLocking:
     def begin(self, *, lost: bool) -> None:
         """Before the first request; `lost` as in `QueueLocks.begin`. The checkpoint that follows writes the table."""
         self._durable_version = self.locks.data_version
-        self.locks.begin(self._now_ms(), lost=lost)
+        self.locks.begin(self._now_ms(), lost=lost or self.store.follows)
 
     async def lock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> list[LockedQueue]:
         """Those of the queues that the member holds now, for 60 s; the others belong to somebody else, or to no topic.
 
         A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
-        RefusedError for who is no member, OSError.
+        RefusedError for who is no member, and on a slave; OSError.
         """
+        require_master(self.store)
         self._require_member(group, client_id)
         held = self.locks.lock(group, client_id, filter(self._exists, queues), self._now_ms())
         while self.locks.granted_version(group, held) > self._durable_version:
@@ -53,7 +56,11 @@ class QueueLocking:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> None:
-        """Give back what the client holds of the queues, member or not, and wake those who may be waiting for it."""
+        """Give back what the client holds of the queues, member or not, and wake those who may be waiting for it.
+
+        Raises RefusedError on a slave.
+        """
+        require_master(self.store)
         if self.locks.unlock(group, client_id, queues):
             self.sessions.tell_members(group, but=client_id)
 

@@ -19,8 +19,8 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_progress import DelayProgress, level_of
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
-from mq_broker.processor.refusals import RefusedError
-from mq_broker.store.errors import StoreError, StoreFencedError
+from mq_broker.processor.refusals import RefusedError, code_of, require_master
+from mq_broker.store.errors import StoreError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.names import RECALLED_TOPIC, WAITING_TOPICS
@@ -100,6 +100,7 @@ class Recalling:
         No messages: none with the key waits or has waited here. Asking again changes nothing more, but for the new
         time. Raises RefusedError or OSError; then some of it may have happened.
         """
+        require_master(self.store)
         if not topic or not key:
             raise _illegal("a recall names a topic and a key")
         if not self.store.keeps_index:
@@ -109,10 +110,8 @@ class Recalling:
         try:
             async with self._one_at_a_time:  # one recall sees all that another one has done
                 return await self._recall(topic, key, new_time)
-        except StoreFencedError as error:
-            raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         except StoreError as error:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            raise RefusedError(code_of(error), str(error)) from error
 
     async def _recall(self, topic: str, key: str, new_time: NewTime | None) -> RecallAnswer:
         told: dict[str, Recalled] = {}

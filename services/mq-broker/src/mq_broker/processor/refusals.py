@@ -1,13 +1,27 @@
-"""A request that is refused, as an exception: for answers that are more than a code and a sentence."""
+"""What is refused, and with which code; see also `core/refusals.py`."""
 
 from __future__ import annotations
 
+from mq_broker.core.refusals import RefusedError
+from mq_broker.store.errors import NotMasterError, StoreError, StoreFencedError
+from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 
+__all__ = ["NOT_MASTER", "RefusedError", "code_of", "require_master"]
 
-class RefusedError(Exception):
-    """The answer is `code` and the sentence. Nothing has changed."""
+NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
 
-    def __init__(self, code: ResponseCode, sentence: str) -> None:
-        super().__init__(sentence)
-        self.code = code
+
+def code_of(error: StoreError) -> ResponseCode:
+    """The code for what the store refuses."""
+    if isinstance(error, NotMasterError):
+        return ResponseCode.NOT_LEADER_FOR_QUEUE
+    if isinstance(error, StoreFencedError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE
+    return ResponseCode.SYSTEM_ERROR
+
+
+def require_master(store: MessageStore) -> None:
+    """Raise RefusedError on a slave, and on a master that has stepped down: what is asked for is the master's alone."""
+    if store.follows:
+        raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)

@@ -9,6 +9,7 @@ from mq_broker.core.rewrite import retry_batch
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.producing import Producing
+from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
 from mqproto.names import WAITING_TOPICS, IllegalNameError, retry_topic
@@ -31,6 +32,8 @@ class SendBack:
 
         A group without retry queues gets nothing back, and no dead letter either, as in RocketMQ.
         """
+        if self.producing.store.follows:
+            return ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER
         try:
             known = self.groups.get_or_create(group)
         except IllegalNameError as error:
@@ -60,7 +63,7 @@ class SendBack:
             self.producing.forward([batch], self.producing.time.stamp_ms())
             await store.wait_stored(store.log_end)
         except StoreError as error:
-            return ResponseCode.SYSTEM_ERROR, str(error)
+            return code_of(error), str(error)
         except ValueError as error:  # the properties do not fit any more
             return ResponseCode.MESSAGE_ILLEGAL, str(error)
         return ResponseCode.SUCCESS, ""

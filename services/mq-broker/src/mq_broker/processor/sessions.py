@@ -72,7 +72,12 @@ class Sessions:
         return refusals[0].code, "; ".join(map(str, refusals))
 
     def ensure_retry_topic(self, group: SubscriptionGroup) -> None:
-        """The group's retry topic has the queues that it should; its members read it, though nothing be retried."""
+        """The group's retry topic has the queues that it should; its members read it, though nothing be retried.
+
+        On a slave it has what it has on the master: there the members send heartbeats, too.
+        """
+        if self.topics.follows():
+            return
         self.topics.ensure_group_topic(retry_topic(group.group), max(1, group.retry_queue_count))
 
     def tell_reset(self, group: str, queues: Sequence[tuple[str, int, Progress]]) -> list[str]:

@@ -13,11 +13,12 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.state_names import CONSUMER_OFFSETS, TOPICS
+from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError
-from mq_broker.processor.state_names import CONSUMER_OFFSETS, TOPICS
+from mq_broker.processor.refusals import RefusedError, require_master
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.codes import ResponseCode
@@ -52,10 +53,11 @@ class TopicAdministration:
             if (queue := self.store.queue(topic, queue_id)) is not None:
                 queue.delete_below(offset)
         for topic in self.topics.deleted():
-            self._forget_offsets(topic)
+            forget_offsets(topic, self.topics, self.offsets)
 
     async def update(self, config: TopicConfig) -> None:
         """Create or change a topic; durable on return. Raises RefusedError, OSError."""
+        require_master(self.store)
         try:
             self.topics.update(config)
         except ValueError as error:
@@ -67,6 +69,7 @@ class TopicAdministration:
 
         Raises RefusedError; OSError when the disk has not taken it yet: then the next checkpoint tries again.
         """
+        require_master(self.store)
         queues = self.store.queues.of_topic(topic)
         try:
             self.topics.delete(topic, {queue.queue_id: queue.max_offset for queue in queues})
@@ -94,12 +97,5 @@ class TopicAdministration:
 
     async def _make_durable(self, topic: str) -> None:
         await self.store.persist(TOPICS)
-        self._forget_offsets(topic)
+        forget_offsets(topic, self.topics, self.offsets)
         await self.store.persist(CONSUMER_OFFSETS)
-
-    def _forget_offsets(self, topic: str) -> None:
-        """Of a topic that is there again, offsets of the time before its deletion only."""
-        if self.topics.get(topic) is None:
-            self.offsets.forget_topic(topic)
-        else:
-            self.offsets.forget_below(topic, lambda queue_id: self.topics.deleted_below(topic, queue_id))

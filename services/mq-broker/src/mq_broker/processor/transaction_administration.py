@@ -18,7 +18,7 @@ from mq_broker.core.rewrite import promised_queue
 from mq_broker.core.transactions import Phase, TransactionState, TransactionTable
 from mq_broker.processor.half_copies import SLOTS_AT_ONCE
 from mq_broker.processor.querying import QUERY_MESSAGES_DEFAULT, QUERY_MESSAGES_MAX
-from mq_broker.processor.refusals import RefusedError
+from mq_broker.processor.refusals import RefusedError, code_of, require_master
 from mq_broker.processor.transactions import Transactions, unknown
 from mq_broker.store.errors import StoreError
 from mq_broker.store.message_store import MessageStore
@@ -54,6 +54,7 @@ class TransactionAdministration:
 
         0 transactions: 32. What cannot be read is listed without topic and keys. Raises RefusedError.
         """
+        require_master(self.store)  # a slave knows of open transactions only when it becomes the master
         if not 0 <= max_transactions <= QUERY_MESSAGES_MAX:
             sentence = f"{max_transactions} transactions; allowed are 1 to {QUERY_MESSAGES_MAX}, and 0 for the default"
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence)
@@ -75,6 +76,7 @@ class TransactionAdministration:
 
         Raises RefusedError for a transaction that is unknown here.
         """
+        require_master(self.store)
         half, phase = self.table.undecided(id_), self.table.phase(id_)
         if phase is None:
             raise RefusedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
@@ -91,11 +93,14 @@ class TransactionAdministration:
 
         Raises RefusedError.
         """
+        require_master(self.store)
         if state is TransactionState.UNKNOW:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a decision is COMMIT_MESSAGE or ROLLBACK_MESSAGE")
         try:
             phase = await self.transactions.decide(id_, state)
-        except (StoreError, OSError, ValueError) as error:
+        except StoreError as error:
+            raise RefusedError(code_of(error), str(error)) from error
+        except (OSError, ValueError) as error:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if phase is None:
             raise RefusedError(ResponseCode.QUERY_NOT_FOUND, unknown(id_))

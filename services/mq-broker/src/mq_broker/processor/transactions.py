@@ -29,6 +29,7 @@ from mq_broker.core.transactions import (
     TransactionTable,
 )
 from mq_broker.processor.half_copies import HalfCopies
+from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.processor.sessions import Sessions
 from mq_broker.processor.transaction_checks import TransactionChecks
 from mq_broker.processor.transaction_rebuild import rebuild
@@ -104,6 +105,8 @@ class Transactions:
 
     async def end(self, group: str, id_: str, state: TransactionState, *, from_check: bool) -> Ended:
         """What a producer says: commit, roll back, or that it does not know."""
+        if self.store.follows:
+            return Ended(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)
         half = self.table.undecided(id_)
         if self.table.phase(id_) is None:
             return Ended(ResponseCode.QUERY_NOT_FOUND, unknown(id_))
@@ -117,7 +120,9 @@ class Transactions:
 
         try:
             phase = await self._carry_out(id_, decide)
-        except (StoreError, OSError, ValueError) as error:
+        except StoreError as error:
+            return Ended(code_of(error), str(error))
+        except (OSError, ValueError) as error:
             return Ended(ResponseCode.SYSTEM_ERROR, str(error))
         return Ended(ResponseCode.SUCCESS, outcome=OUTCOMES[phase or Phase.PREPARED])
 

@@ -29,6 +29,7 @@ from mq_broker.rpc.conversions import (
     topic_config_message,
 )
 from mq_broker.rpc.registration import Registration
+from mq_broker.rpc.replication_administration import ReplicationAdministration
 from mq_broker.rpc.transaction_conversions import (
     phase_or_none,
     transaction_info,
@@ -41,7 +42,7 @@ from mqproto.codes import ResponseCode
 ResultT = TypeVar("ResultT")
 
 
-class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
+class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServiceServicer):
     """The RPCs of `hourglass.mq.v1.AdminService`. `config` gives the configuration in force, by its keys."""
 
     def __init__(self, broker: Broker, registration: Registration, config: Callable[[], Mapping[str, str]]) -> None:
@@ -81,7 +82,8 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
     async def UpdateSubscriptionGroup(  # noqa: N802
         self, request: pb.UpdateSubscriptionGroupRequest, context: Any
     ) -> pb.UpdateSubscriptionGroupResponse:
-        await self._broker.group_administration.update(subscription_group(request.config))
+        known = self._broker.groups.get(request.config.group)
+        await self._broker.group_administration.update(subscription_group(request.config, known))
         await self._registration.announce()
         return pb.UpdateSubscriptionGroupResponse()
 
@@ -157,8 +159,8 @@ class AdminService(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> pb.GetBrokerStatusResponse:
         broker = self._broker
         return pb.GetBrokerStatusResponse(
-            broker_name=broker.options.identity.broker_name,
-            broker_id=broker.options.identity.broker_id,
+            broker_name=broker.identity.broker_name,
+            broker_id=broker.identity.broker_id,
             boot_timestamp_ms=broker.boot_timestamp_ms,
             log_min_offset=broker.store.log_begin,
             log_max_offset=broker.store.log_end,

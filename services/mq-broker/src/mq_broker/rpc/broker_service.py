@@ -163,6 +163,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         held = await self._broker.queue_locking.lock(request.group, request.client_id, queues)
         return pb.LockQueuesResponse(locked=queue_refs(held))
 
+    @answering(pb.UnlockQueuesResponse)
     async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:  # noqa: N802
         await _limit_locks(request, context)
         self._broker.queue_locking.unlock(request.group, request.client_id, locked_queues(request.queues))

@@ -82,6 +82,7 @@ def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
     response.max_offset = result.max_offset
     response.count = result.count
     response.records = result.records
+    response.suggest_broker_id = result.suggest_broker_id
 
 
 def client_groups(heartbeat: pb.Heartbeat) -> ClientGroups:
@@ -193,7 +194,9 @@ def queue_stats(stats: QueueStats) -> admin_pb.QueueStats:
     )
 
 
-def subscription_group(config: admin_pb.SubscriptionGroupConfig) -> SubscriptionGroup:
+def subscription_group(config: admin_pb.SubscriptionGroupConfig, known: SubscriptionGroup | None) -> SubscriptionGroup:
+    """The group; where the request leaves something out, that is as it is known."""
+    broker_id, slowly = (known.broker_id, known.which_broker_when_consume_slowly) if known else (0, 1)
     return SubscriptionGroup(
         config.group,
         config.retry_max_times,
@@ -201,6 +204,8 @@ def subscription_group(config: admin_pb.SubscriptionGroupConfig) -> Subscription
         config.consume_broadcast_enable,
         config.retry_queue_count,
         config.different_subscriptions_allowed,
+        config.broker_id if config.HasField("broker_id") else broker_id,
+        config.which_broker_when_consume_slowly if config.HasField("which_broker_when_consume_slowly") else slowly,
     )
 
 
@@ -212,6 +217,8 @@ def subscription_group_message(group: SubscriptionGroup) -> admin_pb.Subscriptio
         retry_max_times=group.retry_max_times,
         retry_queue_count=group.retry_queue_count,
         different_subscriptions_allowed=group.different_subscriptions_allowed,
+        broker_id=group.broker_id,
+        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
     )
 
 

@@ -1,7 +1,8 @@
 """Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2).
 
 Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period; one
-that cannot be reached troubles nobody; one that is not ours any more is told so.
+that cannot be reached troubles nobody; one that is not ours any more is told so. What an answer says about the master
+of our name goes to `HaTerms`, whoever stands behind it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
+from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
-from hourglass.mq.v1 import name_service_pb2_grpc
-from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
 from mq_broker.core.topics import TopicTable
 from mq_broker.rpc.conversions import topic_config_message
+from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
+from mq_broker.store.errors import StoreError
 from mqproto.address import Address
 from mqproto.grpc_options import CHANNEL_OPTIONS
 from osenv import Clock
@@ -30,6 +34,29 @@ log = logging.getLogger(__name__)
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
 ANNOUNCE_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 2.0
+SLAVE_PERIOD_S_MAX = 2.0  # how soon a slave hears that there is a new master, and where it listens
+SEEKING_PERIOD_S_MAX = 0.2  # while no name server knows one: master and slave are often started together
+
+Superseded = Callable[[Epoch, str], Awaitable[None]]
+
+
+async def _nobody_asks(epoch: Epoch, ha_address: str) -> None:
+    log.warning("epoch %s has a master that listens at %r, and nobody here asks for it", epoch, ha_address)
+
+
+@dataclass(frozen=True, slots=True)
+class HaTerms:
+    """What name servers are told of a broker's replication, and who wants to hear what they know.
+
+    `ha_address` is where it listens for slaves, "" when it does not; `epoch` the newest that it has accepted.
+    `master_found` is told where a slave's master listens, with each answer; `superseded` that another master of our
+    name has a higher epoch, and where that one listens, "" when that is not known.
+    """
+
+    ha_address: str = ""
+    epoch: Callable[[], Epoch] = lambda: NO_EPOCH
+    master_found: Callable[[str], None] = lambda _ha_address: None
+    superseded: Superseded = _nobody_asks
 
 
 @dataclass
@@ -41,8 +68,10 @@ class Registration:
     name_servers: Sequence[Address]
     clock: Clock
     period_s: float
+    ha: HaTerms = field(default_factory=HaTerms)
     _links: dict[Address, _Link] = field(default_factory=dict)
     _reconfigured: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_seeking: bool = False  # a slave whose master no name server knows
 
     async def run(self) -> None:
         """Stay registered until cancelled; then unregister everywhere, before the streams end."""
@@ -83,7 +112,42 @@ class Registration:
             broker=identity_message(self.identity),
             topics=[topic_config_message(config) for config in self.topics.all()],
             data_version=self.topics.data_version,
+            ha_address=self.ha.ha_address,
+            epoch=epoch_message(self.ha.epoch()),
         )
+
+    async def answered(self, response: pb.RegisterBrokerResponse) -> None:
+        """Pass on what a name server knows of the master of our name."""
+        if response.code == common_pb2.NOT_LEADER_FOR_QUEUE:
+            await self._superseded(response)
+        elif self._is_slave:
+            self._is_seeking = not response.ha_address
+            if response.ha_address:
+                self.ha.master_found(response.ha_address)
+
+    @property
+    def pause_s(self) -> float:
+        """From one registration to the next."""
+        if not self._is_slave:
+            return self.period_s
+        return min(self.period_s, SEEKING_PERIOD_S_MAX if self._is_seeking else SLAVE_PERIOD_S_MAX)
+
+    @property
+    def _is_slave(self) -> bool:
+        return self.identity.broker_id != MASTER_ID
+
+    async def _superseded(self, response: pb.RegisterBrokerResponse) -> None:
+        try:
+            epoch = epoch_of(response.master_epoch)
+        except ValueError as error:
+            log.warning("a name server has refused us, and its answer makes no sense: %s", error)
+            return
+        try:
+            await self.ha.superseded(epoch, response.ha_address)
+        except (StoreError, OSError) as error:
+            log.warning(
+                "that epoch %s has another master could not be written down: %s; asked again later", epoch, error
+            )
 
     async def _follow_configuration(self) -> None:
         left = [self._links.pop(address) for address in [*self._links] if address not in self.name_servers]
@@ -156,9 +220,9 @@ class _Link:
                 if response is grpc.aio.EOF:
                     log.warning("name server %s has ended the registration", self._address)
                     return
-                if not self.connected:
-                    log.info("registered with name server %s", self._address)
+                self._log(response)
                 await self._tell(connected=True, version=request.data_version)
+                await self._registration.answered(response)
                 await self._wait_for_beat(clock)
         finally:
             self._may_be_known = False
@@ -166,11 +230,17 @@ class _Link:
 
     async def _wait_for_beat(self, clock: Clock) -> None:
         """Until the period is over, the topics have changed, or the stream is gone."""
-        timer = clock.call_later(self._registration.period_s, self.beat.set)
+        timer = clock.call_later(self._registration.pause_s, self.beat.set)
         try:
             await self.beat.wait()
         finally:
             timer.cancel()
+
+    def _log(self, response: pb.RegisterBrokerResponse) -> None:
+        if response.code != common_pb2.SUCCESS:
+            log.warning("name server %s has refused the registration: %s", self._address, response.remark)
+        elif not self.connected:
+            log.info("registered with name server %s", self._address)
 
     async def _tell(self, *, connected: bool, version: int = -1) -> None:
         async with self._known:

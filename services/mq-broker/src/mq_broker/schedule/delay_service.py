@@ -22,7 +22,7 @@ from mq_broker.schedule.level_queue import LevelQueue
 from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.schedule.timer_queue import TimerQueue
 from mq_broker.schedule.waiting import first, waiting_in
-from mq_broker.store.errors import StoreFencedError, StoreWriteError
+from mq_broker.store.errors import NotMasterError, StoreFencedError, StoreWriteError
 from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import SCHEDULE_TOPIC
@@ -166,7 +166,7 @@ class DelayService:
             for queue in ready:
                 try:
                     await queue.step()
-                except (StoreWriteError, OSError) as error:
+                except (StoreWriteError, NotMasterError, OSError) as error:  # who has stepped down still feeds slaves
                     log.warning("delay level %d: %s; next try in 10 s", queue.level, error)
                     self._retry_at_ms[queue.level] = self.time.now_ms() + RETRY_AFTER_WRITE_ERROR_MS
             if ready := self._ready():

@@ -28,6 +28,11 @@ class CommitLog:
         self.end = files.begin  # recovery moves it
 
     @property
+    def file_bytes(self) -> int:
+        """Length of each file."""
+        return self._file_bytes
+
+    @property
     def run_bytes_max(self) -> int:
         """The longest run that a file can take."""
         return self._file_bytes - BLANK_BYTES_MIN
@@ -39,13 +44,25 @@ class CommitLog:
         """
         if size > self.run_bytes_max:
             raise StoreWriteError(f"{size} bytes do not fit a commit-log file of {self._file_bytes} bytes")
-        room = self.files.room(self.end)
-        if size + BLANK_BYTES_MIN > room:
-            self._write(encode_blank(room), self.end)
-            self.end += room
+        if size + BLANK_BYTES_MIN > self.files.room(self.end):
+            self.append_blank()
         return self.end
 
-    def append(self, run: bytearray) -> None:
+    def append_blank(self) -> None:
+        """Close the current file. Raises StoreWriteError."""
+        room = self.files.room(self.end)
+        self._write(encode_blank(room), self.end)
+        self.end += room
+
+    def append_damaged(self, data: bytes) -> None:
+        """Write bytes that are no record, because they stand here in the log that this one is a copy of.
+
+        Raises StoreWriteError; then nothing of them is there.
+        """
+        self._write(data, self.end)
+        self.end += len(data)
+
+    def append(self, run: bytes | bytearray) -> None:
         """Write `run` at `end`, where `place` has put it. Raises StoreWriteError; then nothing of it is there."""
         self._write(run, self.end)
         self._tail.add(self.end, run)
@@ -55,7 +72,7 @@ class CommitLog:
         """The bytes when they are in memory, else None."""
         return self._tail.read(offset, size)
 
-    def hot_chunk(self, offset: int) -> tuple[bytearray, int] | None:
+    def hot_chunk(self, offset: int) -> tuple[bytes | bytearray, int] | None:
         """Whole records in memory with the place of the one at `offset` among them, or None."""
         return self._tail.chunk(offset)
 
@@ -82,6 +99,11 @@ class CommitLog:
         self.files.distrust(durable_end)
         self._tail.clear(end)
         self.end = end
+
+    def reopened(self) -> None:
+        """Its files are others now, and recovery has not looked at them yet."""
+        self.begin = self.end = self.files.begin
+        self._tail.clear(self.begin)
 
     def prepare(self) -> None:
         """Have the file that takes the next bytes, and the one after it. May block; raises OSError."""

@@ -38,8 +38,8 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first number that readers may have."""
-        return max(self.first_offset, self.deleted_below)
+        """The first number that readers may have; a slave can hear of a deletion before it has what was deleted."""
+        return max(self.first_offset, min(self.deleted_below, self.max_offset))
 
     def append(self, entries: bytes) -> None:
         """Add entries at `max_offset`. Raises OSError; then none of them counts."""

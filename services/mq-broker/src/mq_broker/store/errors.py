@@ -3,7 +3,10 @@
 StoreError
 ├── StoreFencedError      the disk has failed; nothing is accepted until the process starts again
 ├── StoreWriteError       this write did not happen; the next one may
-│   └── StoreFullError    writes are refused until there is room again; reads go on
+│   ├── StoreFullError    writes are refused until there is room again; reads go on
+│   └── TooFewReplicasError  writes are refused until enough slaves are in sync; reads go on
+├── NotMasterError        only the master may be written; the caller goes there
+├── CopyError             bytes from a master that do not continue the log; nothing of them is there
 ├── StoreLockedError      another process has the store
 ├── StoreVersionError     a newer program has written the store
 └── StoreDamagedError     files that contradict each other; an operator has to look
@@ -26,6 +29,18 @@ class StoreWriteError(StoreError):
 
 class StoreFullError(StoreWriteError):
     """The disk is too full, or cannot be cleaned without losing something; the message says which."""
+
+
+class TooFewReplicasError(StoreWriteError):
+    """Fewer replicas are in sync than minInSyncReplicas says; the message says how many."""
+
+
+class NotMasterError(StoreError):
+    """This broker follows a master, and stores only what that one has stored."""
+
+
+class CopyError(StoreError):
+    """What came from the master cannot stand at the end of this log; the message says what is wrong and where."""
 
 
 class StoreLockedError(StoreError):

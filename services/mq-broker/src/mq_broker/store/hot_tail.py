@@ -17,19 +17,19 @@ class HotTail:
     def __init__(self, limit_bytes: int = HOT_TAIL_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._starts: list[int] = []
-        self._chunks: list[bytearray] = []
+        self._chunks: list[bytes | bytearray] = []
         self._first = 0  # chunks before this index are forgotten; the lists are shortened now and then
         self._size = 0
         self.begin = 0  # nothing that was added from here on has been forgotten
 
-    def add(self, offset: int, chunk: bytearray) -> None:
+    def add(self, offset: int, chunk: bytes | bytearray) -> None:
         """Keep `chunk`, which was just written at `offset`, and forget the oldest if there are too many."""
         self._starts.append(offset)
         self._chunks.append(chunk)
         self._size += len(chunk)
         while self._size > self._limit_bytes and self._first < len(self._chunks) - 1:
             self._size -= len(self._chunks[self._first])
-            self._chunks[self._first] = bytearray()
+            self._chunks[self._first] = b""
             self._first += 1
             self.begin = self._starts[self._first]
         if self._first > 256 and self._first * 2 > len(self._chunks):
@@ -55,7 +55,7 @@ class HotTail:
                 return None
             at = 0
 
-    def chunk(self, offset: int) -> tuple[bytearray, int] | None:
+    def chunk(self, offset: int) -> tuple[bytes | bytearray, int] | None:
         """The chunk that has the byte at `offset`, and where in it; None when it is not here."""
         index = bisect_right(self._starts, offset) - 1
         if index < self._first or offset - self._starts[index] >= len(self._chunks[index]):

@@ -48,6 +48,10 @@ class StoreLayout:
         return self.root / "timer"
 
     @property
+    def timer_manifest(self) -> Path:
+        return self.timer / "runs.json"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 

@@ -10,26 +10,39 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mq_broker.core.batches import Batch, patch_batch, runs
+from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.retention import RetentionOptions, WriteGate
 from mq_broker.store.checkpoint import read_checkpoint
 from mq_broker.store.checkpointing import Checkpointer
 from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
+from mq_broker.store.confirmation import Copies
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
-from mq_broker.store.errors import StoreFencedError, StoreFullError, StoreLockedError, StoreWriteError
+from mq_broker.store.copying import Copier
+from mq_broker.store.errors import (
+    NotMasterError,
+    StoreFencedError,
+    StoreFullError,
+    StoreLockedError,
+    StoreWriteError,
+    TooFewReplicasError,
+)
 from mq_broker.store.flusher import Flusher
 from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.log_cut import LogCutter
+from mq_broker.store.log_feed import LogFeed
 from mq_broker.store.mending import Mender
+from mq_broker.store.old_files import OldFiles
 from mq_broker.store.quarantine import Quarantine
 from mq_broker.store.queue_numbers import QueueNumbers
+from mq_broker.store.readable import Readable
 from mq_broker.store.reader import Reader
 from mq_broker.store.recovery import Recovery, RecoveryReport
 from mq_broker.store.segment_files import SegmentFiles
@@ -118,13 +131,21 @@ class MessageStore:
             self.log,
             interval_s=0 if self.is_sync_flush else options.flush_interval_ms / 1000,
             on_synced=self._checkpointer.synced,
-            on_durable=self._durable,
+            on_durable=lambda _end: self._durable_grown(),
         )
         self.cold_reads = ColdReads(disk)
         self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
         self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable_end)
-        self._unreadable: deque[tuple[int, tuple[str, int]]] = deque()
-        self._listeners: list[Callable[[str, int], None]] = []
+        self.old_files = OldFiles(disk, clock, self.log, self.queues, self.index, self.mender, self.cold_reads)
+        self.log_feed = LogFeed(self.log, self.quarantine, self.cold_reads, self.fence)
+        self._copier = Copier(self)
+        self.follows = False  # a master, which alone may be written
+        self.on_copied: Callable[[Record], None] = lambda record: None  # told of each record that `append_copy` appends
+        self.readable = Readable(clock, lambda: self.stored_end)
+        self.confirmation = self.readable.confirmation
+        self.on_readable = self.readable.on_readable
+        self._grown: Callable[[], None] = lambda: None
+        self.too_few_replicas = ""  # a sentence while the in-sync set is too small to accept writes
         self.newest_store_ms = 0
         self.is_new = False  # after `open`: whether there was no log
         self._fencing: OSError | None = None
@@ -132,29 +153,37 @@ class MessageStore:
 
     # ------------------------------------------------------------------------------------------------ life
 
-    def open(self, on_record: Callable[[Record], None]) -> RecoveryReport:
-        """Load the states, recover, and mark the store as in use; may block for long.
+    def open(self, on_record: Callable[[Record], None], cut: Cut | None = None) -> RecoveryReport:
+        """Load the states, recover, and mark the store as in use; may block for long. See `LogCutter` for `cut`.
 
-        Raises StoreDamagedError, OSError.
+        Raises StoreDamagedError, ValueError when the log cannot be cut there, OSError.
         """
+        self.is_new = not self.log.files.capacity_end
+        cutter = LogCutter(self.disk, self.layout, self.log, self.quarantine, self.states, self.numbers)
+        if cut is not None:
+            cutter.make(cut)
+            self.flusher.durable_end = self.log.begin
         existing = bool(self.log.files.capacity_end)
-        self.is_new = not existing
         clean = not self.disk.exists(self.layout.abort)
         missing = self.states.load()
-        if existing and missing:
+        if existing and missing and cut is None:
             log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
         self.queues.open_all()
+        if cut is not None:
+            cutter.distrust(self.queues, cut)
         checkpoint, watermark = read_checkpoint(self.disk, self.layout), read_watermark(self.disk, self.layout)
         self._checkpointer.watermark = Watermark(self.disk, self.layout, watermark, is_new=not existing)
         forget = self._checkpointer.forget
         report = Recovery(self.log, self.log.files, self.queues, self.quarantine, self.numbers, forget, on_record).run(
             checkpoint,
             watermark=watermark if existing else 0,
-            rebuild=existing and bool(missing),
+            rebuild=existing and (cut is not None or bool(missing)),
             clean=clean,
         )
         for queue in self.queues:
             self.mender.trim_at_start(queue)
+        if cut is not None:
+            cutter.finish(self.queues)
         self.newest_store_ms = report.newest_store_ms
         if self.keeps_index:
             self.index.open(checkpoint.index if checkpoint else None, clean=clean)
@@ -228,10 +257,12 @@ class MessageStore:
 
     def release(self) -> None:
         """Give files and lock back as they are."""
+        self.old_files.close()
         self.queues.close()
         self.index.close()
         self.log.close()
         self._checkpointer.close()
+        self.confirmation.close()
         self.states.close()
         self._lock.release()
 
@@ -270,8 +301,12 @@ class MessageStore:
         become emptier, are taken even then), and StoreFencedError when it has failed; none of them is there then.
         """
         self.require_sound()
+        if self.follows:
+            raise NotMasterError("this broker follows a master; send there")
         if not inward and (refusal := self.gate.refusal) is not None:
             raise StoreFullError(refusal)
+        if not inward and self.too_few_replicas:
+            raise TooFewReplicasError(self.too_few_replicas)
         size = sum(len(batch.buffer) for batch in batches)
         queues = [self._queue_for(batch) for batch in batches]
         at = self.log.place(size)
@@ -298,6 +333,7 @@ class MessageStore:
         self.newest_store_ms = max(self.newest_store_ms, store_ms)
         self._dispatch(batches, queues, entries)
         self.index.appended()
+        self._grown()
         return results
 
     def put_in_runs(self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> None:
@@ -308,12 +344,17 @@ class MessageStore:
         for run in runs(batches, self.run_bytes_max):
             self.put(run, store_ms, inward=inward)
 
-    async def wait_stored(self, end: int) -> None:
-        """Return when what `put` has appended up to `end` may be acknowledged. Raises StoreFencedError."""
+    async def wait_stored(self, end: int) -> Copies:
+        """Return when what `put` has appended up to `end` may be acknowledged, and with which status.
+
+        Raises StoreFencedError.
+        """
+        deadline = self.confirmation.deadline()
         if self.is_sync_flush:
             await self.flusher.wait_durable(end)
         else:
             self.require_sound()
+        return await self.confirmation.wait(end, deadline)
 
     async def sync(self) -> None:
         """Have all that `put` has appended so far on disk, on return. Raises StoreFencedError when it cannot be."""
@@ -336,9 +377,44 @@ class MessageStore:
                 self.fence(error)
                 raise StoreFencedError(f"the disk has failed: {error}") from error
             self.messages_put += batch.count
-            self._unreadable.append((self.log.end, (batch.topic, batch.queue_id)))
+            self.readable.appended(self.log.end, [(batch.topic, batch.queue_id)])
         if not self.is_sync_flush:
-            self._durable(self.log.end)
+            self.readable.tell()
+
+    # ------------------------------------------------------------------------------------------------ copy
+
+    def append_copy(self, log_offset: int, data: bytes) -> None:
+        """Append what `LogFeed.read` has read at `log_offset` of the master's log, which is this log's end.
+
+        Raises CopyError when it cannot stand there, and then nothing has changed; StoreWriteError, StoreFencedError.
+        """
+        try:
+            self._copier.append(log_offset, data)
+        finally:
+            self._grown()
+
+    async def follow_begin(self, log_offset: int) -> None:
+        """Delete the files of the log that lie wholly below `log_offset`, where the master's log begins.
+
+        The newest one stays. What the disk refuses is logged, and tried again at the next call.
+        """
+        try:
+            await self.old_files.delete_below(log_offset, self._checkpointed)
+        except SyncError as error:
+            self.fence(error)
+        except OSError as error:
+            log.warning("old files stay although the master's log begins at %d: %s", log_offset, error)
+
+    async def _checkpointed(self) -> int:
+        await self.checkpoint()
+        return self.checkpointed_end if self.failure is None else -1
+
+    def dispatched(self, queues: Iterable[tuple[str, int]], count: int) -> None:
+        """So many records that end with the log are in these queues: who waits is told when they can be read."""
+        self.messages_put += count
+        self.readable.appended(self.log.end, queues)
+        if not self.is_sync_flush:
+            self.readable.tell()
 
     # ------------------------------------------------------------------------------------------------ read
 
@@ -355,6 +431,11 @@ class MessageStore:
     @property
     def readable_end(self) -> int:
         """The confirm offset: consumers see what lies below it."""
+        return self.readable.end
+
+    @property
+    def stored_end(self) -> int:
+        """What this broker vouches for: everything below is on its disk, or written, as flushDiskType says."""
         return self.flusher.durable_end if self.is_sync_flush else self.log.end
 
     @property
@@ -391,15 +472,16 @@ class MessageStore:
         known = queue is not None and queue.min_offset <= record.queue_offset < queue.max_offset
         return known and queue is not None and queue.entry(record.queue_offset)[0] == record.log_offset
 
-    def on_readable(self, listener: Callable[[str, int], None]) -> None:
-        """Have `listener` told of each queue in which something new can be read."""
-        self._listeners.append(listener)
+    def confirm_from(self, end: int, *, timeout_s: float = 0.0) -> None:
+        """From now on only what is confirmed can be read: what lies below `end`, and what is confirmed later."""
+        self.confirmation.begin(end, timeout_s=timeout_s)
+        if end < self.log.end:  # whoever waits for what was recovered beyond it is told when it can be read
+            self.readable.appended(self.log.end, [(queue.topic, queue.queue_id) for queue in self.queues])
 
-    def _durable(self, end: int) -> None:
-        """Tell the listeners what has become readable."""
-        ready: dict[tuple[str, int], None] = {}
-        while self._unreadable and self._unreadable[0][0] <= end:
-            ready[self._unreadable.popleft()[1]] = None
-        for topic, queue_id in ready:
-            for listener in self._listeners:
-                listener(topic, queue_id)
+    def on_grown(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called whenever the log, or what is durable of it, has grown."""
+        self._grown = listener
+
+    def _durable_grown(self) -> None:
+        self._grown()
+        self.readable.tell()

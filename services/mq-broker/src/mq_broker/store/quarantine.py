@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 * 1024 * 1024
 TEMPORARY_SUFFIX = ".tmp"  # a copy that is not whole
-TAIL_SUFFIX = ".tail"  # records behind a torn one, which recovery had to cut
+TAIL_SUFFIX = ".tail"  # what was cut from the log: behind a torn record, or because the master does not have it
+CUT_SUFFIX = ".cut"  # a damaged stretch that was cut from the log later
 _NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
 
 
@@ -53,6 +55,15 @@ class Quarantine:
         """Whether this stretch, or a larger one from the same offset, is known."""
         return 0 < size <= self._known.get(log_offset, 0)
 
+    def newest_between(self, begin: int, end: int) -> Damage | None:
+        """Of the known stretches that begin from `begin` on and below `end` the last one."""
+        offset = max((known for known in self._known if begin <= known < end), default=None)
+        return None if offset is None else Damage(offset, self._known[offset], "known")
+
+    def stretch_at(self, log_offset: int) -> Damage | None:
+        """The known stretch that has this byte."""
+        return next((Damage(at, size, "known") for at, size in self if at <= log_offset < at + size), None)
+
     def put_aside(self, files: SegmentFiles, damage: Damage) -> None:
         """Report the stretch and copy it, durably. Raises SyncError; a copy that fails otherwise is logged.
 
@@ -74,6 +85,35 @@ class Quarantine:
             tail.size, tail.log_offset, tail.reason, self._folder,
         )  # fmt: skip
         self._copy(files, tail, f"{tail.log_offset:0{NAME_DIGITS}d}-{tail.size}{TAIL_SUFFIX}")
+
+    def keep_cut(self, files: SegmentFiles, begin: int, end: int) -> None:
+        """Copy what is going to be cut from the log, because its master does not have it, durably. Raises OSError.
+
+        The CRC-32 in the name tells it from what was cut at the same place another time.
+        """
+        crc = 0
+        for at in range(begin, end, COPY_BYTES):
+            crc = zlib.crc32(files.read(min(COPY_BYTES, end - at), at), crc)
+        name = f"{begin:0{NAME_DIGITS}d}-{end - begin}-{crc:08x}{TAIL_SUFFIX}"
+        make_durable_dirs(self._disk, self._folder)
+        if self._disk.exists(self._folder / name):
+            self._disk.sync_dir(self._folder)
+            return
+        log.warning("%d bytes at offset %d are cut from the log; a copy goes to %s", end - begin, begin, self._folder)
+        self._write(files, Damage(begin, end - begin, "cut"), self._folder / name)
+
+    def forget_from(self, log_offset: int) -> None:
+        """The log is cut at `log_offset`: stretches behind it are no part of it any more, durably; their copies stay.
+
+        Raises OSError.
+        """
+        if not self._disk.exists(self._folder):
+            return
+        for name in self._disk.list_dir(self._folder):
+            if (match := _NAME.fullmatch(name)) and int(match[1]) >= log_offset:
+                self._disk.replace(self._folder / name, self._folder / f"{name}{CUT_SUFFIX}")
+        self._disk.sync_dir(self._folder)
+        self._known = {offset: size for offset, size in self._known.items() if offset < log_offset}
 
     def _remember(self, log_offset: int, size: int) -> None:
         self._known[log_offset] = max(size, self._known.get(log_offset, 0))

@@ -34,7 +34,7 @@ class QueueNumbers:
         self._is_there = self._disk.exists(self._path)
         document = read_document(self._disk, self._path)
         try:
-            return _numbers(document) if document is not None else {}
+            return numbers_of(document) if document is not None else {}
         except (KeyError, TypeError, ValueError) as error:
             log.error("%s is not of the form it should have: %r", self._path, error)  # noqa: TRY400
             return {}
@@ -46,6 +46,15 @@ class QueueNumbers:
             return
         write_document(self._disk, self._path, encode_numbers(told), keep_previous=False)
         self._is_there = True
+
+    def forget_from(self, log_offset: int) -> None:
+        """The log is cut there: what was noted of messages from there on does not count, durably. Raises OSError."""
+        noted = self.read()
+        kept = {key: given for key, given in noted.items() if given[1] < log_offset}
+        if not kept:
+            self.forget()
+        elif kept != noted:
+            self.note(kept)
 
     def forget(self) -> None:
         """The files are durable again. Raises OSError."""
@@ -61,7 +70,8 @@ def encode_numbers(numbers: Mapping[QueueKey, Given]) -> bytes:
     return encode_document({"numbers": table}, 0)
 
 
-def _numbers(document: dict[str, Any]) -> dict[QueueKey, Given]:
+def numbers_of(document: dict[str, Any]) -> dict[QueueKey, Given]:
+    """What a note says. Raises KeyError, TypeError, ValueError when it is not of this form."""
     numbers = {}
     for name, (given, newest) in documents.table(document, "numbers").items():
         topic, _, queue_id = name.rpartition(":")

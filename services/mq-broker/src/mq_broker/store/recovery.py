@@ -202,9 +202,10 @@ class Recovery:
             # The ones before have been deleted with the beginning of the log, or damaged.
             queue.begin_at(record.queue_offset)
         expected = queue.max_offset + len(entries)
-        if record.queue_offset > expected and self._damages:
+        lost = self._lost_before(record, queue, entries) if record.queue_offset > expected else None
+        if lost is not None:
             # The ones in between were in the damaged stretch before this record: their entries say so.
-            entries.extend([filler(self._damages[-1])] * (record.queue_offset - expected))
+            entries.extend([filler(lost)] * (record.queue_offset - expected))
         elif record.queue_offset != expected:
             raise StoreDamagedError(
                 f"the record at log offset {record.log_offset} is number {record.queue_offset} of queue "
@@ -221,6 +222,21 @@ class Recovery:
         self._fresh_count += 1
         if self._fresh_count >= FLUSH_ENTRIES:
             self._write_fresh()
+
+    def _lost_before(self, record: Record, queue: ConsumeQueue, entries: list[bytes]) -> Damage | None:
+        """The stretch of damage between the queue's last entry and this record.
+
+        One that this run has not met lies below the checkpoint: it came from a master, with no message of the queue
+        behind it then.
+        """
+        if self._damages:
+            return self._damages[-1]
+        before = self.files.begin
+        if entries:
+            before = CQ_ENTRY.unpack(entries[-1])[0]
+        elif queue.max_offset > queue.first_offset:
+            before = queue.entry(queue.max_offset - 1)[0]
+        return self.quarantine.newest_between(before, record.log_offset)
 
     def _write_fresh(self) -> None:
         for queue, entries in self._fresh.items():

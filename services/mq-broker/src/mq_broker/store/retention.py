@@ -1,25 +1,24 @@
 """Old files go: by age, or because the disk is too full (MISSION E1-E4).
 
-A file of the log goes only after what still waits in it has been written again at the log's end, durably; then the
-consume queues and the index forget what lies below.
+A file of the log goes only after what still waits in it has been written again at the log's end, durably; how it goes
+is said in `old_files.py`.
 
 Invariants: the newest file always stays; nothing that waits for its delivery or for the end of its transaction is
-deleted; readers that hold a file may finish.
+deleted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.retention import GuardMode, Reason, reason_to_delete
 from mq_broker.store.errors import StoreError
 from mq_broker.store.log_scan import resynchronise, scan_log
 from mq_broker.store.message_store import MessageStore
+from mq_broker.store.old_files import BETWEEN_FILES_S
 from mqproto.record import Record
 from osenv import Clock, Disk, SyncError
 from osenv.clock import local_hour
@@ -27,20 +26,11 @@ from osenv.clock import local_hour
 log = logging.getLogger(__name__)
 
 ROUND_INTERVAL_S = 10  # MISSION E2
-BETWEEN_FILES_S = 0.1  # MISSION E2
 FILES_IN_ROUND_MAX = 10  # RocketMQ's deleteFileBatchMax
 NEWEST_LOOK_BYTES = 8 * 1024 * 1024  # more than the largest record takes, so that one begins there
-HELD_S_MAX = 120  # MISSION E3: how long a reader may hold a deleted file
 
 Carry = Callable[[int], Awaitable[int]]
 Unconsumed = Callable[[int], Sequence[str]]
-
-
-class Closable(Protocol):
-    """A file that was deleted and can still be read."""
-
-    def close(self) -> None:
-        """Give it back."""
 
 
 @dataclass
@@ -56,11 +46,13 @@ class Retention:
     time: BrokerTime
     carriers: Sequence[Carry]
     unconsumed: Unconsumed
-    files_deleted: int = 0
     carried: int = 0
-    _held: deque[tuple[float, Closable]] = field(default_factory=deque)
     _warned_below: int = 0
-    _untrimmed_from: int | None = None  # where the log began when the queues were last in order, if they are not now
+
+    @property
+    def files_deleted(self) -> int:
+        """Files of the log, of consume queues and of the index."""
+        return self.store.old_files.deleted
 
     async def run(self) -> None:
         """Clean for ever. What fails is logged and tried again in the next round."""
@@ -70,7 +62,7 @@ class Retention:
 
     async def round(self) -> None:
         """Measure the disk, and delete what has to go."""
-        self._let_go()
+        self.store.old_files.let_go()
         try:
             used = await self.disk.offload(self.disk.usage, self.store.layout.root)
             self.store.gate.measured(used)
@@ -79,7 +71,7 @@ class Retention:
                     break
                 used = await self.disk.offload(self.disk.usage, self.store.layout.root)
                 self.store.gate.measured(used)
-            await self._forget_below()
+            await self.store.old_files.forget_below()
         except SyncError as error:
             self.store.fence(error)
         except (OSError, StoreError, ValueError) as error:
@@ -87,8 +79,7 @@ class Retention:
 
     def close(self) -> None:
         """Close the deleted files that are still held."""
-        while self._held:
-            self._held.popleft()[1].close()
+        self.store.old_files.close()
 
     async def _delete_oldest(self, used: float, *, first: bool) -> bool:
         """Delete the oldest file of the log if it has to go; whether it went."""
@@ -113,21 +104,9 @@ class Retention:
         if not first:
             await self.clock.sleep(BETWEEN_FILES_S)
         log.info("the log file before offset %d goes: %s", end, reason.value)
-        self._untrimmed_from = self.store.log.begin if self._untrimmed_from is None else self._untrimmed_from
-        self.store.log.begin = end
-        await self._trim()
-        await self.disk.offload(files.unlink_first)
-        self._hold(files.forget_first())
-        self.files_deleted += 1
+        await self.store.old_files.delete_first()
         gate.blocked_by = ""
         return True
-
-    async def _trim(self) -> None:
-        """Let the queues begin with the log: nobody is sent to a message that is gone. Raises OSError."""
-        if self._untrimmed_from is not None:
-            for queue in list(self.store.queues):
-                await self.store.mender.trim(queue, self._untrimmed_from)
-            self._untrimmed_from = None
 
     async def _reason(self, end: int, used: float) -> Reason | None:
         newest_ms = await self.disk.offload(self._newest_store_ms, end)
@@ -172,26 +151,3 @@ class Retention:
             return False
         log.warning("%s: it goes all the same", sentence)
         return True
-
-    async def _forget_below(self) -> None:
-        """Consume queues and index let go of what lies below the log's begin."""
-        await self._trim()
-        begin = self.store.log.begin
-        for queue in list(self.store.queues):
-            while queue.has_surplus_file():
-                await self.clock.sleep(BETWEEN_FILES_S)
-                await self.disk.offload(queue.unlink_first)
-                self._hold(queue.forget_first())
-                self.files_deleted += 1
-        async for file in self.store.index.forget_below(begin):
-            self._hold(file)
-            self.files_deleted += 1
-
-    def _hold(self, file: Closable) -> None:
-        self._held.append((self.clock.monotonic(), file))
-
-    def _let_go(self) -> None:
-        """Close deleted files when no reader can have them any more."""
-        now = self.clock.monotonic()
-        while self._held and (self.store.cold_reads.running == 0 or now - self._held[0][0] >= HELD_S_MAX):
-            self._held.popleft()[1].close()

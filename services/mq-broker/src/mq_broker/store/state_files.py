@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,6 +85,14 @@ class StateFiles:
     def keep_journal(self, name: str, journal: Journal) -> None:
         """From the start on the state called `name` has a journal."""
         self._journals[name] = journal
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Before `load`: these begin anew, durably, and the log has to tell them. Raises OSError."""
+        for name in names:
+            for path in (self._folder / name, self._folder / f"{name}.bak"):
+                if self._disk.exists(path):
+                    self._disk.unlink(path)
+        self._disk.sync_dir(self._folder)
 
     def load(self) -> list[str]:
         """Read every state; returns the names of those that the log has to complete.

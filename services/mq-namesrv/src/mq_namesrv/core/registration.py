@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mq_namesrv.core.fences import NO_EPOCH, Epoch
 from mqproto.address import parse_address
 from mqproto.names import check_topic
 
@@ -44,12 +45,20 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A whole registration, which is a heartbeat too. `topics` is keyed by topic name and never changed in place."""
+    """A whole registration, which is a heartbeat too. `topics` is keyed by topic name and never changed in place.
+
+    `epoch`: of a master, in which it writes; of a slave, the newest that it has accepted.
+    """
 
     identity: BrokerIdentity
     ha_address: str
     topics: Mapping[str, TopicConfig]
     data_version: int
+    epoch: Epoch = NO_EPOCH
+
+    @property
+    def is_master(self) -> bool:
+        return self.identity.broker_id == MASTER_ID
 
 
 def check_identity(identity: BrokerIdentity) -> None:
@@ -68,6 +77,8 @@ def check_registration(registration: Registration) -> None:
         _check_address("HA address", registration.ha_address)
     if registration.data_version < 0:
         raise RegistrationError(f"the data version is {registration.data_version}; it counts up from 0")
+    if min(registration.epoch) < 0:
+        raise RegistrationError(f"the epoch is {registration.epoch}; term and start count up from 0")
     if len(registration.topics) > TOPIC_COUNT_MAX:
         raise RegistrationError(
             f"{len(registration.topics):,} topics; one broker registers {TOPIC_COUNT_MAX:,} at most"

@@ -5,6 +5,8 @@ Invariants, checked by `check_invariants`:
 2. The brokers of one name are in one cluster, and no two of them have the same address.
 3. `offers` holds exactly the topics of each name's leading broker: the master, or the slave with the lowest id while
    there is none. Nothing is missing and nothing is left over.
+4. The master of a name has the highest epoch that a master of this name has registered with, as far as `fences`
+   remembers; of two processes the one with the higher epoch stands in the table, whoever came last.
 A broker belongs to the newest session that registered it; older sessions can neither change nor remove it.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fences, NotLeaderError
 from mq_namesrv.core.registration import (
     MASTER_ID,
     BrokerIdentity,
@@ -49,13 +52,15 @@ class RouteTable:
 
     brokers: dict[str, dict[int, LiveBroker]] = field(default_factory=dict)
     offers: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
+    fences: Fences = field(default_factory=Fences)
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterOutcome:
-    """Where the master of this name replicates ("" when unknown), and what is new to the table."""
+    """Where the master of this name replicates ("" when unknown), the highest epoch of its masters, and what is new."""
 
     ha_address: str
+    master_epoch: Epoch
     is_new: bool
     topics_changed: bool
 
@@ -78,27 +83,20 @@ class TopicRoute:
 
 
 def register(table: RouteTable, registration: Registration, session: int, now: float) -> RegisterOutcome:
-    """Enter the broker, or hear from it again. Raises RegistrationError and SupersededError.
+    """Enter the broker, or hear from it again. Raises RegistrationError, NotLeaderError and SupersededError.
 
     An older data version of the same session counts as a heartbeat only: its topics are of the past. Another id of the
-    name at the same address is the same process in an earlier role, and gives way.
+    name at the same address is the same process in an earlier role, and gives way. A master with a higher epoch takes
+    the place of the one that is there, also when its session is older.
     """
     check_registration(registration)
     identity = registration.identity
     siblings = table.brokers.get(identity.broker_name, {})
     current = siblings.get(identity.broker_id)
-    if current is not None and current.session > session:
-        raise SupersededError(
-            f"{identity.broker_name} with id {identity.broker_id} was registered by a newer session, "
-            f"from {current.registration.identity.address}"
-        )
-    for broker_id, sibling in siblings.items():
-        other = sibling.registration.identity
-        if broker_id != identity.broker_id and other.cluster_name != identity.cluster_name:
-            raise RegistrationError(
-                f"{identity.broker_name} is in cluster {other.cluster_name!r} with id {broker_id} at {other.address}; "
-                f"it cannot be in cluster {identity.cluster_name!r} too"
-            )
+    _check_cluster(siblings, identity)
+    if registration.is_master and not _begins_anew(table, registration, session):
+        _check_leads(table, registration, current)
+    _check_session(siblings, registration, session)
     if current is not None and current.session == session:
         known = current.registration
         if registration.data_version < known.data_version:
@@ -112,8 +110,82 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
     }
     after[identity.broker_id] = LiveBroker(registration, session, now)
     table.brokers[identity.broker_name] = after
-    topics_changed = _reindex(table, identity.broker_name, before)
-    return RegisterOutcome(_master_ha_address(after), current is None or current.session != session, topics_changed)
+    if registration.is_master:
+        table.fences.raise_for(identity.broker_name, registration.epoch, identity.address)
+    else:
+        table.fences.keep(identity.broker_name)
+    return RegisterOutcome(
+        _master_ha_address(after),
+        table.fences.epoch(identity.broker_name),
+        is_new=current is None or current.session != session,
+        topics_changed=_reindex(table, identity.broker_name, before),
+    )
+
+
+def _check_cluster(siblings: Mapping[int, LiveBroker], identity: BrokerIdentity) -> None:
+    for broker_id, sibling in siblings.items():
+        other = sibling.registration.identity
+        if broker_id != identity.broker_id and other.cluster_name != identity.cluster_name:
+            raise RegistrationError(
+                f"{identity.broker_name} is in cluster {other.cluster_name!r} with id {broker_id} at {other.address}; "
+                f"it cannot be in cluster {identity.cluster_name!r} too"
+            )
+
+
+def _begins_anew(table: RouteTable, registration: Registration, session: int) -> bool:
+    """Whether this is the master that had the highest epoch, with another store, and nobody knows better."""
+    identity = registration.identity
+    fence = table.fences.get(identity.broker_name)
+    return (
+        fence is not None
+        and fence.holder == identity.address
+        and all(
+            sibling.registration.identity.address == identity.address and sibling.session < session
+            for sibling in table.brokers.get(identity.broker_name, {}).values()
+        )
+    )
+
+
+def _check_leads(table: RouteTable, registration: Registration, current: LiveBroker | None) -> None:
+    """Raise NotLeaderError when another master of this name has a higher epoch, had one, or has the same one now.
+
+    NO_EPOCH is no rival of itself: brokers of an older version replace each other as they did.
+    """
+    name, address = registration.identity.broker_name, registration.identity.address
+    ha_address = current.registration.ha_address if current is not None else ""
+    highest = table.fences.epoch(name)
+    if registration.epoch < highest:
+        where = f"at {current.registration.identity.address}" if current is not None else "not registered now"
+        raise NotLeaderError(
+            f"{name} at {address} is a master of epoch {registration.epoch}; its successor of {highest} is {where}",
+            highest,
+            ha_address,
+        )
+    if current is None or registration.epoch != current.registration.epoch or registration.epoch == NO_EPOCH:
+        return
+    if current.registration.identity.address != address:
+        raise NotLeaderError(
+            f"{name} at {address} says that it is the master of epoch {highest}; "
+            f"so does {current.registration.identity.address}, which is registered",
+            highest,
+            ha_address,
+        )
+
+
+def _check_session(siblings: Mapping[int, LiveBroker], registration: Registration, session: int) -> None:
+    """Raise SupersededError when a newer session has registered this broker, or this process with another id."""
+    identity = registration.identity
+    for broker_id, sibling in siblings.items():
+        known = sibling.registration
+        if sibling.session <= session:
+            continue
+        if registration.is_master and broker_id == MASTER_ID and registration.epoch > known.epoch:
+            continue
+        if broker_id == identity.broker_id or known.identity.address == identity.address:
+            raise SupersededError(
+                f"{identity.broker_name} with id {broker_id} was registered by a newer session, "
+                f"from {known.identity.address}"
+            )
 
 
 def unregister(table: RouteTable, identity: BrokerIdentity) -> LiveBroker | None:
@@ -132,8 +204,13 @@ def close_session(table: RouteTable, session: int) -> list[LiveBroker]:
 
 
 def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
-    """Remove what was not heard of for more than `timeout` seconds (120 s, MISSION N3); returns it."""
-    return _remove(table, lambda broker: now - broker.last_seen > timeout)
+    """Remove what was not heard of for more than `timeout` seconds (120 s, MISSION N3); returns it.
+
+    Fences of names of which nobody is left are forgotten after the same time.
+    """
+    removed = _remove(table, lambda broker: now - broker.last_seen > timeout)
+    table.fences.expire(table.brokers.keys(), now, timeout)
+    return removed
 
 
 def route(table: RouteTable, topic: str) -> TopicRoute | None:
@@ -170,11 +247,22 @@ def check_invariants(table: RouteTable) -> None:
             raise InvariantError(f"{name} has no brokers, or is in several clusters: {identities}")
         if len({one.address for one in identities}) != len(identities):
             raise InvariantError(f"an address stands twice under {name}: {identities}")
+        _check_fence(table, name)
         for topic, config in _leading_topics(siblings).items():
             expected.setdefault(topic, {})[name] = config
     if table.offers != expected:
         odd = sorted(topic for topic in {*expected, *table.offers} if expected.get(topic) != table.offers.get(topic))
         raise InvariantError(f"the offers of {len(odd)} topics are not what their brokers registered, first {odd[0]!r}")
+
+
+def _check_fence(table: RouteTable, name: str) -> None:
+    """Raise InvariantError unless the master of this name, if there is one, has the epoch that is remembered."""
+    master, fence = table.brokers[name].get(MASTER_ID), table.fences.get(name)
+    if fence is not None and fence.vacant_since is not None:
+        raise InvariantError(f"{name} has brokers, and its fence is to be forgotten: {fence}")
+    highest = table.fences.epoch(name)
+    if master is not None and master.registration.epoch != highest:
+        raise InvariantError(f"the master of {name} has epoch {master.registration.epoch}; the highest is {highest}")
 
 
 def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:

@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from hourglass.mq.v1 import broker_service_pb2 as _broker_service_pb2
 from hourglass.mq.v1 import common_pb2 as _common_pb2
+from hourglass.mq.v1 import replication_service_pb2 as _replication_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -106,6 +107,26 @@ otherwise.
 TP_COMMITTED: TransactionPhase.ValueType  # 3
 TP_ROLLED_BACK: TransactionPhase.ValueType  # 4
 Global___TransactionPhase: _TypeAlias = TransactionPhase  # noqa: Y015
+
+class _BrokerRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BrokerRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BrokerRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _BrokerRole.ValueType  # 0
+    ASYNC_MASTER: _BrokerRole.ValueType  # 1
+    SYNC_MASTER: _BrokerRole.ValueType  # 2
+    SLAVE: _BrokerRole.ValueType  # 3
+
+class BrokerRole(_BrokerRole, metaclass=_BrokerRoleEnumTypeWrapper):
+    """------------------------------------------------------------------------------------------------------ replication"""
+
+ROLE_UNSPECIFIED: BrokerRole.ValueType  # 0
+ASYNC_MASTER: BrokerRole.ValueType  # 1
+SYNC_MASTER: BrokerRole.ValueType  # 2
+SLAVE: BrokerRole.ValueType  # 3
+Global___BrokerRole: _TypeAlias = BrokerRole  # noqa: Y015
 
 @_typing.final
 class UpdateTopicRequest(_message.Message):
@@ -313,6 +334,8 @@ class SubscriptionGroupConfig(_message.Message):
     RETRY_MAX_TIMES_FIELD_NUMBER: _builtins.int
     RETRY_QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     DIFFERENT_SUBSCRIPTIONS_ALLOWED_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    WHICH_BROKER_WHEN_CONSUME_SLOWLY_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     consume_enable: _builtins.bool
     """Whether its members may pull at all."""
@@ -322,6 +345,11 @@ class SubscriptionGroupConfig(_message.Message):
     retry_queue_count: _builtins.int
     different_subscriptions_allowed: _builtins.bool
     """Whether members may subscribe differently, as they do while a change of the subscription is rolled out."""
+    broker_id: _builtins.int
+    """From which broker members read, and from which they do when they are far behind; 0 is the master. Left out in a
+    request: as it is, and for a new group 0 and 1.
+    """
+    which_broker_when_consume_slowly: _builtins.int
     def __init__(
         self,
         *,
@@ -331,12 +359,21 @@ class SubscriptionGroupConfig(_message.Message):
         retry_max_times: _builtins.int = ...,
         retry_queue_count: _builtins.int = ...,
         different_subscriptions_allowed: _builtins.bool = ...,
+        broker_id: _builtins.int | None = ...,
+        which_broker_when_consume_slowly: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "_which_broker_when_consume_slowly", b"_which_broker_when_consume_slowly", "broker_id", b"broker_id", "which_broker_when_consume_slowly", b"which_broker_when_consume_slowly"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "different_subscriptions_allowed", b"different_subscriptions_allowed", "group", b"group", "retry_max_times", b"retry_max_times", "retry_queue_count", b"retry_queue_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "_which_broker_when_consume_slowly", b"_which_broker_when_consume_slowly", "broker_id", b"broker_id", "consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "different_subscriptions_allowed", b"different_subscriptions_allowed", "group", b"group", "retry_max_times", b"retry_max_times", "retry_queue_count", b"retry_queue_count", "which_broker_when_consume_slowly", b"which_broker_when_consume_slowly"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    _WhichOneofReturnType__which_broker_when_consume_slowly: _TypeAlias = _typing.Literal["which_broker_when_consume_slowly"]  # noqa: Y015
+    _WhichOneofArgType__which_broker_when_consume_slowly: _TypeAlias = _typing.Literal["_which_broker_when_consume_slowly", b"_which_broker_when_consume_slowly"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__which_broker_when_consume_slowly) -> _WhichOneofReturnType__which_broker_when_consume_slowly | None: ...
 
 Global___SubscriptionGroupConfig: _TypeAlias = SubscriptionGroupConfig  # noqa: Y015
 
@@ -1490,3 +1527,325 @@ class BackupEnd(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BackupEnd: _TypeAlias = BackupEnd  # noqa: Y015
+
+@_typing.final
+class ReplicaStatus(_message.Message):
+    """A slave as its master sees it. Offsets and lags are bytes of the log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    WRITTEN_OFFSET_FIELD_NUMBER: _builtins.int
+    DURABLE_OFFSET_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _builtins.int
+    LAG_BYTES_FIELD_NUMBER: _builtins.int
+    LAG_SECONDS_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    broker_id: _builtins.int
+    address: _builtins.str
+    connected: _builtins.bool
+    in_sync: _builtins.bool
+    written_offset: _builtins.int
+    durable_offset: _builtins.int
+    acknowledged_offset: _builtins.int
+    lag_bytes: _builtins.int
+    lag_seconds: _builtins.float
+    """How long ago the slave had everything; 0 while it has."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        address: _builtins.str = ...,
+        connected: _builtins.bool = ...,
+        in_sync: _builtins.bool = ...,
+        written_offset: _builtins.int = ...,
+        durable_offset: _builtins.int = ...,
+        acknowledged_offset: _builtins.int = ...,
+        lag_bytes: _builtins.int = ...,
+        lag_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_offset", b"acknowledged_offset", "address", b"address", "broker_id", b"broker_id", "connected", b"connected", "durable_offset", b"durable_offset", "in_sync", b"in_sync", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "replica_id", b"replica_id", "written_offset", b"written_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
+class GetReplicaStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReplicaStatusRequest: _TypeAlias = GetReplicaStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetReplicaStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    BROKER_NAME_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    WRITABLE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LOG_BEGIN_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    DURABLE_END_FIELD_NUMBER: _builtins.int
+    CONFIRM_OFFSET_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_REPLICAS_FIELD_NUMBER: _builtins.int
+    IN_SYNC_VERSION_FIELD_NUMBER: _builtins.int
+    IN_SYNC_REPLICAS_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    LAG_BYTES_FIELD_NUMBER: _builtins.int
+    LAG_SECONDS_FIELD_NUMBER: _builtins.int
+    HA_ADDRESS_FIELD_NUMBER: _builtins.int
+    MASTER_HA_ADDRESS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    cluster_name: _builtins.str
+    broker_name: _builtins.str
+    broker_id: _builtins.int
+    address: _builtins.str
+    replica_id: _builtins.str
+    role: Global___BrokerRole.ValueType
+    writable: _builtins.bool
+    """False for a slave, and for a master that has stepped down or was superseded; `reason` says why."""
+    reason: _builtins.str
+    log_begin: _builtins.int
+    log_end: _builtins.int
+    durable_end: _builtins.int
+    confirm_offset: _builtins.int
+    """Consumers see what lies below."""
+    min_in_sync_replicas: _builtins.int
+    in_sync_version: _builtins.int
+    in_sync_replicas: _builtins.int
+    """With the master."""
+    in_sync: _builtins.bool
+    """Of a slave, as far as it has heard from its master:"""
+    connected: _builtins.bool
+    lag_bytes: _builtins.int
+    lag_seconds: _builtins.float
+    ha_address: _builtins.str
+    """Where this broker listens for replication, and where the one listens that it follows; empty when it follows none."""
+    master_ha_address: _builtins.str
+    @_builtins.property
+    def epoch(self) -> _replication_service_pb2.Epoch: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
+        """Of a master."""
+
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        cluster_name: _builtins.str = ...,
+        broker_name: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        address: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
+        role: Global___BrokerRole.ValueType = ...,
+        writable: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        epoch: _replication_service_pb2.Epoch | None = ...,
+        log_begin: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        durable_end: _builtins.int = ...,
+        confirm_offset: _builtins.int = ...,
+        min_in_sync_replicas: _builtins.int = ...,
+        in_sync_version: _builtins.int = ...,
+        in_sync_replicas: _builtins.int = ...,
+        in_sync: _builtins.bool = ...,
+        connected: _builtins.bool = ...,
+        lag_bytes: _builtins.int = ...,
+        lag_seconds: _builtins.float = ...,
+        ha_address: _builtins.str = ...,
+        master_ha_address: _builtins.str = ...,
+        replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "code", b"code", "confirm_offset", b"confirm_offset", "connected", b"connected", "durable_end", b"durable_end", "epoch", b"epoch", "ha_address", b"ha_address", "in_sync", b"in_sync", "in_sync_replicas", b"in_sync_replicas", "in_sync_version", b"in_sync_version", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "log_begin", b"log_begin", "log_end", b"log_end", "master_ha_address", b"master_ha_address", "min_in_sync_replicas", b"min_in_sync_replicas", "reason", b"reason", "remark", b"remark", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "writable", b"writable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReplicaStatusResponse: _TypeAlias = GetReplicaStatusResponse  # noqa: Y015
+
+@_typing.final
+class StepDownRequest(_message.Message):
+    """Answered with NOT_LEADER_FOR_QUEUE by a slave, with SYSTEM_ERROR when `epoch` is not the broker's. Asked again of one that
+    has stepped down in this epoch, it answers the same.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def epoch(self) -> _replication_service_pb2.Epoch: ...
+    def __init__(
+        self,
+        *,
+        epoch: _replication_service_pb2.Epoch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepDownRequest: _TypeAlias = StepDownRequest  # noqa: Y015
+
+@_typing.final
+class StepDownResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    log_end: _builtins.int
+    """Where the log ends, for good."""
+    role: Global___BrokerRole.ValueType
+    """Its role until now: that of its successor."""
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+        log_end: _builtins.int = ...,
+        role: Global___BrokerRole.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "log_end", b"log_end", "remark", b"remark", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepDownResponse: _TypeAlias = StepDownResponse  # noqa: Y015
+
+@_typing.final
+class PromoteRequest(_message.Message):
+    """SYSTEM_ERROR when the term is not above the broker's, or when its log, on disk, ends below `log_end`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    log_end: _builtins.int
+    role: Global___BrokerRole.ValueType
+    """ASYNC_MASTER or SYNC_MASTER."""
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        role: Global___BrokerRole.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_end", b"log_end", "role", b"role", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteRequest: _TypeAlias = PromoteRequest  # noqa: Y015
+
+@_typing.final
+class PromoteResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteResponse: _TypeAlias = PromoteResponse  # noqa: Y015
+
+@_typing.final
+class BecomeSlaveRequest(_message.Message):
+    """SYSTEM_ERROR when the broker is a writable master: it has to step down first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    MASTER_HA_ADDRESS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The id that it has from now on; not 0."""
+    master_ha_address: _builtins.str
+    """Where its master listens for replication."""
+    @_builtins.property
+    def epoch(self) -> _replication_service_pb2.Epoch:
+        """The epoch of its master."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        master_ha_address: _builtins.str = ...,
+        epoch: _replication_service_pb2.Epoch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "epoch", b"epoch", "master_ha_address", b"master_ha_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BecomeSlaveRequest: _TypeAlias = BecomeSlaveRequest  # noqa: Y015
+
+@_typing.final
+class BecomeSlaveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REMARK_FIELD_NUMBER: _builtins.int
+    code: _common_pb2.ResponseCode.ValueType
+    remark: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _common_pb2.ResponseCode.ValueType = ...,
+        remark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BecomeSlaveResponse: _TypeAlias = BecomeSlaveResponse  # noqa: Y015

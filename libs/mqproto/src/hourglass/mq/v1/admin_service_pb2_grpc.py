@@ -129,6 +129,26 @@ class AdminServiceStub:
                 request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.SerializeToString,
                 response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.FromString,
                 _registered_method=True)
+        self.GetReplicaStatus = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/GetReplicaStatus',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusResponse.FromString,
+                _registered_method=True)
+        self.StepDown = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/StepDown',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownResponse.FromString,
+                _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/Promote',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteResponse.FromString,
+                _registered_method=True)
+        self.BecomeSlave = channel.unary_unary(
+                '/hourglass.mq.v1.AdminService/BecomeSlave',
+                request_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveRequest.SerializeToString,
+                response_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -263,6 +283,34 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReplicaStatus(self, request, context):
+        """Role, epoch, offsets, and how far each slave is behind.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StepDown(self, request, context):
+        """First step of a change of masters: this one accepts no writes any more, durably, and goes on feeding its slaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Promote(self, request, context):
+        """Second step: this broker is the master from now on, durably, in a new term. It starts anew in that role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BecomeSlave(self, request, context):
+        """Third step: this broker is a slave from now on, durably. It starts anew in that role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -360,6 +408,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DecideTransaction,
                     request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.FromString,
                     response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.SerializeToString,
+            ),
+            'GetReplicaStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReplicaStatus,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusResponse.SerializeToString,
+            ),
+            'StepDown': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepDown,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownResponse.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteResponse.SerializeToString,
+            ),
+            'BecomeSlave': grpc.unary_unary_rpc_method_handler(
+                    servicer.BecomeSlave,
+                    request_deserializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveRequest.FromString,
+                    response_serializer=hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -875,6 +943,114 @@ class AdminService:
             '/hourglass.mq.v1.AdminService/DecideTransaction',
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionRequest.SerializeToString,
             hourglass_dot_mq_dot_v1_dot_admin__service__pb2.DecideTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReplicaStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/GetReplicaStatus',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.GetReplicaStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepDown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/StepDown',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.StepDownResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/Promote',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.PromoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BecomeSlave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hourglass.mq.v1.AdminService/BecomeSlave',
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveRequest.SerializeToString,
+            hourglass_dot_mq_dot_v1_dot_admin__service__pb2.BecomeSlaveResponse.FromString,
             options,
             channel_credentials,
             insecure,

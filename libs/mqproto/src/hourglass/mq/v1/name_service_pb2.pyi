@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from hourglass.mq.v1 import common_pb2 as _common_pb2
+from hourglass.mq.v1 import replication_service_pb2 as _replication_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -58,6 +59,7 @@ class RegisterBrokerRequest(_message.Message):
     HA_ADDRESS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     DATA_VERSION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     ha_address: _builtins.str
     data_version: _builtins.int
     """Grows with each change of `topics`; a name server ignores an older version from the same process."""
@@ -65,6 +67,10 @@ class RegisterBrokerRequest(_message.Message):
     def broker(self) -> Global___BrokerIdentity: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicConfig]: ...
+    @_builtins.property
+    def epoch(self) -> _replication_service_pb2.Epoch:
+        """Of a master: the epoch in which it writes. Of a slave: the newest that it has accepted."""
+
     def __init__(
         self,
         *,
@@ -72,10 +78,11 @@ class RegisterBrokerRequest(_message.Message):
         ha_address: _builtins.str = ...,
         topics: _abc.Iterable[_common_pb2.TopicConfig] | None = ...,
         data_version: _builtins.int = ...,
+        epoch: _replication_service_pb2.Epoch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "data_version", b"data_version", "ha_address", b"ha_address", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "data_version", b"data_version", "epoch", b"epoch", "ha_address", b"ha_address", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,25 +90,35 @@ Global___RegisterBrokerRequest: _TypeAlias = RegisterBrokerRequest  # noqa: Y015
 
 @_typing.final
 class RegisterBrokerResponse(_message.Message):
+    """NOT_LEADER_FOR_QUEUE refuses a master of whose broker_name a master with a higher epoch is registered, or was: it has
+    been superseded, stands in no route, and has to stop accepting writes.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
     HA_ADDRESS_FIELD_NUMBER: _builtins.int
+    MASTER_EPOCH_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     ha_address: _builtins.str
     """Where the master of this broker_name listens for replication; empty when it is not known."""
+    @_builtins.property
+    def master_epoch(self) -> _replication_service_pb2.Epoch:
+        """The highest epoch that a master of this broker_name has registered with."""
+
     def __init__(
         self,
         *,
         code: _common_pb2.ResponseCode.ValueType = ...,
         remark: _builtins.str = ...,
         ha_address: _builtins.str = ...,
+        master_epoch: _replication_service_pb2.Epoch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["master_epoch", b"master_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ha_address", b"ha_address", "remark", b"remark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ha_address", b"ha_address", "master_epoch", b"master_epoch", "remark", b"remark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

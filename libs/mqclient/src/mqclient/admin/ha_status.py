@@ -1,0 +1,159 @@
+"""What a broker says of its replication; fields as in admin_service.proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import replication_service_pb2 as replication_pb
+from mqclient.admin.brokers import ClusterBroker
+from mqclient.errors import MQClientError
+
+FORMER_MASTER_ID = (1 << 31) - 1  # of a broker that has lost its place as master and was not given another one
+
+
+class BrokerRole(IntEnum):
+    """Who writes, and when a message is acknowledged (MISSION H1, H4); admin_service.proto has the same ones."""
+
+    UNSPECIFIED = 0
+    ASYNC_MASTER = 1
+    SYNC_MASTER = 2
+    SLAVE = 3
+
+    @property
+    def is_master(self) -> bool:
+        return self in (BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER)
+
+
+class Epoch(NamedTuple):
+    """In which a master writes; compared by term, then by start."""
+
+    term: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.start}"
+
+    def to_wire(self) -> replication_pb.Epoch:
+        return replication_pb.Epoch(term=self.term, start=self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
+    everything, 0.0 while it has.
+    """
+
+    replica_id: str
+    broker_id: int
+    address: str
+    connected: bool
+    in_sync: bool
+    written_offset: int
+    durable_offset: int
+    acknowledged_offset: int
+    lag_bytes: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatus:
+    """One broker process; `address` is where it was asked.
+
+    `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why. Of a
+    slave are `in_sync`, `connected` and the lags, as far as it has heard from its master; of a master are `replicas`.
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    replica_id: str
+    role: BrokerRole
+    writable: bool
+    reason: str
+    epoch: Epoch
+    log_begin: int
+    log_end: int
+    durable_end: int
+    confirm_offset: int
+    min_in_sync_replicas: int
+    in_sync_version: int
+    in_sync_replicas: int  # with the master
+    in_sync: bool
+    connected: bool
+    lag_bytes: int
+    lag_seconds: float
+    ha_address: str
+    master_ha_address: str
+    replicas: tuple[ReplicaStatus, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the master of its name, as far as it knows."""
+        return self.role.is_master and self.writable
+
+    @property
+    def has_lost_its_place(self) -> bool:
+        """Whether it was the master and is nobody's slave yet: it has stepped down, or was superseded."""
+        return not self.leads and (self.role.is_master or self.broker_id == FORMER_MASTER_ID)
+
+    @property
+    def progress(self) -> tuple[Epoch, int]:
+        """What it has on disk: of two replicas the one with more has everything that the other has."""
+        return self.epoch, self.durable_end
+
+
+@dataclass(frozen=True, slots=True)
+class HaAnswer:
+    """What one broker process has answered; one of `status` and `error` is None."""
+
+    broker: ClusterBroker
+    status: HaStatus | None
+    error: MQClientError | None
+
+
+def ha_status_from_wire(response: admin_pb.GetReplicaStatusResponse, address: str) -> HaStatus:
+    """The answer of the broker at this address."""
+    return HaStatus(
+        cluster_name=response.cluster_name,
+        broker_name=response.broker_name,
+        broker_id=response.broker_id,
+        address=address,
+        replica_id=response.replica_id,
+        role=BrokerRole(response.role),
+        writable=response.writable,
+        reason=response.reason,
+        epoch=Epoch(response.epoch.term, response.epoch.start),
+        log_begin=response.log_begin,
+        log_end=response.log_end,
+        durable_end=response.durable_end,
+        confirm_offset=response.confirm_offset,
+        min_in_sync_replicas=response.min_in_sync_replicas,
+        in_sync_version=response.in_sync_version,
+        in_sync_replicas=response.in_sync_replicas,
+        in_sync=response.in_sync,
+        connected=response.connected,
+        lag_bytes=response.lag_bytes,
+        lag_seconds=response.lag_seconds,
+        ha_address=response.ha_address,
+        master_ha_address=response.master_ha_address,
+        replicas=tuple(map(_replica, response.replicas)),
+    )
+
+
+def _replica(replica: admin_pb.ReplicaStatus) -> ReplicaStatus:
+    return ReplicaStatus(
+        replica_id=replica.replica_id,
+        broker_id=replica.broker_id,
+        address=replica.address,
+        connected=replica.connected,
+        in_sync=replica.in_sync,
+        written_offset=replica.written_offset,
+        durable_offset=replica.durable_offset,
+        acknowledged_offset=replica.acknowledged_offset,
+        lag_bytes=replica.lag_bytes,
+        lag_seconds=replica.lag_seconds,
+    )

@@ -1,0 +1,132 @@
+"""What master and slave say to each other, in plain values; replication_service.proto has the same for the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mq_broker.core.replication.epochs import Epoch, EpochHistory
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHello:
+    """A slave's first words."""
+
+    cluster_name: str
+    broker_name: str
+    replica_id: str
+    broker_id: int
+    address: str
+    log_begin: int
+    log_end: int
+    history: EpochHistory
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Do your bytes from `begin` to `end` have this CRC-32?"""
+
+    begin: int
+    end: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Both logs are the same up to here; stream from here."""
+
+    log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the slave has written, has on disk, and vouches for."""
+
+    written: int
+    durable: int
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEntries:
+    """What groups have finished, as journal entries (store/progress_entries.py); both ways."""
+
+    entries: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHello:
+    """The master's answer to a hello."""
+
+    replica_id: str
+    log_begin: int
+    log_end: int
+    history: EpochHistory
+    synchronous: bool
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """Whether the bytes before `end` are the same."""
+
+    end: int
+    matches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogBytes:
+    """Whole records, or blanks, that follow what was sent before."""
+
+    log_offset: int
+    data: bytes
+    confirm_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateDocument:
+    """One of the small states, as of the log sent so far."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The master lives, and where it stands."""
+
+    log_begin: int
+    log_end: int
+    confirm_offset: int
+    broker_time_ms: int
+    in_sync: bool
+    in_sync_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the master ends the stream."""
+
+    remark: str
+
+
+ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries
+MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | Beat | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFrame:
+    """From a slave, with the newest epoch that it has accepted."""
+
+    epoch: Epoch
+    event: ReplicaEvent
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFrame:
+    """From a master, with its epoch."""
+
+    epoch: Epoch
+    event: MasterEvent

@@ -1,0 +1,255 @@
+"""One link of a slave: finding out where to begin, then taking over what the master sends.
+
+Invariants: nothing is acknowledged before the log was compared, and cut where it has to be; a frame of another epoch
+than the one that was taken over ends the link; bytes are acknowledged as the slave's flushDiskType says: on disk, or
+written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import replace
+
+from mq_broker.core.replication.frames import (
+    Beat,
+    Follow,
+    LogBytes,
+    MasterEvent,
+    MasterFrame,
+    MasterHello,
+    Probe,
+    ProbeAnswer,
+    ProgressEntries,
+    Refusal,
+    ReplicaEvent,
+    ReplicaFrame,
+    ReplicaHello,
+    Report,
+    StateDocument,
+)
+from mq_broker.core.replication.reconciling import (
+    Compare,
+    Compared,
+    CutLog,
+    Greeted,
+    Reconciliation,
+    Refuse,
+    StartFollowing,
+)
+from mq_broker.core.replication.replica_state import Cut
+from mq_broker.core.state_names import CONSUMER_OFFSETS
+from mq_broker.ha.links import LinkError, SlaveLink
+from mq_broker.ha.node import REST_MIN_S, SILENCE_S, Node, stop
+from mq_broker.store.errors import CopyError
+from osenv.clock import timeout
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 0.05
+
+
+class Following:
+    """One link, from hello to its end. `has_cut` says that the broker has to be opened anew, to make a cut."""
+
+    def __init__(self, node: Node, link: SlaveLink) -> None:
+        self._node, self._link = node, link
+        self._epoch = node.file.state.epoch
+        self._exchange = node.new_exchange()
+        self._changed = asyncio.Event()
+        self.has_cut = False
+        self.is_up = self.was_up = False
+        self.beat: Beat | None = None
+        self._caught_up_at = node.clock.monotonic()
+        self._deleting: asyncio.Task[None] | None = None  # old files; the log grows meanwhile
+
+    async def run(self) -> None:
+        """Until the link ends. Raises LinkError with the reason, StoreError and OSError when the store cannot go on."""
+        reporting: asyncio.Task[None] | None = None
+        try:
+            await self._node.store.sync()  # what is reported, and compared, is on disk
+            start = await self._reconcile()
+            if start is None:
+                return
+            await self._send(Follow(start))
+            self.is_up = self.was_up = True
+            reporting = asyncio.create_task(self._report_forever(), name="reports")
+            await self._take_forever(reporting)
+        finally:
+            self.is_up = False
+            await stop(reporting, self._deleting)
+            self._exchange.close()
+
+    def grown(self) -> None:
+        """The log, or what is durable of it, has grown."""
+        self._changed.set()
+
+    @property
+    def lag_s(self) -> float:
+        """How long ago it had everything that it had heard of; 0.0 while it has. Seconds."""
+        if self.beat is None or self.beat.log_end <= self._node.store.log_end:
+            return 0.0
+        return self._node.clock.monotonic() - self._caught_up_at
+
+    # ------------------------------------------------------------------------------------- reconciling
+
+    async def _reconcile(self) -> int | None:
+        """Where to follow from; None when the log has to be cut first."""
+        node, store, state = self._node, self._node.store, self._node.file.state
+        identity = node.identity
+        await self._send(
+            ReplicaHello(
+                identity.cluster_name,
+                identity.broker_name,
+                state.replica_id,
+                identity.broker_id,
+                identity.address,
+                store.log_begin,
+                store.log_end,
+                state.history,
+            )
+        )
+        frame = await self._receive()
+        hello = frame.event
+        if not isinstance(hello, MasterHello):
+            raise _out_of_place(hello)
+        search = Reconciliation(
+            state.epoch, state.master_id, state.replica_id, state.history, store.log_begin, store.log_end
+        )
+        action = search.step(Greeted(frame.epoch, hello))
+        while isinstance(action, Compare):
+            action = search.step(await self._compare(action))
+        match action:
+            case Refuse(remark):
+                raise LinkError(remark)
+            case CutLog(cut):
+                await self._prepare_cut(cut)
+                return None
+            case StartFollowing(log_offset):
+                await node.remember(lambda state: state.following(frame.epoch, hello.replica_id, hello.history))
+                self._epoch = frame.epoch
+                log.info("follows the master in epoch %s from %d", frame.epoch, log_offset)
+                return log_offset
+
+    async def _compare(self, action: Compare) -> Compared:
+        feed = self._node.store.log_feed
+        window = await feed.window(action.at_most)
+        begin, end = max(window.begin, action.at_least), window.end
+        if end <= begin:
+            return Compared(end, matches=False)
+        crc32 = window.crc32 if begin == window.begin else await feed.crc32(begin, end)
+        if crc32 is None:
+            raise LinkError(f"the log from {begin} to {end} cannot be read")
+        await self._send(Probe(begin, end, crc32))
+        answer = (await self._receive()).event
+        if not isinstance(answer, ProbeAnswer) or answer.end != end:
+            raise _out_of_place(answer)
+        return Compared(end, answer.matches)
+
+    async def _prepare_cut(self, cut: Cut) -> None:
+        end = self._node.store.log_end
+        if cut.begin is None:
+            log.critical(
+                "from offset %d on this log is not the master's: %d bytes are cut off, and kept in quarantine/",
+                cut.end, end - cut.end,
+            )  # fmt: skip
+        else:
+            log.warning("the master's log begins at %d, behind the end of this one: it begins anew there", cut.begin)
+        await self._node.remember(lambda state: replace(state, cut=cut))
+        self.has_cut = True
+
+    # --------------------------------------------------------------------------------------- following
+
+    async def _take_forever(self, reporting: asyncio.Task[None]) -> None:
+        while True:
+            frame = await self._receive()
+            if frame.epoch != self._epoch:
+                raise LinkError(f"a frame of epoch {frame.epoch} in epoch {self._epoch}")
+            await self._take(frame.event)
+            for task in (reporting, self._deleting):
+                if task is not None and task.done():
+                    task.result()
+
+    async def _take(self, event: MasterEvent) -> None:
+        store = self._node.store
+        try:
+            match event:
+                case LogBytes(log_offset, data, confirm_offset):
+                    store.append_copy(log_offset, data)
+                    store.confirmation.advance(confirm_offset, alone=False)
+                    self._exchange.catch_up()
+                case Beat():
+                    await self._take_beat(event)
+                case StateDocument():
+                    self._node.states_in.apply(event)
+                case ProgressEntries(entries):
+                    if self._exchange.merge(entries):
+                        await store.persist(CONSUMER_OFFSETS)
+                case _:
+                    raise _out_of_place(event)
+        except (CopyError, ValueError) as error:
+            raise LinkError(f"what the master sends cannot be: {error}") from error
+
+    async def _take_beat(self, beat: Beat) -> None:
+        store = self._node.store
+        if beat.log_end <= store.log_end:
+            self._caught_up_at = self._node.clock.monotonic()
+        self.beat = beat
+        store.confirmation.advance(beat.confirm_offset, alone=False)
+        if beat.log_begin > store.log_begin and (self._deleting is None or self._deleting.done()):
+            self._deleting = asyncio.create_task(store.follow_begin(beat.log_begin), name="old files")
+
+    async def _report_forever(self) -> None:
+        """What there is, whenever it has changed, and as a sign of life."""
+        self._exchange.on_change(self._changed.set)
+        interval_s = self._node.options.beat_interval_ms / 1000
+        told, told_at, progress_at = None, 0.0, 0.0
+        while True:
+            self._changed.clear()
+            now = self._node.clock.monotonic()
+            report = self._report()
+            if report != told or now - told_at >= interval_s:
+                told, told_at = report, now
+                await self._send(report)
+            elif self._exchange.is_waiting and now - progress_at >= PROGRESS_INTERVAL_S:
+                progress_at = now
+                while entries := self._exchange.entries():
+                    await self._send(ProgressEntries(entries))
+            else:
+                progress_due = progress_at + PROGRESS_INTERVAL_S if self._exchange.is_waiting else math.inf
+                await self._rest(min(told_at + interval_s, progress_due) - now)
+
+    def _report(self) -> Report:
+        store = self._node.store
+        return Report(store.log_end, store.flusher.durable_end, store.stored_end)
+
+    async def _rest(self, seconds: float) -> None:
+        timer = self._node.clock.call_later(max(REST_MIN_S, seconds), self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+
+    # ---------------------------------------------------------------------------------------- plumbing
+
+    async def _send(self, event: ReplicaEvent) -> None:
+        await self._link.send(ReplicaFrame(self._epoch, event))
+
+    async def _receive(self) -> MasterFrame:
+        try:
+            async with timeout(self._node.clock, SILENCE_S):
+                frame = await self._link.receive()
+        except TimeoutError:
+            raise LinkError(f"nothing has come for {SILENCE_S:.0f} s") from None
+        if frame is None:
+            raise LinkError("the master has ended the link")
+        if isinstance(frame.event, Refusal):
+            raise LinkError(f"the master refuses: {frame.event.remark}")
+        if frame.epoch < self._epoch:
+            raise LinkError(f"the master is in epoch {frame.epoch}, and epoch {self._epoch} has begun")
+        return frame
+
+
+def _out_of_place(event: MasterEvent) -> LinkError:
+    return LinkError(f"the master sends a {type(event).__name__}, which has no place here")

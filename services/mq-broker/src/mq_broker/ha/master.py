@@ -1,0 +1,295 @@
+"""A master: it feeds its slaves, confirms what they have, and knows when it is one no more (MISSION H1, H2).
+
+Invariants: nothing is accepted before the epoch of this start is on disk; a decision about the in-sync set is on disk
+before it counts; a master that has stepped down, or has heard of a newer epoch, accepts nothing more, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+
+from mq_broker.core.refusals import RefusedError
+from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.replication.in_sync import (
+    Confirm,
+    Decide,
+    Decided,
+    Event,
+    InSyncLedger,
+    Passed,
+    Reject,
+    SlaveView,
+    Stored,
+)
+from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, InSyncSet
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replication.status import HaStatus, ReplicaStatus
+from mq_broker.ha.feed import Feed
+from mq_broker.ha.links import LinkError, MasterLink
+from mq_broker.ha.node import CONFIRMED_NOTED_S, Node
+from mq_broker.ha.role_changes import become_slave, promote
+from mqproto.codes import ResponseCode
+from osenv.clock import timeout
+
+log = logging.getLogger(__name__)
+
+PAST_MAX = 16  # slaves whose link is gone that are remembered, for operators
+
+
+class MasterReplication:
+    """Of one broker, for one start as a master. `begin`, `take_up`, `run` until cancelled, `close`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.role = node.file.state.role
+        self.epoch = node.file.state.epoch  # in which it writes, from `begin` on
+        self.reopen = asyncio.Event()
+        self._feeds: dict[str, Feed] = {}
+        self._past: dict[str, Feed] = {}  # the last one of each slave whose link is gone
+        self._wake = asyncio.Event()
+        self._decide: InSyncSet | None = None
+        self._reason = ""
+        self._is_synchronous = self.role is BrokerRole.SYNC_MASTER
+        options = node.options
+        self._ledger = InSyncLedger(
+            node.file.state.replica_id,
+            self._is_synchronous,
+            options.min_in_sync_replicas,
+            options.slave_not_catchup_ms / 1000,
+            node.file.state.in_sync,
+            node.file.state.confirmed,
+        )
+
+    # -------------------------------------------------------------------------------------------- life
+
+    async def begin(self) -> None:
+        """Begin an epoch; from then on the log may be written. What it holds is on disk already. Raises OSError."""
+        node = self._node
+        await node.remember(lambda state: state.begun(node.store.log_end))
+        state = node.file.state
+        self.epoch = state.epoch
+        self._ledger.in_sync, self._ledger.confirmed = state.in_sync, state.confirmed
+        self._ledger.begin(node.clock.monotonic())
+        log.info("%s in epoch %s, the log ends at %d", self.role.name, state.epoch, node.store.log_end)
+
+    def take_up(self) -> None:
+        """The broker has read what it needs of its log: from now on nobody sees what is not confirmed."""
+        node = self._node
+        if self._is_synchronous:
+            node.store.confirm_from(self._ledger.confirmed, timeout_s=node.options.slave_timeout_ms / 1000)
+            self._look_at_replicas()
+        node.store.on_grown(self._grown)
+        self.step(Stored(node.store.stored_end))
+
+    async def run(self) -> None:
+        """Decide what has to be decided, for ever."""
+        node, noted_at = self._node, self._node.clock.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with timeout(node.clock, node.options.beat_interval_ms / 1000):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._decide is not None:
+                await self._make_durable(self._decide)
+            self.step(Passed())
+            if node.clock.monotonic() - noted_at >= CONFIRMED_NOTED_S:
+                noted_at = node.clock.monotonic()
+                with contextlib.suppress(OSError):  # the next time is soon
+                    await self.note_confirmed()
+
+    async def note_confirmed(self) -> None:
+        """Write down what is confirmed, for the next start. Raises OSError."""
+        if self._is_synchronous:
+            confirmed = self._ledger.confirmed
+            await self._node.remember(lambda state: replace(state, confirmed=max(state.confirmed, confirmed)))
+
+    async def close(self) -> None:
+        """End all links."""
+        for feed in list(self._feeds.values()):
+            feed.end("the master stops")
+        with contextlib.suppress(OSError):  # then the next start confirms anew what it finds
+            await self.note_confirmed()
+
+    # ------------------------------------------------------------------------------------------ slaves
+
+    async def serve(self, link: MasterLink) -> None:
+        """One slave's link, until it ends."""
+        feed = Feed(self._node, link, self)
+        try:
+            await feed.run()
+        except LinkError as error:
+            log.warning("slave %s: %s", feed.name, error)
+        finally:
+            if self._feeds.get(feed.replica_id) is feed:
+                self._past[feed.replica_id] = self._feeds.pop(feed.replica_id)
+                while len(self._past) > PAST_MAX:
+                    self._past.pop(next(iter(self._past)))
+                self._step_if_following(feed)
+
+    def _step_if_following(self, feed: Feed) -> None:
+        if feed.is_following:
+            self.step(feed.disconnected)
+
+    def admit(self, feed: Feed) -> None:
+        """The newest link of a slave is the one that counts."""
+        earlier = self._feeds.pop(feed.replica_id, None)
+        if earlier is not None:
+            earlier.end("the slave has a newer link")
+            self._step_if_following(earlier)
+        self._past.pop(feed.replica_id, None)
+        self._feeds[feed.replica_id] = feed
+
+    def _grown(self) -> None:
+        for feed in self._feeds.values():
+            feed.wake.set()
+        if self._is_synchronous and self._ledger.stored != (stored := self._node.store.stored_end):
+            self.step(Stored(stored))
+
+    def step(self, event: Event) -> None:
+        """Do what the ledger says now that this has happened."""
+        node = self._node
+        for action in self._ledger.step(event, node.clock.monotonic(), node.store.log_end):
+            match action:
+                case Confirm(log_offset, alone):
+                    node.store.confirmation.advance(log_offset, alone=alone)
+                    for feed in self._feeds.values():
+                        feed.wake.set()
+                case Decide(in_sync):
+                    self._decide = in_sync
+                    self._wake.set()
+                case Reject(replica_id, remark):
+                    self._feeds[replica_id].end(remark)
+
+    async def _make_durable(self, in_sync: InSyncSet) -> None:
+        self._decide = None
+        names = ", ".join(sorted(self._name(one) for one in in_sync.replicas))
+        try:
+            await self._node.remember(lambda state: replace(state, in_sync=in_sync))
+        except OSError as error:
+            log.warning("the in-sync set cannot be written down, and stays as it is: %s", error)
+            await self._node.clock.sleep(self._node.options.beat_interval_ms / 1000)
+            self.step(Decided(in_sync, durable=False))
+            return
+        log.warning("in-sync set %d: %s", in_sync.version, names)
+        self.step(Decided(in_sync))
+        for feed in self._feeds.values():
+            feed.tell_in_sync(feed.replica_id in in_sync.replicas, in_sync.version)
+        self._look_at_replicas()
+
+    def _name(self, replica_id: str) -> str:
+        if replica_id == self._ledger.me:
+            return "the master"
+        feed = self._feeds.get(replica_id) or self._past.get(replica_id)
+        return feed.name if feed else replica_id
+
+    def _look_at_replicas(self) -> None:
+        have, need = len(self._ledger.in_sync.replicas), self._node.options.min_in_sync_replicas
+        self._node.store.too_few_replicas = (
+            "" if self._ledger.is_sufficient else f"{have} of {need} replicas are in sync (minInSyncReplicas={need})"
+        )
+
+    # --------------------------------------------------------------------------------------- operators
+
+    async def step_down(self, epoch: Epoch) -> tuple[int, BrokerRole]:
+        """Accept nothing more, durably, and go on feeding slaves: where the log ends now, and the role until now.
+
+        Raises RefusedError when `epoch` is not the present one; OSError: then nobody can tell, ask again.
+        """
+        if epoch != self.epoch:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is in epoch {self.epoch}, not {epoch}")
+        self._stop_writes("it has stepped down for another master")
+        await self._node.store.sync()
+        await self._node.remember(lambda state: state.stepped_down())
+        return self._node.store.log_end, self.role
+
+    async def promote(self, term: int, log_end: int, role: BrokerRole) -> None:
+        """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
+        if self._node.file.state.role.is_master:
+            if term == self.epoch.term:
+                return
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
+        await promote(self._node, term, log_end, role)
+        self.reopen.set()
+
+    async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
+        """Follow this master from now on. Raises RefusedError when it has not stepped down, OSError."""
+        if self._node.file.state.role.is_master and epoch <= self.epoch:
+            sentence = f"this broker is the master in epoch {self.epoch}: have it step down first"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+        self._stop_writes(f"a master in epoch {epoch} has taken over")
+        await become_slave(self._node, broker_id, master_ha_address)
+        self.reopen.set()
+
+    async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
+        """There is a master with this epoch. Raises OSError; writes are refused all the same."""
+        if epoch <= self.epoch:
+            return
+        log.critical("a master in epoch %s has taken over from this one, in epoch %s", epoch, self.epoch)
+        self._stop_writes(f"a master in epoch {epoch} has taken over")
+        await become_slave(self._node, FORMER_MASTER_ID, master_ha_address)
+        self.reopen.set()
+
+    def master_found(self, ha_address: str) -> None:
+        """A master follows nobody."""
+
+    def _stop_writes(self, reason: str) -> None:
+        self._node.store.follows = True
+        self._reason = reason
+
+    # ------------------------------------------------------------------------------------------ status
+
+    @property
+    def broker_id(self) -> int:
+        """Under which it is registered."""
+        return self._node.identity.broker_id
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a slave follows."""
+        return any(feed.is_following for feed in self._feeds.values())
+
+    def status(self) -> HaStatus:
+        """How replication stands now."""
+        store, state = self._node.store, self._node.file.state
+        slaves = {**self._past, **self._feeds}
+        return HaStatus(
+            role=self.role,
+            writable=not store.follows,
+            reason=self._reason or store.too_few_replicas,
+            epoch=self.epoch,
+            broker_id=self.broker_id,
+            replica_id=state.replica_id,
+            log_begin=store.log_begin,
+            log_end=store.log_end,
+            durable_end=store.flusher.durable_end,
+            confirm_offset=store.readable_end,
+            min_in_sync_replicas=self._node.options.min_in_sync_replicas,
+            in_sync_version=self._ledger.in_sync.version,
+            in_sync_replicas=len(self._ledger.in_sync.replicas),
+            in_sync=True,
+            connected=False,
+            master_address="",
+            lag_bytes=0,
+            lag_s=0.0,
+            replicas=tuple(self._replica_status(feed) for feed in slaves.values()),
+        )
+
+    def _replica_status(self, feed: Feed) -> ReplicaStatus:
+        view = self._ledger.slaves.get(feed.replica_id, SlaveView())
+        lag = max(0, self._node.store.log_end - view.acknowledged)
+        is_up_to_date = lag == 0 and view.connected
+        return ReplicaStatus(
+            replica_id=feed.replica_id,
+            broker_id=feed.broker_id,
+            address=feed.address,
+            connected=view.connected,
+            in_sync=feed.replica_id in self._ledger.in_sync.replicas,
+            written_offset=feed.reported.written,
+            durable_offset=feed.reported.durable,
+            acknowledged_offset=view.acknowledged,
+            lag_bytes=lag,
+            lag_s=0.0 if is_up_to_date else max(0.0, self._node.clock.monotonic() - view.caught_up_at),
+        )

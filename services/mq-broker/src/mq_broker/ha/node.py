@@ -1,0 +1,52 @@
+"""What master and slave work with: one broker's store, what it remembers of replication, and its small states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.replication.options import ReplicationOptions
+from mq_broker.core.replication.replica_state import ReplicaState
+from mq_broker.ha.exchange import Exchange
+from mq_broker.ha.states import StatesIn
+from mq_broker.store.message_store import MessageStore
+from mq_broker.store.replica_file import ReplicaFile
+from osenv import Clock, SyncError
+
+CONFIRMED_NOTED_S = 10.0  # how often the confirm offset is written down, beside a clean stop
+REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
+SILENCE_S = 5.0  # a link on which nothing has come for so long is given up
+
+
+@dataclass
+class Node:
+    """`new_exchange` makes what one link needs to bring small states across; `states_in` takes over documents."""
+
+    store: MessageStore
+    file: ReplicaFile
+    options: ReplicationOptions
+    identity: BrokerIdentity
+    time: BrokerTime
+    clock: Clock
+    new_exchange: Callable[[], Exchange]
+    states_in: StatesIn
+
+    async def remember(self, change: Callable[[ReplicaState], ReplicaState]) -> None:
+        """Have the changed state on disk, on return. A sync that fails is the end of the store. Raises OSError."""
+        try:
+            await self.file.change(change)
+        except SyncError as error:
+            self.store.fence(error)
+            raise
+
+
+async def stop(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel them and wait until they have ended; what they failed with has been heard by somebody else."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

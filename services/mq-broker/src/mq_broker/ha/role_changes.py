@@ -1,0 +1,39 @@
+"""A change of the role, written down; the broker takes it up when it is opened anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mq_broker.core.refusals import RefusedError
+from mq_broker.core.replication.replica_state import ReplicaState
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.ha.node import Node
+from mqproto.codes import ResponseCode
+
+
+async def promote(node: Node, term: int, log_end: int, role: BrokerRole) -> None:
+    """Write down that this broker is the master. Raises RefusedError, StoreFencedError, OSError."""
+    if not role.is_master:
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"{role.name} is no role of a master")
+    if term <= node.file.state.epoch.term:
+        sentence = f"term {term}; this broker has seen epoch {node.file.state.epoch}, so it has to be a greater one"
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+    await node.store.sync()
+    if node.store.log_end < log_end:
+        sentence = f"the log of this broker ends at {node.store.log_end}, and has to reach {log_end}"
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+    await node.remember(lambda state: state.promoted(term, role))
+
+
+async def become_slave(node: Node, broker_id: int, master_ha_address: str) -> None:
+    """Write down that this broker is a slave. Raises OSError."""
+
+    def changed(state: ReplicaState) -> ReplicaState:
+        return replace(
+            state,
+            role=BrokerRole.SLAVE,
+            broker_id=broker_id,
+            master_ha_address=master_ha_address or state.master_ha_address,
+        )
+
+    await node.remember(changed)

@@ -1,0 +1,72 @@
+"""config/replica.json: what a broker remembers of replication, durable before anything follows from it.
+
+Unlike the other small state it has no previous version to fall back to: an older epoch or in-sync set would be
+believed, and a fence that had been put up would be gone. It is replaced as a whole, so a crash leaves the old one or
+the new one; a damaged one is damage to the disk, and the broker does not start with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from mq_broker.core.replication.replica_state import ReplicaState
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.store.errors import StoreDamagedError
+from mq_broker.store.json_state import decode_document, encode_document
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.uninterrupted import uninterrupted
+from osenv import Disk, Rng, replace_file
+from osenv.disk import read_file
+
+log = logging.getLogger(__name__)
+
+REPLICA = "replica.json"
+REPLICA_ID_BYTES = 16
+
+
+class ReplicaFile:
+    """The file of one store, and what it says."""
+
+    def __init__(self, disk: Disk, layout: StoreLayout, rng: Rng, role: BrokerRole, broker_id: int) -> None:
+        """Read it; a store that has none begins as configured. Nothing is written yet.
+
+        Raises StoreDamagedError, NewerFormatError, OSError.
+        """
+        self._disk, self._path = disk, layout.config / REPLICA
+        self._changing = asyncio.Lock()
+        found = self._read()
+        self._is_there = found is not None
+        if found is None:
+            found = ReplicaState(rng.randbytes(REPLICA_ID_BYTES).hex(), role, role, broker_id)
+        self.state = found.started(role, broker_id)
+        if self.state.role is not role:
+            log.warning("broker.conf says %s; an operator's switch has made it %s", role.name, self.state.role.name)
+
+    async def change(self, change: Callable[[ReplicaState], ReplicaState]) -> None:
+        """Have the changed state on disk, on return; one change after the other.
+
+        Raises OSError (SyncError): then `state` is what it was before.
+        """
+        async with self._changing:
+            changed = change(self.state)
+            if changed != self.state or not self._is_there:
+                await uninterrupted(self._write(changed))
+
+    async def _write(self, state: ReplicaState) -> None:
+        content = encode_document(state.to_json(), state.confirmed)
+        await self._disk.offload(replace_file, self._disk, self._path, content, keep_previous=False)
+        self.state, self._is_there = state, True
+
+    def _read(self) -> ReplicaState | None:
+        try:
+            return ReplicaState.from_json(decode_document(read_file(self._disk, self._path)))
+        except FileNotFoundError:
+            return None
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreDamagedError(
+                f"{self._path} is damaged ({error!r}): it says in which epoch this broker may write, and what it says "
+                "cannot be guessed. If another broker of this name is the master, start this one as its slave with an "
+                "empty storePathRootDir; if this is the only one, remove the file"
+            ) from error

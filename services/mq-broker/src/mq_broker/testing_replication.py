@@ -1,0 +1,241 @@
+"""Ready-made parts for tests of replication: brokers of one name, each on a disk of its own, and links between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.replication.options import ReplicationOptions
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.ha.links import LinkError
+from mq_broker.processor.broker import Broker
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.message_store import FlushDiskType
+from mq_broker.testing import STORE_ROOT, broker_options, store_options
+from osenv import SeededRng, SimClock, SimDisk
+from osenv.disk import read_file
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass
+class MemoryLink:
+    """One end of a link: what is sent arrives at the other end, in order, at once."""
+
+    peer: str
+    other: MemoryLink | None = None
+    is_broken: bool = False
+    _frames: deque[Any] = field(default_factory=deque)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send(self, frame: Any) -> None:
+        """Give the frame to the other end."""
+        if self.is_broken or self.other is None:
+            raise LinkError("the link is broken")
+        self.other.put(frame)
+        await asyncio.sleep(0)
+
+    def put(self, frame: Any) -> None:
+        """A frame has arrived; None is the end of the stream."""
+        self._frames.append(frame)
+        self._arrived.set()
+
+    async def receive(self) -> Any:
+        """The next frame; None at the end."""
+        while not self._frames:
+            if self.is_broken:
+                raise LinkError("the link is broken")
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._frames.popleft()
+
+    @property
+    def arrived(self) -> int:
+        """How many frames wait to be received; the end of the stream is none."""
+        return sum(frame is not None for frame in self._frames)
+
+    def break_now(self) -> None:
+        """Break both ends; what has not been received is lost."""
+        for end in (self, self.other):
+            if end is not None and not end.is_broken:
+                end.is_broken = True
+                end._frames.clear()
+                end._arrived.set()
+
+
+class HeldDisk(SimDisk):
+    """A disk whose threads can be held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._free.wait()
+        return await super().offload(call, *args, **kwargs)
+
+    def hold(self) -> Callable[[], None]:
+        """Nothing that runs in a thread ends, no sync above all, until what is returned is called."""
+        self._free.clear()
+        return self._free.set
+
+
+@dataclass
+class Member:
+    """One broker process of the set: it is opened, runs, and is opened anew when its role changes."""
+
+    name: str
+    clock: SimClock
+    network: Network
+    role: BrokerRole
+    broker_id: int
+    options: ReplicationOptions
+    flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
+    disk: SimDisk = field(default_factory=HeldDisk)
+    broker_name: str = "broker-a"
+    broker: Broker | None = None
+    opened: int = 0
+    _life: asyncio.Task[None] | None = None
+
+    @property
+    def at_work(self) -> Broker:
+        """The broker. Raises ValueError while it is down."""
+        if self.broker is None:
+            raise ValueError(f"{self.name} is down")
+        return self.broker
+
+    @property
+    def log_bytes(self) -> bytes:
+        """What the files of the log hold, up to the log's end."""
+        folder = StoreLayout(STORE_ROOT).commit_log
+        begin = self.at_work.store.log_begin
+        data = b"".join(read_file(self.disk, folder / name) for name in sorted(self.disk.list_dir(folder)))
+        return data[: self.at_work.store.log_end - begin]
+
+    async def start(self) -> None:
+        """Open the broker and let it run."""
+        await self._open()
+        self._life = asyncio.create_task(self._live(), name=self.name)
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Stop it, or kill it."""
+        broker, self.broker = self.broker, None
+        self.network.break_links(self)
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+        if broker is not None and clean:
+            await broker.close()
+        elif not clean:
+            self.disk.kill()
+
+    async def _open(self) -> None:
+        options = replace(
+            broker_options(),
+            identity=BrokerIdentity("DefaultCluster", self.broker_name, self.broker_id, self.name),
+            replication=replace(self.options, role=self.role, ha_address=self.name),
+        )
+        rng = SeededRng(self.opened * 1_000 + sum(self.name.encode()))
+        store = store_options(flush=self.flush)
+        broker = Broker(self.disk, self.clock, options, store, rng, connect=lambda to: self.network.connect(self, to))
+        await broker.open()
+        self.broker = broker
+        self.opened += 1
+
+    async def _live(self) -> None:
+        while True:
+            broker = self.at_work
+            await broker.run()
+            if not broker.replication.reopen.is_set():
+                return
+            self.network.break_links(self)
+            self.broker = None
+            await broker.close()
+            await self._open()
+
+
+class Network:
+    """Who is there, and the links between them."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.cut_off: set[str] = set()
+        self._links: list[tuple[Member, Member | None, MemoryLink]] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._server: Callable[[MemoryLink], Awaitable[None]] | None = None
+
+    def serve_with(self, server: Callable[[MemoryLink], Awaitable[None]]) -> None:
+        """From now on this answers at every address."""
+        self._server = server
+
+    @asynccontextmanager
+    async def connect(self, slave: Member, address: str) -> AsyncIterator[MemoryLink]:
+        """A link from a slave to the member that listens there."""
+        master = self.members.get(address)
+        if self._server is not None:
+            serve = self._server
+        elif master is not None and master.broker is not None and not {slave.name, address} & self.cut_off:
+            serve = master.broker.replication.serve
+        else:
+            raise LinkError(f"nobody answers at {address}")
+        near, far = MemoryLink(address), MemoryLink(slave.name)
+        near.other, far.other = far, near
+        self._links.append((slave, master, near))
+        task = asyncio.create_task(self._serve(serve, far), name=f"{slave.name} at {address}")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        try:
+            yield near
+        finally:
+            far.put(None)
+            self._links = [link for link in self._links if link[2] is not near]
+
+    async def _serve(self, serve: Callable[[MemoryLink], Awaitable[None]], far: MemoryLink) -> None:
+        with contextlib.suppress(LinkError):
+            await serve(far)
+        if far.other is not None:
+            far.other.put(None)
+
+    def break_links(self, member: Member) -> None:
+        """Break every link of this member."""
+        for slave, master, link in self._links:
+            if member in (slave, master):
+                link.break_now()
+
+    def cut(self, member: Member) -> None:
+        """Nobody reaches this member any more, until `heal`."""
+        self.cut_off.add(member.name)
+        self.break_links(member)
+
+    def heal(self) -> None:
+        """Everybody reaches everybody again."""
+        self.cut_off.clear()
+
+
+def make_pair(
+    clock: SimClock,
+    *,
+    role: BrokerRole = BrokerRole.SYNC_MASTER,
+    flush: FlushDiskType = FlushDiskType.SYNC_FLUSH,
+    min_in_sync: int = 1,
+) -> tuple[Network, Member, Member]:
+    """A master and a slave that looks for it, neither of them started."""
+    network, options = Network(), ReplicationOptions(min_in_sync_replicas=min_in_sync)
+    master = Member("a:10912", clock, network, role, 0, options, flush)
+    slave = Member("b:10912", clock, network, BrokerRole.SLAVE, 1, replace(options, master_ha_address="a:10912"), flush)
+    network.members = {member.name: member for member in (master, slave)}
+    return network, master, slave
+
+
+def replica_path(root: Path = STORE_ROOT) -> Path:
+    """Where a member remembers its role and epoch."""
+    return StoreLayout(root).config / "replica.json"

@@ -1,0 +1,160 @@
+"""What a broker remembers of replication: decisions at a start, and its file through crashes and damage."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch, EpochBegin, EpochHistory
+from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, Cut, InSyncSet, ReplicaState
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.store.errors import StoreDamagedError
+from mq_broker.store.layout import StoreLayout
+from mq_broker.store.replica_file import ReplicaFile
+from osenv import SeededRng, SimDisk
+from osenv.disk import read_file
+from osenv.folders import make_durable_dirs
+
+ME, OTHER = "0" * 32, "f" * 32
+MASTER = ReplicaState(ME, BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, 0)
+SLAVE = ReplicaState(ME, BrokerRole.SLAVE, BrokerRole.SLAVE, 1)
+LAYOUT = StoreLayout(Path("/store"))
+
+
+def test_a_master_begins_a_new_epoch_whenever_it_starts() -> None:
+    first = MASTER.begun(0)
+    assert first.epoch == Epoch(1, 1)
+    assert first.in_sync == InSyncSet(1, frozenset({ME}))
+    second = first.begun(500)
+    assert second.epoch == Epoch(1, 2)
+    assert second.history == EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500)))
+    assert second.in_sync == first.in_sync
+
+
+def test_a_promoted_slave_begins_its_term_once() -> None:
+    promoted = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory()).promoted(2, BrokerRole.SYNC_MASTER)
+    assert (promoted.broker_id, promoted.master_id, promoted.role) == (0, ME, BrokerRole.SYNC_MASTER)
+    begun = promoted.begun(700)
+    assert begun.epoch == Epoch(2, 0)
+    assert begun.begun(700).epoch == Epoch(2, 1)
+
+
+def test_who_steps_down_is_a_slave_without_a_place() -> None:
+    down = MASTER.begun(0).stepped_down()
+    assert (down.role, down.broker_id) == (BrokerRole.SLAVE, FORMER_MASTER_ID)
+    assert down.stepped_down() == down
+    assert SLAVE.stepped_down() == SLAVE
+
+
+def test_a_switch_outlives_a_restart_until_the_configuration_changes() -> None:
+    switched = SLAVE.promoted(2, BrokerRole.SYNC_MASTER)
+    assert switched.started(BrokerRole.SLAVE, 1) == switched
+    edited = switched.started(BrokerRole.ASYNC_MASTER, 0)
+    assert (edited.role, edited.epoch) == (BrokerRole.ASYNC_MASTER, Epoch(2, 0))
+    down = MASTER.begun(0).stepped_down()
+    assert down.started(BrokerRole.SYNC_MASTER, 0).role is BrokerRole.SLAVE
+
+
+def test_a_slave_that_its_configuration_makes_a_master_begins_a_term() -> None:
+    slave = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory())
+    master = slave.started(BrokerRole.ASYNC_MASTER, 0)
+    assert (master.role, master.epoch, master.broker_id) == (BrokerRole.ASYNC_MASTER, Epoch(2, 0), 0)
+    assert MASTER.begun(0).started(BrokerRole.SLAVE, 1).role is BrokerRole.SLAVE
+
+
+def test_a_cut_takes_epochs_and_what_is_confirmed_with_it() -> None:
+    history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500)))
+    state = replace(SLAVE, history=history, confirmed=600, cut=Cut(400))
+    after = state.after_cut()
+    assert (after.cut, after.confirmed, after.history) == (None, 400, EpochHistory(history.begins[:1]))
+    anew = replace(state, cut=Cut(600, begin=9_000)).after_cut()
+    assert (anew.cut, anew.confirmed, anew.history) == (None, 600, EpochHistory())
+    assert SLAVE.after_cut() == SLAVE
+
+
+@pytest.mark.parametrize("cut", [None, Cut(5), Cut(5, begin=70)])
+def test_what_is_written_is_read_again(cut: Cut | None) -> None:
+    state = replace(MASTER.begun(0).begun(77), master_ha_address="b:10912", confirmed=9, cut=cut)
+    assert ReplicaState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize("field", sorted(MASTER.to_json()))
+@pytest.mark.parametrize("value", [None, "x", -1, [1], {}])
+def test_a_document_of_another_form_is_no_state(field: str, value: object) -> None:
+    document = MASTER.begun(0).to_json() | {field: value}
+    try:
+        state = ReplicaState.from_json(document)
+    except (KeyError, TypeError, ValueError):
+        return
+    assert ReplicaState.from_json(state.to_json()) == state
+
+
+def replica_file(disk: SimDisk, role: BrokerRole = BrokerRole.SYNC_MASTER) -> ReplicaFile:
+    make_durable_dirs(disk, LAYOUT.config)
+    return ReplicaFile(disk, LAYOUT, SeededRng(1), role, 0)
+
+
+def test_a_store_keeps_its_id() -> None:
+    disk = SimDisk()
+    file = replica_file(disk)
+    asyncio.run(file.change(lambda state: state.begun(0)))
+    again = ReplicaFile(disk, LAYOUT, SeededRng(2), BrokerRole.SYNC_MASTER, 0)
+    assert again.state == file.state
+    assert again.state.epoch == Epoch(1, 1)
+    assert replica_file(SimDisk()).state.epoch == NO_EPOCH
+
+
+class PowerLost(BaseException):
+    """The machine has no power any more."""
+
+
+def test_no_power_cut_takes_an_epoch_back_or_tears_it() -> None:
+    """Bug zoo 25: at every call of the disk, whatever of the unsynced is lost."""
+    disk = SimDisk()
+    asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
+    before = replica_file(disk.fork()).state
+    after = before.promoted(2, BrokerRole.SYNC_MASTER)
+    found, call, is_over = set[ReplicaState](), 0, False
+    while not is_over:
+        call += 1
+        is_over = not _change_until(attempt := disk.fork(), call, after)
+        for left in attempt.lost_states(SeededRng(call), exhaustive_units_max=8, samples=100):
+            left.kill()
+            state = replica_file(left).state
+            assert state == after or not is_over
+            found.add(state)
+    assert found == {before, after}
+
+
+def _change_until(disk: SimDisk, call: int, state: ReplicaState) -> bool:
+    """Write `state`, and lose the power at this call; whether there were so many."""
+    file, calls = replica_file(disk), 0
+
+    def lose_power(_call: str, _path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise PowerLost
+
+    disk.before = lose_power
+    try:
+        asyncio.run(file.change(lambda _: state))
+    except PowerLost:
+        return True
+    return False
+
+
+def test_a_damaged_file_is_refused_with_a_sentence() -> None:
+    disk = SimDisk()
+    asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
+    path = LAYOUT.config / "replica.json"
+    for at in range(len(read_file(disk, path))):
+        damaged = disk.fork()
+        file = damaged.open(path)
+        file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
+        file.close()
+        with pytest.raises(StoreDamagedError, match=r"replica\.json is damaged"):
+            replica_file(damaged)

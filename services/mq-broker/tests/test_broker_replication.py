@@ -1,0 +1,391 @@
+"""A master and its slave, in memory and on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.refusals import RefusedError
+from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.transactions import TransactionState
+from mq_broker.processor.producing import BatchOutcome
+from mq_broker.store.message_store import FlushDiskType
+from mq_broker.testing import LOG_FILE_BYTES, half, incoming, produce, read_all
+from mq_broker.testing_replication import Member, Network, make_pair
+from mqproto.codes import ResponseCode
+from osenv import SeededRng, SimClock, SimDisk
+
+
+@asynccontextmanager
+async def pair(clock: SimClock, **options: object) -> AsyncIterator[tuple[Network, Member, Member]]:
+    """Both at work, the slave in sync."""
+    network, master, slave = make_pair(clock, **options)  # type: ignore[arg-type]
+    await master.start()
+    await slave.start()
+    await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+    try:
+        yield network, master, slave
+    finally:
+        for member in (slave, master):
+            if member.broker is not None:
+                await member.stop()
+
+
+async def until(clock: SimClock, holds: Callable[[], bool], *, seconds: float = 60) -> None:
+    for _ in range(round(seconds / 0.1)):
+        if holds():
+            return
+        await clock.advance(0.1)
+    raise AssertionError("it never came to that")
+
+
+async def send(clock: SimClock, member: Member, *bodies: bytes) -> list[BatchOutcome]:
+    """Sent, and acknowledged after a while if need be."""
+    sending = asyncio.ensure_future(produce(member.at_work, incoming("t", bodies)))
+    await until(clock, sending.done)
+    return sending.result()
+
+
+async def bodies(member: Member) -> list[bytes]:
+    return [record.body for record in await read_all(member.at_work, "t")]
+
+
+def all_the_same(*members: Member) -> bool:
+    return len({member.log_bytes for member in members if member.broker is not None}) == 1
+
+
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_a_slave_gets_the_masters_log(role: BrokerRole, flush: FlushDiskType) -> None:
+    clock = SimClock()
+    _, master, slave = make_pair(clock, role=role, flush=flush)
+    await master.start()
+    await produce(master.at_work, *[incoming("t", [b"%d" % number], queue_id=number % 4) for number in range(50)])
+    await slave.start()
+    await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+    outcomes = await send(clock, master, *[b"more"] * 10)
+    assert [outcome.code for outcome in outcomes] == [ResponseCode.SUCCESS]
+    await clock.advance(1)
+    assert all_the_same(master, slave)
+    assert len(await read_all(slave.at_work, "t")) == len(await read_all(master.at_work, "t")) == 23
+    await slave.stop()
+    await master.stop()
+
+
+async def test_a_slave_is_never_written() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, _, slave):
+        (outcome,) = await produce(slave.at_work, incoming("t", [b"x"]))
+        assert outcome.code is ResponseCode.NOT_LEADER_FOR_QUEUE
+        assert slave.at_work.topics.get("t") is None
+        assert not slave.at_work.replication.status().writable
+
+
+async def test_a_synchronous_master_without_a_slave_says_so() -> None:
+    clock = SimClock()
+    _, master, _ = make_pair(clock)
+    await master.start()
+    (outcome,) = await send(clock, master, b"x")
+    assert outcome.code is ResponseCode.SLAVE_NOT_AVAILABLE
+    assert await bodies(master) == [b"x"]
+    await master.stop()
+
+
+async def test_nobody_sees_what_the_slave_does_not_have() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        network.cut(slave)
+        (outcome,) = await send(clock, master, b"x")
+        assert outcome.code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert await bodies(master) == []
+        network.heal()
+        await until(clock, lambda: slave.at_work.replication.is_connected)
+        await clock.advance(1)
+        assert await bodies(master) == await bodies(slave) == [b"x"]
+
+
+async def test_a_slave_that_is_gone_leaves_the_set_on_disk_before_the_master_goes_on_alone() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        network.cut(slave)
+        await send(clock, master, b"x")
+        replicas = master.at_work.replication.status
+        await until(clock, lambda: replicas().in_sync_replicas == 1)
+        (outcome,) = await send(clock, master, b"y")
+        assert outcome.code is ResponseCode.SLAVE_NOT_AVAILABLE
+        assert await bodies(master) == [b"x", b"y"]
+        await master.stop(clean=False)
+        await master.start()
+        assert master.at_work.replication.status().in_sync_replicas == 1
+        network.heal()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        (outcome,) = await send(clock, master, b"z")
+        assert outcome.code is ResponseCode.SUCCESS
+        assert all_the_same(master, slave)
+
+
+async def test_with_two_replicas_asked_for_a_master_alone_refuses() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        network.cut(slave)
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
+        end = master.at_work.store.log_end
+        (outcome,) = await send(clock, master, b"x")
+        assert outcome.code is ResponseCode.SYSTEM_ERROR
+        assert "1 of 2 replicas are in sync" in outcome.remark
+        assert master.at_work.store.log_end == end
+        network.heal()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        assert (await send(clock, master, b"x"))[0].code is ResponseCode.SUCCESS
+
+
+async def test_the_roles_change_and_nothing_is_lost() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await send(clock, master, b"1", b"2")
+        old = master.at_work.replication
+        end, role = await old.step_down(old.epoch)
+        assert (end, role) == (master.at_work.store.log_end, BrokerRole.SYNC_MASTER)
+        assert await old.step_down(old.epoch) == (end, role)
+        assert (await send(clock, master, b"no"))[0].code is ResponseCode.NOT_LEADER_FOR_QUEUE
+        await until(clock, lambda: slave.at_work.store.flusher.durable_end == end)
+        await slave.at_work.replication.promote(2, end, role)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        assert slave.at_work.replication.epoch == Epoch(2, 0)
+        assert slave.at_work.identity.broker_id == 0
+        await master.at_work.replication.become_slave(1, "b:10912", Epoch(2, 0))
+        await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
+        assert not master.at_work.is_master
+        assert master.at_work.identity.broker_id == 1
+        assert (await send(clock, slave, b"3"))[0].code is ResponseCode.SUCCESS
+        await clock.advance(1)
+        assert await bodies(slave) == await bodies(master) == [b"1", b"2", b"3"]
+        assert all_the_same(master, slave)
+        for member in (master, slave):  # what an operator has switched stays switched
+            await member.stop(clean=False)
+            await member.start()
+        assert slave.at_work.is_master
+        assert not master.at_work.is_master
+        assert slave.at_work.replication.epoch == Epoch(2, 1)
+
+
+async def test_a_master_that_has_stepped_down_can_be_the_master_again() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        end, role = await master.at_work.replication.step_down(master.at_work.replication.epoch)
+        await master.at_work.replication.promote(2, end, role)
+        await until(clock, lambda: master.broker is not None and master.at_work.replication.epoch == Epoch(2, 0))
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        assert (await send(clock, master, b"x"))[0].code is ResponseCode.SUCCESS
+        assert slave.at_work.replication.epoch == Epoch(2, 0)
+
+
+async def test_a_slave_that_lacks_something_is_not_promoted() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        network.cut(slave)
+        await send(clock, master, b"x")
+        with pytest.raises(RefusedError, match="has to reach"):
+            await slave.at_work.replication.promote(2, master.at_work.store.log_end, BrokerRole.SYNC_MASTER)
+        with pytest.raises(RefusedError, match="has to be a greater one"):
+            await slave.at_work.replication.promote(1, 0, BrokerRole.SYNC_MASTER)
+        with pytest.raises(RefusedError, match="no role of a master"):
+            await slave.at_work.replication.promote(2, 0, BrokerRole.SLAVE)
+        network.heal()
+        await until(clock, lambda: slave.at_work.replication.is_connected)
+
+
+async def test_a_stale_master_comes_back_as_a_slave_and_its_own_tail_is_kept_aside() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await send(clock, master, b"both")
+        network.cut(master)
+        assert (await send(clock, master, b"alone", b"too"))[0].code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+        await slave.at_work.replication.promote(2, 0, BrokerRole.SYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await send(clock, slave, b"new")
+        lost = master.at_work.store.log_end
+        network.heal()
+        await master.at_work.replication.superseded(Epoch(2, 0), "b:10912")
+        assert (await send(clock, master, b"no"))[0].code is ResponseCode.NOT_LEADER_FOR_QUEUE
+        await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
+        assert all_the_same(master, slave)
+        assert await bodies(master) == [b"both", b"new"]
+        kept = master.disk.list_dir(master.at_work.store.layout.quarantine)
+        assert [name for name in kept if name.endswith(".tail")], (kept, lost)
+
+
+async def test_a_slave_with_a_newer_epoch_fences_its_old_master() -> None:
+    """Bug zoo 20."""
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        network.cut(master)
+        await slave.at_work.replication.promote(5, 0, BrokerRole.SYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await slave.at_work.replication.step_down(slave.at_work.replication.epoch)
+        network.heal()
+        await slave.at_work.replication.become_slave(1, "a:10912", Epoch(5, 0))
+        await until(clock, lambda: master.broker is not None and not master.at_work.is_master)
+        assert master.at_work.store.follows
+
+
+async def test_a_restarted_master_begins_an_epoch_and_its_slave_drops_what_the_master_has_lost() -> None:
+    clock = SimClock()
+    options = {"role": BrokerRole.ASYNC_MASTER, "flush": FlushDiskType.ASYNC_FLUSH}
+    async with pair(clock, **options) as (_, master, slave):
+        await send(clock, master, b"kept")
+        await clock.advance(1)
+        await send(clock, master, b"lost")
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        master_disk = master.disk
+        await master.stop(clean=False)
+        master_disk.crash(SeededRng(3))
+        await master.start()
+        assert master.at_work.replication.epoch == Epoch(1, 2)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.replication.is_connected)
+        await send(clock, master, b"new")
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        assert all_the_same(master, slave)
+        assert await bodies(slave) == await bodies(master)
+
+
+async def test_a_broker_of_another_name_is_refused() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, _, slave):
+        await slave.stop()
+        slave.broker_name = "broker-b"
+        await slave.start()
+        await clock.advance(2)
+        assert "brokerName and brokerClusterName have to be the same" in slave.at_work.replication.status().reason
+
+
+async def test_a_copy_of_the_masters_store_is_no_slave() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await slave.stop()
+        await master.stop()
+        slave.disk = master.disk.fork()
+        slave.options = replace(slave.options, master_ha_address="a:10912")
+        await master.start()
+        await slave.start()
+        await clock.advance(2)
+        assert "own replica id" in slave.at_work.replication.status().reason
+
+
+async def test_who_waits_for_what_a_restarted_master_has_not_confirmed_yet_is_told_when_it_is() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await send(clock, master, b"x")
+        await master.stop(clean=False)
+        network.cut(slave)
+        await master.start()
+        assert await bodies(master) == []
+        answers: list[PullResult] = []
+        query = PullQuery("g", "t", 0, 0, 32, 1 << 20, "*", "TAG")
+        master.at_work.long_polling.poll(query, 15_000, answers.append)
+        await clock.advance(0.5)
+        assert answers == []
+        network.heal()
+        await until(clock, lambda: bool(answers), seconds=3)
+        assert answers[0].count == 1
+
+
+async def test_strangers_are_not_remembered_for_ever() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await slave.stop()
+        for _ in range(40):
+            slave.disk = SimDisk()
+            await slave.start()
+            await until(clock, lambda: slave.at_work.replication.is_connected)
+            await slave.stop()
+            await clock.advance(1)
+        assert len(master.at_work.replication.status().replicas) <= 17
+
+
+async def test_a_commit_that_too_few_replicas_would_have_is_refused_and_stays_open() -> None:
+    """Bug zoo 26: a transaction is not dropped because its commit came at the wrong time."""
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        (outcome,) = await produce(master.at_work, half("t", b"paid", "tx-1"))
+        assert outcome.code is ResponseCode.SUCCESS
+        network.cut(slave)
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
+        commit = partial(
+            master.at_work.transactions.end, "shop", "tx-1", TransactionState.COMMIT_MESSAGE, from_check=False
+        )
+        assert (await commit()).code is ResponseCode.SYSTEM_ERROR
+        network.heal()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        ending = asyncio.ensure_future(commit())
+        await until(clock, ending.done)
+        assert ending.result().code is ResponseCode.SUCCESS
+        await clock.advance(1)
+        assert await bodies(master) == await bodies(slave) == [b"paid"]
+
+
+async def test_a_queue_without_messages_goes_on_counting_on_a_slave_that_never_had_one() -> None:
+    clock = SimClock()
+    _, master, slave = make_pair(clock)
+    await master.start()
+    await produce(master.at_work, incoming("old", [b"x"] * 7))
+    while master.at_work.store.log_end < 3 * LOG_FILE_BYTES:
+        await produce(master.at_work, incoming("t", [b"x" * 10_000]))
+    await master.at_work.store.checkpoint()
+    await master.at_work.store.follow_begin(LOG_FILE_BYTES)
+    assert master.at_work.store.queue_bounds("old", 0) == (7, 7)
+    await slave.start()
+    await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+    assert slave.at_work.store.queue_bounds("old", 0) == (7, 7)
+    await produce(master.at_work, incoming("old", [b"y"]))
+    await until(clock, lambda: slave.at_work.store.queue_end("old", 0) == 8)
+    await slave.stop(clean=False)
+    await slave.start()
+    assert slave.at_work.store.queue_bounds("old", 0) == (7, 8)
+    assert all_the_same(master, slave)
+    await slave.stop()
+    await master.stop()
+
+
+async def test_a_promoted_slave_knows_the_open_transactions() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await produce(master.at_work, half("t", b"paid", "tx-1"))
+        await slave.at_work.store.checkpoint()
+        network.cut(master)
+        await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        ended = await slave.at_work.transactions.end("shop", "tx-1", TransactionState.COMMIT_MESSAGE, from_check=False)
+        assert ended.code is ResponseCode.SUCCESS
+        assert await bodies(slave) == [b"paid"]
+
+
+async def test_a_commit_of_which_the_slave_has_only_the_message_is_committed_once() -> None:
+    """The master's one write may reach a slave in pieces."""
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await produce(master.at_work, half("t", b"paid", "tx-1"))
+        before = slave.at_work.store.log_end
+        network.cut(slave)
+        commit = partial(
+            master.at_work.transactions.end, "shop", "tx-1", TransactionState.COMMIT_MESSAGE, from_check=False
+        )
+        ending = asyncio.ensure_future(commit())
+        await until(clock, ending.done)
+        chunk = await master.at_work.store.log_feed.read(before, 1)
+        assert chunk.end < master.at_work.store.log_end
+        slave.at_work.store.append_copy(before, chunk.data)
+        await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        again = partial(
+            slave.at_work.transactions.end, "shop", "tx-1", TransactionState.COMMIT_MESSAGE, from_check=False
+        )
+        assert (await again()).code is ResponseCode.SUCCESS
+        assert await bodies(slave) == [b"paid"]
