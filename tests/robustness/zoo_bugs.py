@@ -41,6 +41,7 @@ STORE = f"{BROKER}/store"
 STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
 HERE = "tests/robustness/test_robustness_bugs.py"
 IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
+COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
 LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
 
 BUGS: tuple[Bug, ...] = (
@@ -248,22 +249,27 @@ BUGS: tuple[Bug, ...] = (
             f"{LINKS_TESTS}::test_a_master_of_the_past_is_not_followed",
         ),
     ),
-    bug(
+    Bug(
         "21",
         "ISR expand without union (#5663)",
-        "who is about to join does not count before the decision is on disk",
-        IN_SYNC,
-        "        replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())\n",
-        "        replicas = self.in_sync.replicas\n",
-        f"{LEDGER_TESTS}::test_whatever_is_confirmed_every_replica_of_the_durable_set_has",
+        "who is about to join does not count before the decision is on disk, and then counts at once",
+        (
+            Edit(
+                IN_SYNC,
+                COUNTED,
+                "replicas = self.in_sync.replicas",
+            ),
+            Edit(IN_SYNC, "            replicas |= {self._joining}\n", "            pass\n"),
+        ),
+        (f"{LEDGER_TESTS}::test_whatever_is_confirmed_every_replica_of_the_durable_set_has",),
     ),
     bug(
         "22",
         "early shrink",
         "a slave that is to leave the set counts no more, though the decision is not on disk",
         IN_SYNC,
-        "        replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())\n",
-        "        replicas = self.deciding.replicas if self.deciding else self.in_sync.replicas\n",
+        COUNTED,
+        "replicas = self.deciding.replicas if self.deciding else self.in_sync.replicas",
         f"{LEDGER_TESTS}::test_a_slave_leaves_the_set_durably_before_anything_is_confirmed_without_it",
     ),
     bug(

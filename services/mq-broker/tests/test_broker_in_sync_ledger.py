@@ -19,6 +19,7 @@ from mq_broker.core.replication.in_sync import (
     Disconnected,
     Event,
     InSyncLedger,
+    Left,
     Passed,
     Reject,
     Stored,
@@ -71,6 +72,15 @@ def test_a_decision_that_did_not_reach_the_disk_changes_nothing() -> None:
     assert isinstance(decide, Decide)
     assert steps(made, Decided(decide.in_sync, durable=False), now=NOT_CATCHUP_S + 2) == [decide]
     assert made.in_sync == PAIR
+
+
+def test_who_says_that_it_stops_leaves_the_set_by_a_decision_too() -> None:
+    made = ledger(PAIR)
+    steps(made, Connected("s", 100), Stored(100))
+    (decide,) = steps(made, Left("s"))
+    assert decide == Decide(InSyncSet(3, frozenset({"m"})))
+    assert steps(made, Stored(120), log_end=120) == []
+    assert steps(made, Decided(decide.in_sync), log_end=120) == [Confirm(120, alone=True)]
 
 
 def test_a_slave_that_has_everything_stays_however_long_nothing_happens() -> None:

@@ -14,6 +14,7 @@ import pytest
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch, EpochBegin, EpochHistory
 from mq_broker.core.replication.frames import (
     Beat,
+    Farewell,
     Follow,
     LogBytes,
     MasterFrame,
@@ -187,6 +188,8 @@ class MasterOfTest:
             self.said.append(received.event)
             if isinstance(received.event, ReplicaHello):
                 await link.send(MasterFrame(self.epoch, self.hello))
+            if isinstance(received.event, Farewell):
+                return
 
     async def say(self, event: Any, epoch: Epoch | None = None) -> None:
         assert self.link is not None
@@ -215,9 +218,9 @@ async def test_a_slave_vouches_for_what_its_flush_disk_type_says(flush: FlushDis
         release = slave.disk.hold()
         await master.say(LogBytes(0, data, 0))
         reports = [one for one in master.said if isinstance(one, Report)]
+        release()
         acknowledged = 0 if flush is FlushDiskType.SYNC_FLUSH else len(data)
         assert reports[-1] == Report(len(data), 0, acknowledged)
-        release()
         await clock.advance(0.5)
         assert [one for one in master.said if isinstance(one, Report)][-1] == Report(len(data), len(data), len(data))
 

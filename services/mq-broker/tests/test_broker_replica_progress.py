@@ -74,6 +74,21 @@ class TestVersions:
             offsets.begin_term(3)
             assert offsets.progress(*PLACE) == Progress(3, (), version_of(2 * RENEWALS_PER_TERM, 0))
 
+    def test_a_reset_by_a_later_master_is_newer_than_one_that_it_has_never_heard_of(self) -> None:
+        """A master that was cut off, and what it has reset last, come back: both would be the fifth reset, say."""
+        lost, now = ConsumerOffsets(), ConsumerOffsets()
+        for offsets in (lost, now):
+            offsets.begin_term(1)
+            offsets.set(*PLACE, 100)
+        for offset in (200, 447):
+            lost.set(*PLACE, offset)
+        now.begin_term(2)
+        reset = now.set(*PLACE, 8)
+        for one, other in ((lost, now), (now, lost)):
+            known = other.progress(*PLACE)
+            assert known is not None
+            assert one.reconcile(*PLACE, known, 500) == reset
+
     def test_who_begins_later_has_the_renewals_of_the_broker(self) -> None:
         offsets = ConsumerOffsets()
         offsets.renew_versions()

@@ -131,6 +131,19 @@ async def test_a_slave_that_is_gone_leaves_the_set_on_disk_before_the_master_goe
         assert all_the_same(master, slave)
 
 
+async def test_a_slave_that_stops_in_order_is_not_waited_for() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await slave.stop()
+        await clock.advance(0.1)
+        assert master.at_work.replication.status().in_sync_replicas == 1
+        (outcome,) = await produce(master.at_work, incoming("t", [b"x"]))
+        assert outcome.code is ResponseCode.SLAVE_NOT_AVAILABLE
+        await slave.start()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        assert all_the_same(master, slave)
+
+
 async def test_with_two_replicas_asked_for_a_master_alone_refuses() -> None:
     clock = SimClock()
     async with pair(clock, min_in_sync=2) as (network, master, slave):
@@ -196,6 +209,8 @@ async def test_a_slave_that_lacks_something_is_not_promoted() -> None:
             await slave.at_work.replication.promote(2, master.at_work.store.log_end, BrokerRole.SYNC_MASTER)
         with pytest.raises(RefusedError, match="has to be a greater one"):
             await slave.at_work.replication.promote(1, 0, BrokerRole.SYNC_MASTER)
+        with pytest.raises(RefusedError, match=r"followed the master of epoch 1\.1, and not that of epoch 1\.2"):
+            await slave.at_work.replication.promote(2, 0, BrokerRole.SYNC_MASTER, Epoch(1, 2))
         with pytest.raises(RefusedError, match="no role of a master"):
             await slave.at_work.replication.promote(2, 0, BrokerRole.SLAVE)
         network.heal()

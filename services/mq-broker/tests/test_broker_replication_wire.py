@@ -143,7 +143,10 @@ class TestFrames:
     @pytest.mark.parametrize(
         ("message", "sentence"),
         [
-            (pb.ReplicaFrame(), "the frame has no event; one of hello, probe, follow, report, progress is needed"),
+            (
+                pb.ReplicaFrame(),
+                "the frame has no event; one of hello, probe, follow, report, progress, farewell is needed",
+            ),
             (pb.ReplicaFrame(epoch=pb.Epoch(term=-1), follow=pb.Follow()), "epoch.term is -1; it cannot be negative"),
             (pb.ReplicaFrame(follow=pb.Follow(log_offset=-7)), "log_offset is -7; it cannot be negative"),
             (pb.ReplicaFrame(hello=pb.ReplicaHello(replica_id="a")), "replica_id 'a' is not 32 hexadecimal digits"),

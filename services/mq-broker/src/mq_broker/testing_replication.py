@@ -129,7 +129,8 @@ class Member:
     async def stop(self, *, clean: bool = True) -> None:
         """Stop it, or kill it."""
         broker, self.broker = self.broker, None
-        self.network.break_links(self)
+        if not clean:
+            self.network.break_links(self)
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)

@@ -60,8 +60,11 @@ class ReplicaCalls:
         answer = await answer_of(self.target_at(address), STEP_DOWN, request)
         return answer.log_end, BrokerRole(answer.role)
 
-    async def promote(self, address: str, term: int, log_end: int, role: BrokerRole) -> None:
-        request = admin_pb.PromoteRequest(term=term, log_end=log_end, role=admin_pb.BrokerRole.ValueType(role))
+    async def promote(self, address: str, term: int, log_end: int, role: BrokerRole, epoch: Epoch) -> None:
+        """Make it the master of `term`, if its log reaches `log_end` and it has seen `epoch` and none above."""
+        request = admin_pb.PromoteRequest(
+            term=term, log_end=log_end, role=admin_pb.BrokerRole.ValueType(role), epoch=epoch.to_wire()
+        )
         await answer_of(self.target_at(address), PROMOTE, request)
 
     async def become_slave(self, address: str, broker_id: int, master: HaStatus) -> None:

@@ -71,13 +71,13 @@ class Switching:
         giver, target = plan.giver, plan.target
         if giver is None:
             role = target.role if target.role.is_master else self._role
-            return await self._promoted(target, plan.term, target.durable_end, role), target.durable_end
+            return await self._promoted(target, target.durable_end, role, target.epoch), target.durable_end
         log_end, role = await self._step_down(giver)
         problem = await self._catch_up(giver, log_end)
         if problem:
             await self._give_back(giver, log_end, role, problem)
         try:
-            return await self._promoted(target, plan.term, log_end, role), log_end
+            return await self._promoted(target, log_end, role, giver.epoch), log_end
         except RequestTimeoutError:
             raise
         except MQClientError as error:
@@ -115,18 +115,18 @@ class Switching:
     async def _give_back(self, giver: HaStatus, log_end: int, role: BrokerRole, problem: str) -> None:
         """Have the old master go on, in a new epoch. Raises IllegalStateError, or why that failed too."""
         try:
-            again = await self._promoted(giver, self._plan.term, log_end, role)
+            again = await self._promoted(giver, log_end, role, giver.epoch)
         except MQClientError as error:
             raise with_more(error, f"; before that: {problem}; nobody takes writes until it is repeated") from error
         raise IllegalStateError(f"{problem}; {giver.address} is the master again, in epoch {again.epoch}")
 
-    async def _promoted(self, replica: HaStatus, term: int, log_end: int, role: BrokerRole) -> HaStatus:
-        """Its status as the master of this term. Raises RequestTimeoutError when that is not known."""
-        change, patience = Change(), self._patience()
+    async def _promoted(self, replica: HaStatus, log_end: int, role: BrokerRole, epoch: Epoch) -> HaStatus:
+        """Its status as the master of the plan's term. Raises RequestTimeoutError when that is not known."""
+        change, patience, term = Change(), self._patience(), self._plan.term
         while True:
             if not change.accepted:
                 try:
-                    await self._calls.promote(replica.address, term, log_end, role)
+                    await self._calls.promote(replica.address, term, log_end, role, epoch)
                     change.accepted = change.may_have_been_made = True
                 except MQClientError as error:
                     change.failed(error)

@@ -130,7 +130,8 @@ class FakeReplica:
         return pb.StepDownResponse(log_end=self.log_end, role=self.role)
 
     def _promote(self, request: pb.PromoteRequest) -> pb.PromoteResponse:
-        if request.term <= self.epoch.term or self.log_end < request.log_end:
+        is_another_log = request.HasField("epoch") and request.epoch != _epoch(self.epoch)
+        if request.term <= self.epoch.term or self.log_end < request.log_end or is_another_log:
             remark = f"its epoch is {self.epoch} and its log ends at {self.log_end}"
             return pb.PromoteResponse(code=common_pb2.SYSTEM_ERROR, remark=remark)
         self.role, self.writable, self.broker_id = request.role, True, 0

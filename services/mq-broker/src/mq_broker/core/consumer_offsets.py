@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mq_broker.core import documents as tables
-from mq_broker.core.progress import RESETS_BITS, VERSION_MAX, Progress, Range, version_of
+from mq_broker.core.progress import RESETS_BITS, RESETS_MAX, VERSION_MAX, Progress, Range, version_of
 
 GROUP_SEPARATOR = "@"  # the key in consumerOffset.json is topic@group, as in RocketMQ
 QUEUE_ID_MAX = (1 << 31) - 1
 COUNTER_MAX = (1 << 62) - 1
 RENEWALS_MAX = VERSION_MAX >> RESETS_BITS
-RENEWALS_PER_TERM = 1 << 8  # a term's masters count from its number times this: no two of them give the same versions
+# A term's masters count from its number times these: no two of them give the same versions.
+RESETS_PER_TERM, RENEWALS_PER_TERM = 1 << 20, 1 << 8
 
 Listener = Callable[[str, str, int], None]  # of group, topic, queue id
 _Table = dict[tuple[str, str], dict[int, Progress]]
@@ -30,6 +31,7 @@ class ConsumerOffsets:
         self._progress: _Table = {}
         self._listeners: list[Listener] = []
         self.data_version = 0
+        self._resets_before = 0  # masters of earlier terms have counted no further
         self.renewals = 0  # how often members had to ask this broker anew, whatever they consume
         self.first_resets: Callable[[str], int] = lambda _group: 0  # of a group whose offsets were forgotten; see there
 
@@ -69,7 +71,9 @@ class ConsumerOffsets:
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
         """Let the group go on exactly at `offset`. Returns what is the case now, with its new version."""
-        now = (self.progress(group, topic, queue_id) or self._begun(group, Progress(0))).set_to(offset)
+        now = (self.progress(group, topic, queue_id) or self._begun(group, Progress(0))).set_to(
+            offset, self._resets_before + 1
+        )
         self.put(group, topic, queue_id, now)
         return now
 
@@ -138,7 +142,7 @@ class ConsumerOffsets:
         counts = [
             self._progress[topic, group][queue_id].resets for one, topic, queue_id in self.places() if one == group
         ]
-        return max([self.first_resets(group), *(count + 1 for count in counts)])
+        return max([self.first_resets(group), self._resets_before + 1, *(count + 1 for count in counts)])
 
     def forget_before(self, group: str) -> None:
         """Forget what the group had finished before its offsets were forgotten for good, elsewhere."""
@@ -177,8 +181,10 @@ class ConsumerOffsets:
     def begin_term(self, term: int) -> None:
         """This broker is the master of this term; the first one is 1.
 
-        It gives numbers that the master before it may have given to others.
+        It gives numbers that the master before it may have given to others. What it resets is newer than whatever an
+        earlier master has reset, also than what is not known here.
         """
+        self._resets_before = min(max(0, term - 1) * RESETS_PER_TERM, RESETS_MAX - 1)
         if self.renewals < (term - 1) * RENEWALS_PER_TERM:
             self._renew((term - 1) * RENEWALS_PER_TERM)
 

@@ -87,9 +87,9 @@ class Progress:
             return self if offset == self.offset else Progress(offset, (), self.version)
         return Progress(*_union(offset, (*self.ranges, *reported.ranges)), self.version)
 
-    def set_to(self, offset: int) -> Progress:
-        """Exactly here, and nothing beyond; reports from before do not count any more."""
-        return Progress(offset, (), self.version + 1)
+    def set_to(self, offset: int, resets_min: int = 0) -> Progress:
+        """Exactly here, and nothing beyond, with so many resets at least; reports from before do not count any more."""
+        return Progress(offset, (), version_of(self.renewals, max(self.resets + 1, resets_min)))
 
     def renewed(self, renewals: int) -> Progress:
         """The same, with at least so many renewals: reports from before do not count any more."""

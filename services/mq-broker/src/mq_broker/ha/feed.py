@@ -14,6 +14,7 @@ from mq_broker.core.replication.epochs import Epoch
 from mq_broker.core.replication.frames import (
     PROTOCOL_VERSION,
     Beat,
+    Farewell,
     Follow,
     LogBytes,
     MasterEvent,
@@ -27,7 +28,7 @@ from mq_broker.core.replication.frames import (
     ReplicaHello,
     Report,
 )
-from mq_broker.core.replication.in_sync import Acknowledged, Connected, Disconnected, Event
+from mq_broker.core.replication.in_sync import Acknowledged, Connected, Disconnected, Event, Left
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.ha.links import LinkError, MasterLink
 from mq_broker.ha.node import REST_MIN_S, SILENCE_S, Node, stop
@@ -137,6 +138,10 @@ class Feed:
                     self._take_report(event)
                 case ProgressEntries(entries):
                     self._take_progress(entries)
+                case Farewell():
+                    log.info("slave %s stops", self.name)
+                    self._master.step(Left(self.replica_id))
+                    return
                 case ReplicaHello():
                     raise FeedError("a second hello")
 

@@ -8,12 +8,14 @@ written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from dataclasses import replace
 
 from mq_broker.core.replication.frames import (
     Beat,
+    Farewell,
     Follow,
     LogBytes,
     MasterEvent,
@@ -48,6 +50,7 @@ from osenv.clock import timeout
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
+FAREWELL_S = 0.5
 
 
 class Following:
@@ -76,10 +79,23 @@ class Following:
             self.is_up = self.was_up = True
             reporting = asyncio.create_task(self._report_forever(), name="reports")
             await self._take_forever(reporting)
+        except asyncio.CancelledError:
+            await stop(reporting)
+            await self._say_farewell()
+            raise
         finally:
             self.is_up = False
             await stop(reporting, self._deleting)
             self._exchange.close()
+
+    async def _say_farewell(self) -> None:
+        """The master need not wait for this slave, and ends the link; one that is not told notices by itself."""
+        if self.is_up:
+            with contextlib.suppress(LinkError, TimeoutError):
+                async with timeout(self._node.clock, FAREWELL_S):
+                    await self._send(Farewell())
+                    while await self._link.receive() is not None:
+                        pass
 
     def grown(self) -> None:
         """The log, or what is durable of it, has grown."""

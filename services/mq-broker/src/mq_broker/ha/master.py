@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 
 from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
 from mq_broker.core.replication.in_sync import (
     Confirm,
     Decide,
@@ -205,13 +205,13 @@ class MasterReplication:
         await self._node.remember(lambda state: state.stepped_down())
         return self._node.store.log_end, self.role
 
-    async def promote(self, term: int, log_end: int, role: BrokerRole) -> None:
+    async def promote(self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH) -> None:
         """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
         if self._node.file.state.role.is_master:
             if term == self.epoch.term:
                 return
             raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
-        await promote(self._node, term, log_end, role)
+        await promote(self._node, term, log_end, role, epoch)
         self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mq_broker.core.refusals import RefusedError
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
 from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.ha.node import Node
 from mqproto.codes import ResponseCode
 
 
-async def promote(node: Node, term: int, log_end: int, role: BrokerRole) -> None:
+async def promote(node: Node, term: int, log_end: int, role: BrokerRole, epoch: Epoch) -> None:
     """Write down that this broker is the master. Raises RefusedError, StoreFencedError, OSError."""
+    seen = node.file.state.epoch
     if not role.is_master:
         raise RefusedError(ResponseCode.SYSTEM_ERROR, f"{role.name} is no role of a master")
-    if term <= node.file.state.epoch.term:
-        sentence = f"term {term}; this broker has seen epoch {node.file.state.epoch}, so it has to be a greater one"
+    if term <= seen.term:
+        sentence = f"term {term}; this broker has seen epoch {seen}, so it has to be a greater one"
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+    if epoch not in (NO_EPOCH, seen):
+        sentence = f"this broker has followed the master of epoch {seen}, and not that of epoch {epoch}"
         raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
     await node.store.sync()
     if node.store.log_end < log_end:

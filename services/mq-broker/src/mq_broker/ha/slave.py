@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
 from mq_broker.core.replication.frames import MasterFrame, Refusal
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.replication.status import HaStatus
@@ -149,10 +149,14 @@ class SlaveReplication:
         """Raises RefusedError: it is no master."""
         raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
 
-    async def promote(self, term: int, log_end: int, role: BrokerRole) -> None:
-        """Be the master from now on. Raises RefusedError when the log is too short or the term too low; OSError."""
+    async def promote(self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH) -> None:
+        """Be the master from now on.
+
+        Raises RefusedError when the log is too short, the term too low, or `epoch`, of the master that steps down, not
+        the one that this slave has followed last; OSError.
+        """
         async with self._halted():
-            await promote(self._node, term, log_end, role)
+            await promote(self._node, term, log_end, role, epoch)
             self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

@@ -46,7 +46,8 @@ class ReplicationAdministration:
 
     @answering(pb.PromoteResponse)
     async def Promote(self, request: pb.PromoteRequest, context: Any) -> pb.PromoteResponse:  # noqa: N802
-        await self._broker.replication.promote(request.term, request.log_end, _role(request.role))
+        role, epoch = _role(request.role), _epoch(request.epoch)
+        await self._broker.replication.promote(request.term, request.log_end, role, epoch)
         return pb.PromoteResponse()
 
     @answering(pb.BecomeSlaveResponse)

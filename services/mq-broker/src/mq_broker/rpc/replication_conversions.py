@@ -13,6 +13,7 @@ from hourglass.mq.v1 import replication_service_pb2 as pb
 from mq_broker.core.replication.epochs import Epoch, EpochBegin, EpochHistory
 from mq_broker.core.replication.frames import (
     Beat,
+    Farewell,
     Follow,
     LogBytes,
     MasterFrame,
@@ -109,6 +110,7 @@ _REPLICA_EVENTS: _Encodings = {
         ),
     ),
     ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries)),
+    Farewell: ("farewell", lambda _: pb.Farewell()),
 }
 _MASTER_EVENTS: _Encodings = {
     MasterHello: ("hello", _master_hello_message),
@@ -215,6 +217,7 @@ _REPLICA_DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "follow": lambda message: Follow(_number("log_offset", message.log_offset)),
     "report": _report,
     "progress": _progress,
+    "farewell": lambda _: Farewell(),
 }
 _MASTER_DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "hello": _master_hello,

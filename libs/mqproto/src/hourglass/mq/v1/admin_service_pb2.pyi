@@ -1748,27 +1748,35 @@ Global___StepDownResponse: _TypeAlias = StepDownResponse  # noqa: Y015
 
 @_typing.final
 class PromoteRequest(_message.Message):
-    """SYSTEM_ERROR when the term is not above the broker's, or when its log, on disk, ends below `log_end`."""
+    """SYSTEM_ERROR when the term is not above the broker's, when its log, on disk, ends below `log_end`, or when it has not followed
+    the master of `epoch`, if that is given: the same length alone could be another log.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TERM_FIELD_NUMBER: _builtins.int
     LOG_END_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     log_end: _builtins.int
     role: Global___BrokerRole.ValueType
     """ASYNC_MASTER or SYNC_MASTER."""
+    @_builtins.property
+    def epoch(self) -> _replication_service_pb2.Epoch:
+        """Of the master that has stepped down."""
+
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
         log_end: _builtins.int = ...,
         role: Global___BrokerRole.ValueType = ...,
+        epoch: _replication_service_pb2.Epoch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_end", b"log_end", "role", b"role", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_end", b"log_end", "role", b"role", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,7 @@ class ReplicaFrame(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    FAREWELL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def epoch(self) -> Global___Epoch:
         """The newest that the slave has accepted."""
@@ -95,6 +96,8 @@ class ReplicaFrame(_message.Message):
     def report(self) -> Global___Report: ...
     @_builtins.property
     def progress(self) -> Global___Progress: ...
+    @_builtins.property
+    def farewell(self) -> Global___Farewell: ...
     def __init__(
         self,
         *,
@@ -104,16 +107,34 @@ class ReplicaFrame(_message.Message):
         follow: Global___Follow | None = ...,
         report: Global___Report | None = ...,
         progress: Global___Progress | None = ...,
+        farewell: Global___Farewell | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "farewell", b"farewell", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "farewell", b"farewell", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe", "follow", "report", "progress"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe", "follow", "report", "progress", "farewell"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___ReplicaFrame: _TypeAlias = ReplicaFrame  # noqa: Y015
+
+@_typing.final
+class Farewell(_message.Message):
+    """The slave stops on purpose: it has not to be waited for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Farewell: _TypeAlias = Farewell  # noqa: Y015
 
 @_typing.final
 class ReplicaHello(_message.Message):

@@ -57,6 +57,11 @@ class ProgressEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class Farewell:
+    """The slave stops on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
 class MasterHello:
     """The master's answer to a hello."""
 
@@ -112,7 +117,7 @@ class Refusal:
     remark: str
 
 
-ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries
+ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries | Farewell
 MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | Beat | Refusal
 
 

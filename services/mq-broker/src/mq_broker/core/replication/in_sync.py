@@ -11,6 +11,7 @@ replica counts once, however many links it has; one decision is on its way at a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from mq_broker.core.replication.replica_state import InSyncSet
@@ -32,6 +33,13 @@ class Connected:
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """The slave's link is gone."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The slave has stopped on purpose: nobody has to wait for it."""
 
     replica_id: str
 
@@ -64,7 +72,7 @@ class Decided:
     durable: bool = True
 
 
-Event = Connected | Disconnected | Acknowledged | Stored | Passed | Decided
+Event = Connected | Disconnected | Left | Acknowledged | Stored | Passed | Decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,9 @@ class InSyncLedger:
                 self.slaves[replica_id] = SlaveView(log_offset, True, caught_up_at, log_end, now)
             case Disconnected(replica_id) if replica_id in self.slaves:
                 self.slaves[replica_id].connected = False
+            case Left(replica_id) if replica_id in self.slaves:
+                self.slaves[replica_id].connected = False
+                self.slaves[replica_id].caught_up_at = -math.inf
             case Acknowledged(replica_id, log_offset):
                 actions += self._acknowledge(replica_id, log_offset, now, log_end)
             case Stored(log_offset):

@@ -1,0 +1,252 @@
+"""What is done to a pair (RELIABILITY.md (b)), and which seed does what.
+
+Three seeds in a row, of which the first is one more than a multiple of three, do everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from netns_history import Promotion
+from netns_network import CLIENT, Faults
+from netns_pair import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT, NOT_CATCHUP_S, Pair
+
+from hourglass_local.waiting import eventually
+from osenv import SeededRng
+
+log = logging.getLogger(__name__)
+
+BLIPS_S, LONG_S = (0.2, 0.6 * NOT_CATCHUP_S), (NOT_CATCHUP_S + 0.7, NOT_CATCHUP_S + 1.7)
+RATES = ("200kbit", "1mbit", "8mbit")
+SWITCH_TIMEOUT_S = 30.0
+SWITCH_BROKEN_OFF_S = (0.5, 2.5)  # it takes a second to begin
+DISTURBED_WITHIN_S = 1.0
+
+
+class Fault(enum.Enum):
+    """Everything that happens to a pair."""
+
+    PARTITION = "partition"
+    SLAVE_IS_DEAF = "one-way partition: the slave does not hear the master"
+    MASTER_IS_DEAF = "one-way partition: the master does not hear the slave"
+    SLAVE_KILLED = "slave killed"
+    MASTER_KILLED = "master killed"
+    BOTH_KILLED = "both killed"
+    SLAVE_PAUSED = "slave paused"
+    SLOW_LINK = "slow link"
+    DISK_LOST = "master killed and its disk gone"
+    STALE_ISOLATED = "slave promoted while the master is isolated"
+    STALE_PAUSED = "slave promoted while the master is paused"
+    SWITCHED = "controlled change of masters"
+
+
+ROUNDS_FOR_ALL = 3
+
+
+def plan(seed: int) -> list[Fault]:
+    """What a round of this seed does, in its order."""
+    block, part = divmod(seed - 1, ROUNDS_FOR_ALL)
+    deck = list(Fault)
+    SeededRng(block).shuffle(deck)
+    return deck[part::ROUNDS_FOR_ALL]
+
+
+def min_in_sync_of(seed: int) -> int:
+    """minInSyncReplicas of a round: each kind of fault meets both in time."""
+    block, part = divmod(seed - 1, ROUNDS_FOR_ALL)
+    return 1 + (block + part + 1) % 2
+
+
+@dataclass
+class Attack:
+    """Does it to the pair, and leaves it so that it heals by itself. `promotions` are those by force."""
+
+    pair: Pair
+    network: Faults
+    rng: SeededRng
+    promotions: list[Promotion] = field(default_factory=list)
+    kept: list[bytes] = field(default_factory=list)  # what was in the quarantine of a disk that is gone
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def begin(self, fault: Fault) -> None:
+        """Do it and undo it; the pair is not yet whole again. Raises what shows that it did not take place."""
+        master = await self.pair.master()
+        slave = self.pair.other(master)
+        deeds: dict[Fault, Callable[[str, str], Awaitable[None]]] = {
+            Fault.PARTITION: self._partition,
+            Fault.SLAVE_IS_DEAF: self._slave_is_deaf,
+            Fault.MASTER_IS_DEAF: self._master_is_deaf,
+            Fault.SLAVE_KILLED: self._slave_killed,
+            Fault.MASTER_KILLED: self._master_killed,
+            Fault.BOTH_KILLED: self._both_killed,
+            Fault.SLAVE_PAUSED: self._slave_paused,
+            Fault.SLOW_LINK: self._slow_link,
+            Fault.DISK_LOST: self._disk_lost,
+            Fault.STALE_ISOLATED: self._stale_isolated,
+            Fault.STALE_PAUSED: self._stale_paused,
+            Fault.SWITCHED: self._switched,
+        }
+        log.info("%s; the master is %s", fault.value, master)
+        await deeds[fault](master, slave)
+        log.info("undone")
+        await self._disturb(self.rng.choice((master, slave)))
+        self.counts[fault.value] += 1
+
+    # ------------------------------------------------------------------------------------------- the network
+
+    async def _partition(self, master: str, slave: str) -> None:
+        self.network.cut(master, slave)
+        await self._hold()
+        self._heal()
+
+    async def _slave_is_deaf(self, master: str, slave: str) -> None:
+        self.network.silence(master, slave)
+        await self._hold()
+        self._heal()
+
+    async def _master_is_deaf(self, master: str, slave: str) -> None:
+        self.network.silence(slave, master)
+        await self._hold()
+        self._heal()
+
+    async def _slow_link(self, _master: str, slave: str) -> None:
+        self.network.slow_down(slave, self.rng.choice(RATES))
+        await self._hold()
+        self._heal()
+
+    def _heal(self) -> None:
+        met = self.network.heal()
+        if not met:
+            raise AssertionError("no packet has met the fault in the network")
+        self.counts["packets stopped or held up"] += met
+
+    # ------------------------------------------------------------------------------------------- the processes
+
+    async def _slave_killed(self, _master: str, slave: str) -> None:
+        await self.pair.nodes[slave].process.kill()
+        await self._hold()
+        await self.pair.nodes[slave].process.start()
+
+    async def _master_killed(self, master: str, _slave: str) -> None:
+        await self.pair.nodes[master].process.kill()
+        await self._hold()
+        await self.pair.nodes[master].process.start()
+
+    async def _both_killed(self, master: str, slave: str) -> None:
+        order = [self.pair.nodes[name].process for name in (master, slave)]
+        self.rng.shuffle(order)
+        for process in order:
+            await process.kill()
+        self.rng.shuffle(order)
+        for process in order:
+            process.launch()
+        for process in order:
+            await process.wait_ready()
+
+    async def _slave_paused(self, _master: str, slave: str) -> None:
+        self.pair.nodes[slave].process.pause()
+        await self._hold()
+        self.pair.nodes[slave].process.resume()
+
+    # ------------------------------------------------------------------------------------------- changes of masters
+
+    async def _disk_lost(self, master: str, slave: str) -> None:
+        old = self.pair.nodes[master]
+        await old.process.kill()
+        self.kept.append(old.quarantine)
+        old.lose_disk()
+        began = time.monotonic()
+        await self._promote(slave)
+        await old.process.start()
+        await self._is_over(master, began, keeps_tail=False)
+
+    async def _stale_isolated(self, master: str, slave: str) -> None:
+        """From its slave and the name server, and sometimes from clients too."""
+        self.network.cut(master, slave)
+        if self.rng.random() < 0.5:
+            self.network.cut(master, CLIENT)
+        else:
+            self.network.silence(CLIENT, master, from_port=NAME_SERVER_PORT)
+            self.network.silence(master, CLIENT, to_port=NAME_SERVER_PORT)
+        await self._hold()
+        began = time.monotonic()
+        await self._promote(slave)
+        await self._hold()
+        self._heal()
+        await self._is_over(master, began)
+
+    async def _stale_paused(self, master: str, slave: str) -> None:
+        self.pair.nodes[master].process.pause()
+        began = time.monotonic()
+        await self._promote(slave)
+        await self._hold()
+        self.pair.nodes[master].process.resume()
+        await self._is_over(master, began)
+
+    async def _switched(self, master: str, slave: str) -> None:
+        if self.rng.random() < 0.5:
+            await self._switch_broken_off(slave)
+        await self._switch(CLIENT, slave)
+        await self.pair.wait_role(slave, master=True)
+        await self.pair.wait_role(master, master=False)
+
+    async def _promote(self, slave: str) -> None:
+        """From beside the slave, where the old master does not answer: else there would be no need for force."""
+        await self._switch(slave, slave, "--oldMasterIsLost")
+        await self.pair.wait_role(slave, master=True)
+
+    async def _switch(self, place: str, slave: str, *options: str) -> None:
+        """As an operator does it at this place: again when it was refused, for each of its steps may be repeated."""
+
+        async def switched() -> bool:
+            admin = await self._mqadmin(place, slave, *options)
+            said, _ = await admin.communicate()
+            log.info("mqadmin, code %d: %s", admin.returncode, " ".join(said.decode().split()))
+            self.counts["changes of masters refused"] += admin.returncode != 0
+            return admin.returncode == 0
+
+        await eventually(switched, SWITCH_TIMEOUT_S, f"{slave} is made master", interval_s=0.5)
+
+    async def _switch_broken_off(self, slave: str) -> None:
+        """The operator's terminal is gone before, between or behind the steps."""
+        admin = await self._mqadmin(CLIENT, slave)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.rng.uniform(*SWITCH_BROKEN_OFF_S)):
+                await admin.wait()
+        if admin.returncode is None:
+            admin.kill()
+            self.counts["changes of masters broken off"] += 1
+        await admin.communicate()
+
+    async def _mqadmin(self, place: str, slave: str, *options: str) -> Process:
+        command = [*self.pair.places.command(place), sys.executable, "-m", "mqadmin", "switchMaster", "--yes"]
+        target = ["-n", NAME_SERVER_ADDRESS, "-b", BROKER, "--to", self.pair.nodes[slave].address]
+        return await asyncio.create_subprocess_exec(*command, *target, *options, stdout=PIPE, stderr=STDOUT)
+
+    async def _is_over(self, old_master: str, began: float, *, keeps_tail: bool = True) -> None:
+        await self._disturb(old_master)
+        await self.pair.wait_role(old_master, master=False)
+        self.promotions.append(Promotion(began, time.monotonic(), keeps_tail))
+
+    async def _disturb(self, name: str) -> None:
+        """Perhaps kill it while it does what comes after a fault."""
+        if self.rng.random() < 0.5:
+            await asyncio.sleep(self.rng.uniform(0.0, DISTURBED_WITHIN_S))
+            await self.pair.nodes[name].process.kill()
+            await self.pair.nodes[name].process.start()
+            self.counts["killed while it healed"] += 1
+
+    async def _hold(self) -> None:
+        """For a moment, or for so long that the slave leaves the in-sync set."""
+        is_long = self.rng.random() < 0.6
+        self.counts["long" if is_long else "short"] += 1
+        await asyncio.sleep(self.rng.uniform(*(LONG_S if is_long else BLIPS_S)))

@@ -1,0 +1,215 @@
+"""An operator of the brokers of replica_world.py: changes of masters, in order or by force, and given up half way.
+
+It does what mqadmin switchMaster does, a step at a time; every method is an event, and returns whether there was
+something to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replica_faults import ISOLATED_S_MAX, Faults
+from replica_model import InvariantError
+from replica_node import Node
+
+from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.store.message_store import FlushDiskType
+
+if TYPE_CHECKING:
+    from replica_world import ReplicaWorld
+
+GIVEN_UP = 0.06  # of the steps
+FOREIGN = "different brokers'"  # what a slave says that shares no record with its master
+
+
+@dataclass
+class Leader:
+    """The newest master that there is, or is to be; `is_open` once it has begun.
+
+    `may_lose` is for `ReplicaModel.kept_by`; "" when the one before has handed over. Promises from number `until` on
+    were made when it was the master already, by somebody else.
+    """
+
+    node: Node
+    term: int
+    is_open: bool = True
+    epoch: Epoch = NO_EPOCH
+    may_lose: str = ""
+    until: int | None = None
+    in_sync_then: frozenset[str] | None = None  # its in-sync set when its disk was lost
+
+
+@dataclass
+class Switch:
+    """A change of masters by an operator, step by step; it may end after any of them."""
+
+    old: Node
+    new: Node
+    epoch: Epoch
+    log_end: int = -1
+    role: BrokerRole = BrokerRole.SLAVE
+    stage: int = 0
+
+
+class Operator:
+    """Of one history."""
+
+    def __init__(self, world: ReplicaWorld, faults: Faults) -> None:
+        self._world, self._faults = world, faults
+        self.switch: Switch | None = None
+        # All may be gone that two logs had in common: the power went early, or who was promoted did not have it.
+        self._may_part = world.settings.flush is FlushDiskType.ASYNC_FLUSH
+
+    async def begin_switch(self) -> bool:
+        """A change of masters is asked for."""
+        return self.switch is None and self._begin_switch()
+
+    async def go_on_switching(self) -> bool:
+        """The next step of a change of masters."""
+        switch = self.switch
+        if switch is None:
+            return False
+        if self._world.rng.random() < GIVEN_UP:
+            self.switch = None
+            self._world.counts["switches given up"] += 1
+            return True
+        steps = (self._step_down, self._wait_for_slave, self._promote, self._demote)
+        if not await steps[switch.stage](switch):
+            return True
+        switch.stage += 1
+        if switch.stage == len(steps):
+            self.switch = None
+            self._world.counts["switches"] += 1
+        return True
+
+    def _begin_switch(self) -> bool:
+        old = self._world.leader.node
+        slaves = [node for node in self._world.nodes if node is not old and node.broker is not None]
+        if old.broker is None or not slaves or not self._world.leader.is_open:
+            return False
+        self.switch = Switch(old, self._world.rng.choice(slaves), old.broker.replication.epoch)
+        return True
+
+    async def _step_down(self, switch: Switch) -> bool:
+        broker, process = switch.old.broker, switch.old.process
+        if broker is None or process is None or self._world.leader.node is not switch.old:
+            self.switch = None
+            return False
+        switch.epoch = broker.replication.epoch
+        answer = await self._world.answer(process, broker.replication.step_down(switch.epoch))
+        if not isinstance(answer, tuple):
+            self._world.counts["step-downs refused"] += 1
+            self.switch = None
+            return False
+        switch.log_end, switch.role = answer
+        self._world.counts["step-downs"] += 1
+        return True
+
+    async def _wait_for_slave(self, switch: Switch) -> bool:
+        broker = switch.new.broker
+        if broker is None:
+            return False
+        status = broker.replication.status()
+        return (status.epoch, status.durable_end) == (switch.epoch, switch.log_end)
+
+    async def _promote(self, switch: Switch) -> bool:
+        return await self._promoted(switch.new, switch.role, switch.log_end, may_lose="")
+
+    async def _demote(self, switch: Switch) -> bool:
+        old, new = switch.old, switch.new
+        if old.broker is None or old.process is None or self._world.leader.node is not new:
+            return False
+        epoch = Epoch(self._world.leader.term, 0)
+        answer = await self._world.answer(old.process, old.broker.replication.become_slave(2, new.ha_address, epoch))
+        return answer is None
+
+    async def _promoted(self, node: Node, role: BrokerRole, log_end: int, *, may_lose: str) -> bool:
+        """Whether the node is the master from now on."""
+        broker, process = node.broker, node.process
+        if broker is None or process is None or not broker.store.follows:
+            return False
+        known = [one.state.epoch.term for one in self._world.nodes if one.state is not None]
+        term = 1 + max(*known, *(one.term for one in self._world.coming), 0)  # nobody else may get one that was tried
+        coming = Leader(node, term, is_open=False, may_lose=may_lose)
+        self._world.coming.append(coming)
+        answer = await self._world.answer(process, broker.replication.promote(term, log_end, role))
+        self._world.counts["promotions refused"] += answer is not None
+        return self._world.leader is coming
+
+    async def force(self) -> bool:
+        """The master is gone, or cut off, and an operator makes a slave the master all the same."""
+        old = self._world.leader.node
+        slaves = [node for node in self._world.nodes if node is not old and node.broker is not None]
+        if not slaves or not self._world.leader.is_open or old.state is None:
+            return False
+        new = self._world.rng.choice(slaves)
+        in_sync = self._world.leader.in_sync_then
+        if in_sync is None:
+            in_sync = old.state.in_sync.replicas
+        fate = self._world.rng.choice(("cut", "cut", "kill", "power", "disk"))
+        if fate == "cut":
+            for other in self._world.nodes:
+                if other is not old:
+                    self._faults.cut(old, other, "both")
+            self._world.isolated[old.name] = self._world.clock.monotonic() + self._world.rng.random() * ISOLATED_S_MAX
+        elif fate == "kill":
+            await old.kill()
+        elif fate == "power":
+            await old.lose_power()
+        else:
+            await old.lose_disk()
+            self._world.leader.in_sync_then = in_sync
+            self._world.model.disk_lost(old.name)
+        self.switch = None
+        return await self.promote_by_force(new, in_sync, fate)
+
+    async def promote_by_force(self, new: Node, in_sync: frozenset[str], fate: str) -> bool:
+        """What is not in its log is lost; when it is in the in-sync set, that is nothing that was confirmed."""
+        if new.broker is None or new.state is None:
+            return False
+        is_safe = new.state.replica_id in in_sync and not new.loses_tail
+        may_lose = "unconfirmed" if is_safe else "all"
+        self._may_part |= not is_safe
+        done = await self._promoted(new, self._world.settings.master_role, 0, may_lose=may_lose)
+        if done:
+            self._world.counts[f"forced promotions ({fate})"] += 1
+            self._world.counts["forced promotions of a replica in sync"] += is_safe
+        return done
+
+    async def take_back(self) -> bool:
+        """A change of masters was given up: who has stepped down is made the master again."""
+        leader, node = self._world.leader, self._world.leader.node
+        broker = node.broker
+        if self.switch is not None or broker is None or not broker.store.follows:
+            return False
+        if leader.in_sync_then is not None:
+            return await self._replace_lost(leader.in_sync_then)
+        may_lose = "" if leader.is_open else leader.may_lose
+        if await self._promoted(node, self._world.settings.master_role, 0, may_lose=may_lose):
+            self._world.counts["masters again after a switch was given up"] += 1
+        return True
+
+    async def _replace_lost(self, in_sync: frozenset[str]) -> bool:
+        """The master's disk is gone, and nobody was promoted yet."""
+        others = [node for node in self._world.nodes if node is not self._world.leader.node and node.broker is not None]
+        if not others:
+            return False
+        best = max(others, key=lambda node: node.broker.store.log_end if node.broker is not None else 0)
+        return await self.promote_by_force(best, in_sync, "disk")
+
+    async def replace_foreign(self) -> bool:
+        """A slave shares nothing with its master: its machine is set up anew. Only what was lost leads there."""
+        for node in self._world.nodes:
+            broker = node.broker
+            if broker is None or FOREIGN not in broker.replication.status().reason:
+                continue
+            if not self._may_part:
+                raise InvariantError(f"{node.name} will not follow: {broker.replication.status().reason}")
+            await node.lose_disk()
+            self._world.model.disk_lost(node.name)
+            node.start()
+            self._world.counts["slaves set up anew"] += 1
+            return True
+        return False
