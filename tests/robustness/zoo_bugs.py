@@ -296,13 +296,16 @@ BUGS: tuple[Bug, ...] = (
         "epoch file torn",
         "replica.json is written in place",
         f"{STORE}/replica_file.py",
-        "        await self._disk.offload(replace_file, self._disk, self._path, content, keep_previous=False)\n",
-        "        file = self._disk.open(self._path, create=True)\n"
-        "        file.truncate(0)\n"
-        "        file.pwrite(content, 0)\n"
-        "        file.sync_data()\n"
-        "        file.close()\n"
-        "        self._disk.sync_dir(self._path.parent)\n",
+        "        for path in self._paths:\n"
+        "            await self._disk.offload(replace_file, self._disk, path, content, keep_previous=False)\n",
+        "        files = [self._disk.open(path, create=True) for path in self._paths]\n"
+        "        for file in files:\n"
+        "            file.truncate(0)\n"
+        "            file.pwrite(content, 0)\n"
+        "        for file in files:\n"
+        "            file.sync_data()\n"
+        "            file.close()\n"
+        "        self._disk.sync_dir(self._paths[0].parent)\n",
         f"{BROKER_TESTS}/test_broker_replica_state.py::test_no_power_cut_takes_an_epoch_back_or_tears_it",
     ),
     bug(

@@ -107,6 +107,14 @@ def test_a_store_keeps_its_id() -> None:
     assert replica_file(SimDisk()).state.epoch == NO_EPOCH
 
 
+def begun_often(state: ReplicaState) -> ReplicaState:
+    """After many starts, each with something written."""
+    end = max((begin.log_offset for begin in state.history.begins), default=0)
+    for number in range(30):
+        state = state.begun(end + number + 1)
+    return state
+
+
 class PowerLost(BaseException):
     """The machine has no power any more."""
 
@@ -114,9 +122,9 @@ class PowerLost(BaseException):
 def test_no_power_cut_takes_an_epoch_back_or_tears_it() -> None:
     """Bug zoo 25: at every call of the disk, whatever of the unsynced is lost."""
     disk = SimDisk()
-    asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
+    asyncio.run(replica_file(disk).change(begun_often))  # several sectors long
     before = replica_file(disk.fork()).state
-    after = before.promoted(2, BrokerRole.SYNC_MASTER)
+    after = begun_often(before.promoted(2, BrokerRole.SYNC_MASTER))
     found, call, is_over = set[ReplicaState](), 0, False
     while not is_over:
         call += 1
@@ -147,14 +155,33 @@ def _change_until(disk: SimDisk, call: int, state: ReplicaState) -> bool:
     return False
 
 
-def test_a_damaged_file_is_refused_with_a_sentence() -> None:
+@pytest.mark.parametrize("name", ["replica.json", "replica.json.bak"])
+def test_a_damaged_byte_of_one_of_the_two_costs_nothing_and_is_mended(name: str) -> None:
     disk = SimDisk()
     asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
-    path = LAYOUT.config / "replica.json"
+    path, other = (LAYOUT.config / one for one in (name, OTHER_NAME[name]))
     for at in range(len(read_file(disk, path))):
         damaged = disk.fork()
-        file = damaged.open(path)
-        file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
-        file.close()
-        with pytest.raises(StoreDamagedError, match=r"replica\.json is damaged"):
-            replica_file(damaged)
+        flip(damaged, path, at)
+        file = replica_file(damaged)
+        assert file.state.epoch == Epoch(1, 1)
+        asyncio.run(file.change(lambda state: state))
+        assert read_file(damaged, path) == read_file(damaged, other) == read_file(disk, path)
+
+
+def test_damage_to_both_is_refused_with_a_sentence() -> None:
+    disk = SimDisk()
+    asyncio.run(replica_file(disk).change(lambda state: state.begun(0)))
+    for name in OTHER_NAME:
+        flip(disk, LAYOUT.config / name, 7)
+    with pytest.raises(StoreDamagedError, match=r"replica\.json is damaged .* and .*replica\.json\.bak is damaged"):
+        replica_file(disk)
+
+
+OTHER_NAME = {"replica.json": "replica.json.bak", "replica.json.bak": "replica.json"}
+
+
+def flip(disk: SimDisk, path: Path, at: int) -> None:
+    file = disk.open(path)
+    file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
+    file.close()

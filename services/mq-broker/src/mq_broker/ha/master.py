@@ -68,7 +68,7 @@ class MasterReplication:
     async def begin(self) -> None:
         """Begin an epoch; from then on the log may be written. What it holds is on disk already. Raises OSError."""
         node = self._node
-        await node.remember(lambda state: state.begun(node.store.log_end))
+        await node.remember(lambda state: state.begun(node.store.log_end, node.store.log_begin))
         state = node.file.state
         self.epoch = state.epoch
         self._ledger.in_sync, self._ledger.confirmed = state.in_sync, state.confirmed

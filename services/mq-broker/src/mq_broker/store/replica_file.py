@@ -1,8 +1,10 @@
 """config/replica.json: what a broker remembers of replication, durable before anything follows from it.
 
-Unlike the other small state it has no previous version to fall back to: an older epoch or in-sync set would be
-believed, and a fence that had been put up would be gone. It is replaced as a whole, so a crash leaves the old one or
-the new one; a damaged one is damage to the disk, and the broker does not start with it.
+There is no previous version to fall back to: an older epoch or in-sync set would be believed, and a fence that had been
+put up would be gone. So the newest one stands there twice, in replica.json and replica.json.bak, one written after the
+other: a crash leaves a whole one, and damage to one of them is mended from the other.
+
+Invariant: what `change` has returned from stands in both.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class ReplicaFile:
 
         Raises StoreDamagedError, NewerFormatError, OSError.
         """
-        self._disk, self._path = disk, layout.config / REPLICA
+        path = layout.config / REPLICA
+        self._disk, self._paths = disk, (path, path.with_name(path.name + ".bak"))
         self._changing = asyncio.Lock()
         found = self._read()
-        self._is_there = found is not None
         if found is None:
             found = ReplicaState(rng.randbytes(REPLICA_ID_BYTES).hex(), role, role, broker_id)
         self.state = found.started(role, broker_id)
@@ -51,22 +53,33 @@ class ReplicaFile:
         """
         async with self._changing:
             changed = change(self.state)
-            if changed != self.state or not self._is_there:
+            if changed != self.state or not self._is_whole:
                 await uninterrupted(self._write(changed))
 
     async def _write(self, state: ReplicaState) -> None:
         content = encode_document(state.to_json(), state.confirmed)
-        await self._disk.offload(replace_file, self._disk, self._path, content, keep_previous=False)
-        self.state, self._is_there = state, True
+        self._is_whole = False
+        for path in self._paths:
+            await self._disk.offload(replace_file, self._disk, path, content, keep_previous=False)
+        self.state, self._is_whole = state, True
 
     def _read(self) -> ReplicaState | None:
-        try:
-            return ReplicaState.from_json(decode_document(read_file(self._disk, self._path)))
-        except FileNotFoundError:
-            return None
-        except (KeyError, TypeError, ValueError) as error:
+        """What the first of the two says that is whole, which is the newest; None when neither is there."""
+        states, problems = list[ReplicaState](), list[str]()
+        for path in self._paths:
+            try:
+                states.append(ReplicaState.from_json(decode_document(read_file(self._disk, path))))
+            except FileNotFoundError:
+                continue
+            except (KeyError, TypeError, ValueError) as error:
+                problems.append(f"{path} is damaged ({error!r})")
+        self._is_whole = len(states) == len(self._paths) and states[0] == states[1]
+        if problems and not states:
             raise StoreDamagedError(
-                f"{self._path} is damaged ({error!r}): it says in which epoch this broker may write, and what it says "
-                "cannot be guessed. If another broker of this name is the master, start this one as its slave with an "
-                "empty storePathRootDir; if this is the only one, remove the file"
-            ) from error
+                f"{' and '.join(problems)}: it says in which epoch this broker may write, and what it says cannot be "
+                "guessed. If another broker of this name is the master, start this one as its slave with an empty "
+                "storePathRootDir; if this is the only one, remove the file"
+            )
+        for problem in problems:
+            log.error("%s; the other one is taken", problem)
+        return states[0] if states else None

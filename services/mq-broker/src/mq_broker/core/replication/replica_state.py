@@ -85,8 +85,8 @@ class ReplicaState:
             return changed.promoted(self.epoch.term + 1, configured_role)
         return replace(changed, role=configured_role)
 
-    def begun(self, log_end: int) -> ReplicaState:
-        """As a master whose log ends here, in an epoch of its own."""
+    def begun(self, log_end: int, log_begin: int = 0) -> ReplicaState:
+        """As a master of this log, in an epoch of its own; epochs of which the log has nothing left are forgotten."""
         if self.master_id == self.replica_id and self.epoch > self.history.newest:
             epoch = self.epoch  # promoted, and not at work since
         else:
@@ -95,7 +95,7 @@ class ReplicaState:
             self,
             epoch=epoch,
             master_id=self.replica_id,
-            history=self.history.begun(epoch, log_end),
+            history=self.history.without(log_begin).begun(epoch, log_end),
             in_sync=self.in_sync
             if self.replica_id in self.in_sync.replicas
             else InSyncSet(self.in_sync.version + 1, frozenset({self.replica_id})),
