@@ -270,7 +270,7 @@ async def test_broker_stops_with_0_and_reads_nothing_again_after_a_clean_stop(tm
 
 def last_start(broker: ManagedProcess) -> str:
     """The line in which the broker says what its recovery found."""
-    return [line for line in broker.log_path.read_text().splitlines() if "log ends at" in line][-1]
+    return [line for line in broker.log_path.read_text().splitlines() if "read again: " in line][-1]
 
 
 async def test_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:

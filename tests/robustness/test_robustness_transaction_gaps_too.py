@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
+from transaction_client import TOPIC
 from transaction_gaps import Crash, Gap
 from transaction_processes import KILLS, Shop, open_shop
+
+from mqclient import Admin
 
 ENDING = [gap for gap in Gap if gap.in_end or gap.in_check]
 
@@ -18,6 +21,13 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
     async with open_shop(tmp_path_factory.mktemp("gaps")) as shop:
         yield shop
+
+
+async def test_a_client_of_the_proxy_is_never_told_another_address(shop: Shop) -> None:
+    async with Admin(f"mq://{shop.proxy.address}") as admin:
+        listed = {broker.address for broker in await admin.cluster_list()}
+        (routed,) = (await admin.topic_route(TOPIC)).brokers.values()
+    assert (listed, set(routed.values())) == ({shop.proxy.address}, {shop.proxy.address})
 
 
 @pytest.mark.parametrize("crash", KILLS, ids=lambda crash: crash.value)

@@ -1,14 +1,15 @@
 """A gRPC server between a client and the queue that stops in the gaps of the transaction protocol.
 
-It is name server and broker to its clients, and passes on what it gets, as bytes. What stops behind an answer loses the
-answer: the broker has done its work, and the client never hears of it.
+It is name server and broker to its clients, and passes on what it gets, as bytes. Whatever a name server tells of a
+broker's address, in a route or in the list of brokers, names the proxy, so that nothing goes around it. What stops
+behind an answer loses the answer: the broker has done its work, and the client never hears of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +19,7 @@ from transaction_gaps import Gap, Gaps
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
 from hourglass_local.ports import LOOPBACK, free_ports
-from mqclient.transport.methods import END_TRANSACTION, POLL, PRODUCE, QUERY_ROUTE, SESSION
+from mqclient.transport.methods import END_TRANSACTION, LIST_CLUSTERS, POLL, PRODUCE, QUERY_ROUTE, SESSION
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 
 STREAMS = frozenset({PRODUCE.path, POLL.path, SESSION.path})
@@ -68,7 +69,7 @@ class TransactionProxy(grpc.GenericRpcHandler):
                     await context.abort(error.code(), error.details() or "")
             if await self._reach(stored):
                 await context.abort(*LOST)
-            return self._as_own(response) if path == QUERY_ROUTE.path else response
+            return self._as_own(path, response)
 
         return call
 
@@ -109,13 +110,22 @@ class TransactionProxy(grpc.GenericRpcHandler):
         target = self._name_server if "NameService" in path else self._broker
         return grpc.aio.insecure_channel(target, options=(*CHANNEL_OPTIONS, OWN_CONNECTION))
 
-    def _as_own(self, response: bytes) -> bytes:
-        """The route, with this address for the broker's."""
-        route = name_pb.QueryRouteResponse.FromString(response)
-        for broker in route.route.brokers:
+    def _as_own(self, path: str, response: bytes) -> bytes:
+        """What a name server tells of brokers, with this address for theirs."""
+        if path == QUERY_ROUTE.path:
+            route = name_pb.QueryRouteResponse.FromString(response)
+            self._stand_in(route.route.brokers)
+            return route.SerializeToString()
+        if path == LIST_CLUSTERS.path:
+            clusters = name_pb.ListClustersResponse.FromString(response)
+            self._stand_in(clusters.brokers)
+            return clusters.SerializeToString()
+        return response
+
+    def _stand_in(self, brokers: Iterable[name_pb.BrokerData]) -> None:
+        for broker in brokers:
             for broker_id in broker.addresses:
                 broker.addresses[broker_id] = self.address
-        return route.SerializeToString()
 
 
 def _gaps_of(path: str, request: bytes) -> tuple[Gap | None, Gap | None, Gap | None]:
