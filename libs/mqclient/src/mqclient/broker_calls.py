@@ -62,15 +62,15 @@ class BrokerCalls:
         done. Raises MQClientError when there is no answer.
         """
         until = self._clock.monotonic() + patience_s
-        pause_s = PAUSE_MIN_S
+        pause_s, tried = PAUSE_MIN_S, set[str | None]()
         while True:
-            tried = self._routes.master_address(broker_name)
+            tried.add(self._routes.master_address(broker_name))
             try:
                 return await self._ask_master(broker_name, method, request)
             except (BrokerUnreachableError, BrokerRefusedError) as error:
                 await self._routes.refresh_brokers()
-                if self._routes.master_address(broker_name) not in {None, tried}:
-                    continue
+                if self._routes.master_address(broker_name) not in {None, *tried}:
+                    continue  # somebody else, and nobody twice: name servers may contradict each other
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
                     raise
