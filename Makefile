@@ -35,7 +35,7 @@ format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 
 test: setup  ## Run the tests (needs only what setup installed)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-system: setup  ## Run the tests that need more: Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
 	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile

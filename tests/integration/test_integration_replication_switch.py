@@ -70,7 +70,7 @@ def new_pair(folder: Path, settings: dict[str, str] | None = None) -> Cluster:
 
 @asynccontextmanager
 async def under_load(cluster: Cluster) -> AsyncIterator[Load]:
-    """Senders that never pause, and have begun."""
+    """Senders that go on and on, and have begun."""
     async with Producer("senders", cluster.url, client_config=QUICK) as producer, load(producer, TOPIC) as running:
         await running.some(status=SendStatus.SEND_OK)
         yield running

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from fault_journal import BrokenPromiseError, Journal, ReadRefusedError
 from fault_life import OPTIONS, BrokerLife, Fault, FaultyCalls
@@ -33,7 +34,7 @@ KINDS = ("EIO", "ENOSPC", "EINTR", SHORT)
 PARTS = 100  # of all runs: a part takes about half a minute
 TOOLS = "tools"
 SCENARIOS = (*BROKER_SCENARIOS, TOOLS)
-LATER_S = 90  # until then every delayed message of a scenario has come
+STEP_S, LATER_S = 15, 90  # how often is looked for delayed messages; until then each of a scenario has come
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,19 @@ def recorded(name: str) -> tuple[Seen | None, ...]:
     wrong = _look(calls).wrong if name == TOOLS else _live(name, calls).wrong
     assert not wrong, wrong  # without a fault nothing may go wrong
     return tuple(places)
+
+
+def syncs_of(name: str, folder: Path) -> list[int]:
+    """The numbers of the calls of a scenario, without a fault, that sync a file of this folder."""
+    numbers: list[int] = []
+
+    def watch(call: str, path: Path) -> None:
+        if call == "sync_data" and path.parent == folder:
+            numbers.append(calls.count)
+
+    calls = FaultyCalls(watch=watch)
+    _live(name, calls)
+    return numbers
 
 
 def _live(name: str, calls: FaultyCalls) -> BrokerLife:
@@ -166,27 +180,40 @@ def sweep(runs: Sequence[Run], *, deadline: float = float("inf")) -> SweepReport
     return report
 
 
+def seen_in(runs: Sequence[Run]) -> set[Seen]:
+    """The places from which calls come in these runs, with their faults; nothing is judged."""
+    report = SweepReport()
+    with quiet():
+        for run in runs:
+            _watched(run, report)
+    return report.seen
+
+
 def _make(run: Run, report: SweepReport) -> None:
     place = recorded(run.scenario)[run.fault.number]
+    done = _watched(run, report)
+    wrong = done.wrong
+    if isinstance(done, Look):
+        report.refused_looks += done.refused
+    else:
+        report.refused_starts += not done.started
+        report.fenced += done.fenced
+        wrong = wrong + _aftermath(done, run.fault.number)
+    report.runs += 1
+    if place is not None and done.calls.method:
+        report.failed.add(place)
+    report.violations += [Violation(run, place, text) for text in wrong]
+
+
+def _watched(run: Run, report: SweepReport) -> BrokerLife | Look:
+    """The run; what calls only because something failed is noted in `seen`."""
 
     def watch(call: str, path: object) -> None:
-        if calls.method and (seen := caller(call)) is not None:  # what comes only because something failed
+        if calls.method and (seen := caller(call)) is not None:
             report.seen.add(seen)
 
     calls = FaultyCalls(run.fault, watch=watch)
-    if run.scenario == TOOLS:
-        look = _look(calls)
-        wrong = look.wrong
-        report.refused_looks += look.refused
-    else:
-        life = _live(run.scenario, calls)
-        report.refused_starts += not life.started
-        report.fenced += life.fenced
-        wrong = life.wrong + _aftermath(life, run.fault.number)
-    report.runs += 1
-    if place is not None and calls.method:
-        report.failed.add(place)
-    report.violations += [Violation(run, place, text) for text in wrong]
+    return _look(calls) if run.scenario == TOOLS else _live(run.scenario, calls)
 
 
 def _aftermath(life: BrokerLife, seed: int) -> list[str]:
@@ -195,10 +222,11 @@ def _aftermath(life: BrokerLife, seed: int) -> list[str]:
     if life.calls.syncs_after:
         wrong.append(f"the log was synced {life.calls.syncs_after} times after a sync had failed")
     life.disk.kill()
-    found = {"a SIGKILL": life.disk}
+    found = {life.disk.fingerprint(): ("a SIGKILL", life.disk)}
     cut = life.disk.lost_states(SeededRng(seed), exhaustive_units_max=0, samples=3)
-    found.update((f"power cut {number}", disk) for number, disk in enumerate(cut))
-    for accident, disk in found.items():
+    for number, disk in enumerate(cut):
+        found.setdefault(disk.fingerprint(), (f"power cut {number}", disk))
+    for accident, disk in found.values():
         wrong += [f"after {accident}: {text}" for text in _restart(disk, life.journal, life.clock.wall_ms())]
     return wrong
 
@@ -213,8 +241,7 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
         running = asyncio.create_task(broker.run())
         try:
             await journal.compare(broker)
-            await clock.advance(LATER_S)
-            await journal.compare_delayed(broker)
+            await _wait_for_delayed(journal, broker, clock)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -228,6 +255,17 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
     except Exception as error:  # whatever it is, a sound disk gives no reason for it
         return [repr(error)]
     return []
+
+
+async def _wait_for_delayed(journal: Journal, broker: Broker, clock: SimClock) -> None:
+    """Let time pass until they have come. Raises BrokenPromiseError, ReadRefusedError."""
+    for _ in range(LATER_S // STEP_S - 1):
+        await clock.advance(STEP_S)
+        if not await journal.missing_delayed(broker):
+            return
+    await clock.advance(STEP_S)
+    if missing := await journal.missing_delayed(broker):
+        raise BrokenPromiseError(f"the delayed message {missing[0][:20]!r} has not arrived")
 
 
 def main(arguments: Sequence[str]) -> None:
