@@ -221,7 +221,8 @@ class Consumers:
                 continue
             end = record.log_offset + record.size
             promise = world.promise("messages seen", node, broker, end, confirmed=synchronous, numbers=[number])
-            world.model.saw(queue_id, record.queue_offset, number, promise)
+            is_settled = world.leader.is_open or not world.leader.may_lose
+            world.model.saw(queue_id, record.queue_offset, number, promise, is_settled=is_settled)
         if result.status is PullStatus.FOUND:
             self._read_to[queue_id] = max(self._read_to.get(queue_id, 0), result.next_begin_offset)
 

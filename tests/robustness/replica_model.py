@@ -129,10 +129,13 @@ class ReplicaModel:
         self._keep(promise)
         self.counts[promise.what] += 1
 
-    def saw(self, queue_id: int, queue_offset: int, number: int, promise: Promise) -> None:
-        """A consumer got this message at this place."""
+    def saw(self, queue_id: int, queue_offset: int, number: int, promise: Promise, *, is_settled: bool) -> None:
+        """A consumer got this message at this place.
+
+        Not `is_settled`: a promotion that may lose something is under way, and has still to let go what it loses.
+        """
         before = self.seen.get((queue_id, queue_offset))
-        if before is not None and before[1].holds and promise.holds and before[0] != number:
+        if is_settled and before is not None and before[1].holds and promise.holds and before[0] != number:
             raise InvariantError(
                 f"queue {queue_id} has message {number} at {queue_offset} for a consumer of {promise.node}; message "
                 f"{before[0]} was seen there before at {before[1].node}"

@@ -117,7 +117,7 @@ class ReplicaWorld:
         """Somebody was told so by this broker: it has to be there in the end."""
         epoch: Epoch = broker.replication.epoch
         made = Promise(what, end, self.evidence(node, end), confirmed, node.name, epoch, tuple(numbers))
-        if epoch < self.leader.epoch and self.leader.is_open:
+        if epoch.term < self.leader.term or (self.leader.is_open and epoch < self.leader.epoch):
             self._check_stale(made)
         return made
 

@@ -74,6 +74,23 @@ def test_a_decision_that_did_not_reach_the_disk_changes_nothing() -> None:
     assert made.in_sync == PAIR
 
 
+def test_a_slave_that_has_lost_what_it_vouched_for_leaves_the_set_until_it_has_it_again() -> None:
+    """Under ASYNC_FLUSH a power cut takes what was acknowledged from the page cache."""
+    made = ledger(PAIR)
+    steps(made, Connected("s", 0), Stored(100), Acknowledged("s", 100), Disconnected("s"))
+    (decide,) = steps(made, Connected("s", 70), now=1.0)
+    assert decide == Decide(InSyncSet(3, frozenset({"m"})))
+    assert steps(made, Decided(decide.in_sync), Acknowledged("s", 99), now=1.0) == []
+    assert steps(made, Acknowledged("s", 100), now=1.1) == [Decide(InSyncSet(4, frozenset({"m", "s"})))]
+
+
+def test_who_is_away_vouches_for_nothing_new() -> None:
+    made = ledger(PAIR)
+    steps(made, Connected("s", 0), Acknowledged("s", 100), Stored(60), Disconnected("s"))
+    assert made.confirmed == 60
+    assert steps(made, Stored(100)) == []
+
+
 def test_who_says_that_it_stops_leaves_the_set_by_a_decision_too() -> None:
     made = ledger(PAIR)
     steps(made, Connected("s", 100), Stored(100))

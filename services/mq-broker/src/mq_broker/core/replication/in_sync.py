@@ -234,7 +234,10 @@ class InSyncLedger:
         late = frozenset(
             replica_id
             for replica_id in self.in_sync.replicas - {self.me}
-            if self._is_behind(replica_id, log_end) and now - self.slaves[replica_id].caught_up_at > self.not_catchup_s
+            if (
+                self._is_behind(replica_id, log_end) and now - self.slaves[replica_id].caught_up_at > self.not_catchup_s
+            )
+            or self._has_lost(replica_id)
         )
         if late:
             self.deciding = self.in_sync.without(late)
@@ -245,6 +248,11 @@ class InSyncLedger:
     def _is_behind(self, replica_id: str, log_end: int) -> bool:
         slave = self.slaves[replica_id]
         return not slave.connected or slave.acknowledged < log_end
+
+    def _has_lost(self, replica_id: str) -> bool:
+        """Whether it has come back without something that it had vouched for: its disk had not got it yet."""
+        slave = self.slaves[replica_id]
+        return self.synchronous and slave.connected and slave.acknowledged < self.confirmed
 
     def _confirm(self) -> list[Action]:
         replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())
@@ -261,4 +269,6 @@ class InSyncLedger:
         return [Confirm(confirmed, alone=self.in_sync.replicas == {self.me})]
 
     def _acknowledged(self, replica_id: str) -> int:
-        return self.slaves[replica_id].acknowledged
+        """What it vouches for; who is not there vouches for nothing more, because nobody knows what it still has."""
+        slave = self.slaves[replica_id]
+        return slave.acknowledged if slave.connected else min(slave.acknowledged, self.confirmed)
