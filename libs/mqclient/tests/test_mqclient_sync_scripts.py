@@ -26,6 +26,10 @@ from mqclient.sync import SyncProducer, SyncPushConsumer
 URL = sys.argv[1]
 
 def others():
+    if not any(thread.name.startswith("mqclient") for thread in threading.enumerate()):
+        for thread in threading.enumerate():  # gRPC's own, which is told to end, and nobody waits for it
+            if "_poll_wrapper" in thread.name:
+                thread.join(timeout=10)
     return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 """
 
