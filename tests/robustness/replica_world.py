@@ -148,7 +148,8 @@ class ReplicaWorld:
     def _check_stale(self, promise: Promise) -> None:
         """A broker of a past epoch makes promises still: only what the newest master has can be kept."""
         promise.holds = self._keeps(self.leader.node, promise)
-        has_lost = promise.end <= self._log_begin() or self.settings.flush is FlushDiskType.ASYNC_FLUSH
+        is_disk_lost = not self.leader.node.disk.list_dir(LAYOUT.commit_log)
+        has_lost = is_disk_lost or promise.end <= self._log_begin() or self.settings.flush is FlushDiskType.ASYNC_FLUSH
         may_lose = has_lost or any(term > promise.epoch.term for term in self.lossy_terms)
         if not promise.holds and not may_lose:
             raise InvariantError(f"{promise} was made after {promise.node} had handed over to {self.leader.node.name}")
