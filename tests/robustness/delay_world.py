@@ -20,11 +20,11 @@ from delay_model import LOST, PLAIN, Arrival, DelayModel, Message, Waiting
 
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import TIMER
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import TOPICS
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.schedule.timer_queue import TimerQueue
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.key_run import DamagedRunError

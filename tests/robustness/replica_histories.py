@@ -24,7 +24,7 @@ from replica_world import ReplicaWorld
 
 from mq_broker.core.replication import in_sync
 from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.ha import feed, following
+from mq_broker.ha import node
 from mq_broker.store import log_feed, retention
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng
@@ -43,8 +43,7 @@ Step = Callable[[], Awaitable[bool]]
 def small_numbers() -> Iterator[None]:
     """What is a constant of the code is as short, or as small, as the options of replica_node.py."""
     with (
-        patch.object(feed, "SILENCE_S", SILENCE_S),
-        patch.object(following, "SILENCE_S", SILENCE_S),
+        patch.object(node, "SILENCE_S", SILENCE_S),
         patch.object(log_feed, "WINDOW_BYTES", WINDOW_BYTES),
         patch.object(retention, "ROUND_INTERVAL_S", ROUND_INTERVAL_S),
         patch.object(in_sync, "JOIN_WAIT_S", JOIN_WAIT_S),

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.progress import Progress
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import (
     STORE_ROOT,

@@ -10,12 +10,12 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.retention import GuardMode, RetentionOptions
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.processor.topic_administration import QueueStats
 from mq_broker.store.json_state import encode_document, write_document
 from mq_broker.testing import (

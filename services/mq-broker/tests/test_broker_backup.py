@@ -13,10 +13,10 @@ import pytest
 
 from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.queue_locks import LockedQueue
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.transactions import Phase
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.testing import (
     STORE_ROOT,

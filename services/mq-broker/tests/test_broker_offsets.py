@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.progress import RANGES_MAX, Progress, version_of
+from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange
 from mq_broker.processor.offsets import ConsumeFromWhere
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker, store_options
 from mqproto.codes import LifeEventKind, ResponseCode

@@ -9,12 +9,12 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.rewrite import waiting_copy
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.long_polling import SUSPEND_MS_MAX
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.delay_progress import TIMER
+from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import RECALL_MESSAGES_MAX, NewTime
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import produce, producer_record, store_options
 from mq_broker.testing_cleaning import clean, fill, options

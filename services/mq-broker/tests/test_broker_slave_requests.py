@@ -11,6 +11,7 @@ import pytest
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.queue_locks import LockedQueue
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.slave_reads import SlaveReads
 from mq_broker.core.subscription_groups import SubscriptionGroup
@@ -18,7 +19,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.offsets import ConsumeFromWhere
-from mq_broker.processor.refusals import RefusedError, code_of
+from mq_broker.processor.refusals import code_of
 from mq_broker.store.errors import NotMasterError, StoreFencedError, StoreFullError
 from mq_broker.testing import (
     RecordingSession,

@@ -11,10 +11,8 @@ from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.replication.frames import StateDocument
 from mq_broker.core.topics import TopicTable
 from mq_broker.ha.progress import ProgressIn, ProgressOut
-from mq_broker.ha.states import StatesIn, StatesOut
+from mq_broker.ha.states import StatesOut
 from mq_broker.store.message_store import MessageStore
-
-__all__ = ["Exchange", "StatesIn"]
 
 
 class Exchange:

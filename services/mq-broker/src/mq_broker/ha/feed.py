@@ -31,7 +31,7 @@ from mq_broker.core.replication.frames import (
 from mq_broker.core.replication.in_sync import Acknowledged, Connected, Disconnected, Event, Left
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.ha.links import LinkError, MasterLink
-from mq_broker.ha.node import REST_MIN_S, SILENCE_S, Node, stop
+from mq_broker.ha.node import Node, heard, rest, stop
 from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
@@ -170,11 +170,7 @@ class Feed:
         await self._send(MasterHello(state.replica_id, store.log_begin, store.log_end, state.history, synchronous))
 
     async def _receive(self) -> ReplicaEvent | None:
-        try:
-            async with timeout(self._node.clock, SILENCE_S):
-                frame = await self._link.receive()
-        except TimeoutError:
-            raise LinkError(f"nothing has come for {SILENCE_S:.0f} s") from None
+        frame = await heard(self._node.clock, self._link.receive)
         if frame is None:
             return None
         if frame.epoch > self._master.epoch:
@@ -279,11 +275,7 @@ class Feed:
             until = min(until, self._confirm_at + CONFIRM_INTERVAL_S)
         if self._exchange.is_waiting:
             until = min(until, self._states_at + STATES_INTERVAL_S)
-        timer = self._node.clock.call_later(max(REST_MIN_S, until - now), self.wake.set)
-        try:
-            await self.wake.wait()
-        finally:
-            timer.cancel()
+        await rest(self._node.clock, self.wake, until - now)
 
     async def _send(self, event: MasterEvent) -> None:
         async with self._sending:

@@ -43,7 +43,7 @@ from mq_broker.core.replication.reconciling import (
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.ha.links import LinkError, SlaveLink
-from mq_broker.ha.node import REST_MIN_S, SILENCE_S, Node, stop
+from mq_broker.ha.node import Node, heard, rest, stop
 from mq_broker.store.errors import CopyError
 from osenv.clock import timeout
 
@@ -234,18 +234,11 @@ class Following:
                     await self._send(ProgressEntries(entries))
             else:
                 progress_due = progress_at + PROGRESS_INTERVAL_S if self._exchange.is_waiting else math.inf
-                await self._rest(min(told_at + interval_s, progress_due) - now)
+                await rest(self._node.clock, self._changed, min(told_at + interval_s, progress_due) - now)
 
     def _report(self) -> Report:
         store = self._node.store
         return Report(store.log_end, store.flusher.durable_end, store.stored_end)
-
-    async def _rest(self, seconds: float) -> None:
-        timer = self._node.clock.call_later(max(REST_MIN_S, seconds), self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            timer.cancel()
 
     # ---------------------------------------------------------------------------------------- plumbing
 
@@ -253,11 +246,7 @@ class Following:
         await self._link.send(ReplicaFrame(self._epoch, event))
 
     async def _receive(self) -> MasterFrame:
-        try:
-            async with timeout(self._node.clock, SILENCE_S):
-                frame = await self._link.receive()
-        except TimeoutError:
-            raise LinkError(f"nothing has come for {SILENCE_S:.0f} s") from None
+        frame = await heard(self._node.clock, self._link.receive)
         if frame is None:
             raise LinkError("the master has ended the link")
         if isinstance(frame.event, Refusal):

@@ -103,8 +103,7 @@ class MasterReplication:
     async def note_confirmed(self) -> None:
         """Write down what is confirmed, for the next start. Raises OSError."""
         if self._is_synchronous:
-            confirmed = self._ledger.confirmed
-            await self._node.remember(lambda state: replace(state, confirmed=max(state.confirmed, confirmed)))
+            await self._node.note_confirmed(self._ledger.confirmed)
 
     async def close(self) -> None:
         """End all links."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.ha.exchange import Exchange
+from mq_broker.ha.links import LinkError
 from mq_broker.ha.states import StatesIn
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.replica_file import ReplicaFile
 from osenv import Clock, SyncError
+from osenv.clock import timeout
+
+FrameT = TypeVar("FrameT")
 
 CONFIRMED_NOTED_S = 10.0  # how often the confirm offset is written down, beside a clean stop
 REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
@@ -42,6 +46,28 @@ class Node:
         except SyncError as error:
             self.store.fence(error)
             raise
+
+    async def note_confirmed(self, confirmed: int) -> None:
+        """Write down what is confirmed, for the next start. Raises OSError."""
+        await self.remember(lambda state: replace(state, confirmed=max(state.confirmed, confirmed)))
+
+
+async def rest(clock: Clock, event: asyncio.Event, seconds: float) -> None:
+    """Until the event, or for so long."""
+    timer = clock.call_later(max(REST_MIN_S, seconds), event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+
+
+async def heard(clock: Clock, receive: Callable[[], Awaitable[FrameT]]) -> FrameT:
+    """What comes next over a link. Raises LinkError, also when nothing comes for SILENCE_S."""
+    try:
+        async with timeout(clock, SILENCE_S):
+            return await receive()
+    except TimeoutError:
+        raise LinkError(f"nothing has come for {SILENCE_S:.0f} s") from None
 
 
 async def stop(*tasks: asyncio.Task[Any] | None) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
@@ -50,8 +49,7 @@ class SlaveReplication:
     # -------------------------------------------------------------------------------------------- life
 
     async def begin(self) -> None:
-        """From now on nobody writes the log but the master. Raises OSError."""
-        self._node.store.follows = True
+        """Have it on disk that this is a slave; its store follows already. Raises OSError."""
         await self._node.remember(lambda state: state)
 
     def take_up(self) -> None:
@@ -85,8 +83,7 @@ class SlaveReplication:
     async def note_confirmed(self) -> None:
         """Write down what is confirmed, for the next start. Raises OSError."""
         store = self._node.store
-        confirmed = min(store.confirmation.end or 0, store.log_end)
-        await self._node.remember(lambda state: replace(state, confirmed=max(state.confirmed, confirmed)))
+        await self._node.note_confirmed(min(store.confirmation.end or 0, store.log_end))
 
     async def _note_forever(self) -> None:
         while True:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mq_broker.core.members import ClientGroups, GroupMembers
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.subscriptions import Consumer
-from mq_broker.processor.refusals import RefusedError
 from mqproto.codes import ResponseCode
 from mqproto.names import IllegalNameError, check_group
 

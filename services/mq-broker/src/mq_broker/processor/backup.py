@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import CONSUMER_OFFSETS
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.store.json_state import encode_document
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.store_copy import StoreCopy

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.group_administration import require_known
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError, require_master
+from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode

@@ -9,10 +9,11 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.processor.long_polling import LongPolling
-from mq_broker.processor.refusals import RefusedError, require_master
+from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.store.message_store import MessageStore

@@ -13,10 +13,11 @@ from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.progress import RANGES_MAX, Progress
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError, require_master
+from mq_broker.processor.refusals import require_master
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import RETRY_PREFIX, IllegalNameError, check_group

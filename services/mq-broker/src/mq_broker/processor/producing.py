@@ -18,6 +18,7 @@ from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
+from mq_broker.processor.refusals import code_of
 from mq_broker.processor.transactions import Transactions
 from mq_broker.store.confirmation import Copies
 from mq_broker.store.errors import StoreError, StoreFencedError
@@ -219,10 +220,8 @@ class Producing:
             return []
         try:
             results = self.store.put(batches, store_ms)
-        except StoreFencedError as error:
-            return [BatchOutcome(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))] * len(batches)
         except StoreError as error:
-            return [BatchOutcome(ResponseCode.SYSTEM_ERROR, str(error))] * len(batches)
+            return [BatchOutcome(code_of(error), str(error))] * len(batches)
         for batch in batches:
             if batch.prepared:
                 self.transactions.copies.prepared(batch)

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mq_broker.core.queue_locks import LockedQueue, QueueLocks
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import QUEUE_LOCKS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
-from mq_broker.processor.refusals import RefusedError, require_master
+from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode

@@ -1,4 +1,4 @@
-"""What is refused, and with which code; see also `core/refusals.py`."""
+"""What a slave refuses, and with which code what the store refuses is answered."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from mq_broker.core.refusals import RefusedError
 from mq_broker.store.errors import NotMasterError, StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
-
-__all__ = ["NOT_MASTER", "RefusedError", "code_of", "require_master"]
 
 NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
 

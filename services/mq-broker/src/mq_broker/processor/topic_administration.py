@@ -13,12 +13,13 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import CONSUMER_OFFSETS, TOPICS
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import RefusedError, require_master
+from mq_broker.processor.refusals import require_master
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.codes import ResponseCode

@@ -14,11 +14,12 @@ from itertools import chain
 
 from mq_broker.core.half_columns import Half, HalfColumns
 from mq_broker.core.halves import committed_batch
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.rewrite import promised_queue
 from mq_broker.core.transactions import Phase, TransactionState, TransactionTable
 from mq_broker.processor.half_copies import SLOTS_AT_ONCE
 from mq_broker.processor.querying import QUERY_MESSAGES_DEFAULT, QUERY_MESSAGES_MAX
-from mq_broker.processor.refusals import RefusedError, code_of, require_master
+from mq_broker.processor.refusals import code_of, require_master
 from mq_broker.processor.transactions import Transactions, unknown
 from mq_broker.store.errors import StoreError
 from mq_broker.store.message_store import MessageStore

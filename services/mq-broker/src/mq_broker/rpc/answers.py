@@ -7,7 +7,8 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from hourglass.mq.v1 import common_pb2
-from mq_broker.processor.refusals import RefusedError, code_of
+from mq_broker.core.refusals import RefusedError
+from mq_broker.processor.refusals import code_of
 from mq_broker.store.errors import StoreError
 
 ServiceT = TypeVar("ServiceT")

@@ -16,6 +16,7 @@ from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.queue_locks import LockedQueue
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.core.topics import TopicConfig
@@ -25,7 +26,6 @@ from mq_broker.processor.consume_progress import OffsetChange, QueueProgress
 from mq_broker.processor.offsets import QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.recalling import NewTime, Recalled
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.processor.topic_administration import QueueStats
 from mq_broker.schedule.delay_service import WaitingQueue
 from mqproto.codes import ResponseCode

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
+from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.offsets import Offsets
-from mq_broker.processor.refusals import RefusedError
 from mq_broker.rpc.conversions import queue_report
 
 QUEUES_PER_REQUEST_MAX = 16_384

@@ -47,8 +47,8 @@ class Confirmation:
         self.end, self.timeout_s = end, timeout_s
 
     def deadline(self) -> float:
-        """Until when somebody waits who begins now; monotonic seconds."""
-        return self._clock.monotonic() + self.timeout_s
+        """Until when somebody waits who begins now; monotonic seconds, 0.0 when there is nothing to wait for."""
+        return 0.0 if self.end is None else self._clock.monotonic() + self.timeout_s
 
     async def wait(self, end: int, deadline: float) -> Copies:
         """What the slaves have of everything below `end`, once they have it, or at the deadline."""

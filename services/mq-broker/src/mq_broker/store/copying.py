@@ -20,10 +20,9 @@ from mq_broker.store.index import Index
 from mq_broker.store.log_scan import Damage
 from mq_broker.store.mending import filler
 from mq_broker.store.quarantine import Quarantine
+from mq_broker.store.queue_numbers import QueueKey
 from mqproto.record import Record
 from osenv import SyncError
-
-QueueKey = tuple[str, int]
 
 
 class CopyTarget(Protocol):

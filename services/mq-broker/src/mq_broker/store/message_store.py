@@ -370,16 +370,13 @@ class MessageStore:
         return queue
 
     def _dispatch(self, batches: Sequence[Batch], queues: Sequence[ConsumeQueue], entries: Sequence[bytes]) -> None:
-        for batch, queue, entry in zip(batches, queues, entries, strict=True):
+        for queue, entry in zip(queues, entries, strict=True):
             try:
                 queue.append(entry)
             except OSError as error:  # room was reserved: this disk is broken; the log tells the entries at next start
                 self.fence(error)
                 raise StoreFencedError(f"the disk has failed: {error}") from error
-            self.messages_put += batch.count
-            self.readable.appended(self.log.end, [(batch.topic, batch.queue_id)])
-        if not self.is_sync_flush:
-            self.readable.tell()
+        self.dispatched([(batch.topic, batch.queue_id) for batch in batches], sum(batch.count for batch in batches))
 
     # ------------------------------------------------------------------------------------------------ copy
 

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from mq_broker.store.confirmation import Confirmation
+from mq_broker.store.queue_numbers import QueueKey
 from osenv import Clock
-
-QueueKey = tuple[str, int]  # topic and queue id
 
 
 class Readable:
