@@ -33,7 +33,7 @@ PAIR = InSyncSet(2, frozenset({"m", "s"}))
 
 def ledger(in_sync: InSyncSet = ALONE, *, synchronous: bool = True, min_in_sync: int = 1) -> InSyncLedger:
     made = InSyncLedger("m", synchronous, min_in_sync, NOT_CATCHUP_S, in_sync, confirmed=0)
-    made.begin(0.0)
+    made.begin(made.in_sync, 0, 0.0)
     return made
 
 

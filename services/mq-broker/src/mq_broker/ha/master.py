@@ -71,8 +71,7 @@ class MasterReplication:
         await node.remember(lambda state: state.begun(node.store.log_end, node.store.log_begin))
         state = node.file.state
         self.epoch = state.epoch
-        self._ledger.in_sync, self._ledger.confirmed = state.in_sync, state.confirmed
-        self._ledger.begin(node.clock.monotonic())
+        self._ledger.begin(state.in_sync, state.confirmed, node.clock.monotonic())
         log.info("%s in epoch %s, the log ends at %d", self.role.name, state.epoch, node.store.log_end)
 
     def take_up(self) -> None:
@@ -252,27 +251,16 @@ class MasterReplication:
 
     def status(self) -> HaStatus:
         """How replication stands now."""
-        store, state = self._node.store, self._node.file.state
+        store, in_sync = self._node.store, self._ledger.in_sync
         slaves = {**self._past, **self._feeds}
-        return HaStatus(
-            role=self.role,
+        return replace(
+            self._node.status(self.role),
             writable=not store.follows,
             reason=self._reason or store.too_few_replicas,
             epoch=self.epoch,
-            broker_id=self.broker_id,
-            replica_id=state.replica_id,
-            log_begin=store.log_begin,
-            log_end=store.log_end,
-            durable_end=store.flusher.durable_end,
-            confirm_offset=store.readable_end,
-            min_in_sync_replicas=self._node.options.min_in_sync_replicas,
-            in_sync_version=self._ledger.in_sync.version,
-            in_sync_replicas=len(self._ledger.in_sync.replicas),
+            in_sync_version=in_sync.version,
+            in_sync_replicas=len(in_sync.replicas),
             in_sync=True,
-            connected=False,
-            master_address="",
-            lag_bytes=0,
-            lag_s=0.0,
             replicas=tuple(self._replica_status(feed) for feed in slaves.values()),
         )
 

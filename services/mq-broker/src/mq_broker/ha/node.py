@@ -11,6 +11,8 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.replica_state import ReplicaState
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replication.status import HaStatus
 from mq_broker.ha.exchange import Exchange
 from mq_broker.ha.links import LinkError
 from mq_broker.ha.states import StatesIn
@@ -38,6 +40,30 @@ class Node:
     clock: Clock
     new_exchange: Callable[[], Exchange]
     states_in: StatesIn
+
+    def status(self, role: BrokerRole) -> HaStatus:
+        """What is so of a master and of a slave; the rest is as of one that is alone and takes nothing."""
+        store, state = self.store, self.file.state
+        return HaStatus(
+            role=role,
+            writable=False,
+            reason="",
+            epoch=state.epoch,
+            broker_id=self.identity.broker_id,
+            replica_id=state.replica_id,
+            log_begin=store.log_begin,
+            log_end=store.log_end,
+            durable_end=store.flusher.durable_end,
+            confirm_offset=store.readable_end,
+            min_in_sync_replicas=self.options.min_in_sync_replicas,
+            in_sync_version=0,
+            in_sync_replicas=0,
+            in_sync=False,
+            connected=False,
+            master_address="",
+            lag_bytes=0,
+            lag_s=0.0,
+        )
 
     async def remember(self, change: Callable[[ReplicaState], ReplicaState]) -> None:
         """Have the changed state on disk, on return. A sync that fails is the end of the store. Raises OSError."""

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
@@ -194,26 +195,12 @@ class SlaveReplication:
 
     def status(self) -> HaStatus:
         """How replication stands now."""
-        store, state = self._node.store, self._node.file.state
         following = self._following if self.is_connected else None
-        beat = following.beat if following else None
-        return HaStatus(
-            role=self.role,
-            writable=False,
-            reason="it is a slave" if following else self._reason,
-            epoch=state.epoch,
-            broker_id=self.broker_id,
-            replica_id=state.replica_id,
-            log_begin=store.log_begin,
-            log_end=store.log_end,
-            durable_end=store.flusher.durable_end,
-            confirm_offset=store.readable_end,
-            min_in_sync_replicas=self._node.options.min_in_sync_replicas,
-            in_sync_version=beat.in_sync_version if beat else 0,
-            in_sync_replicas=0,
-            in_sync=beat.in_sync if beat else False,
-            connected=following is not None,
-            master_address=self._address if following else "",
-            lag_bytes=max(0, beat.log_end - store.log_end) if beat else 0,
-            lag_s=following.lag_s if following else 0.0,
-        )
+        status = replace(self._node.status(self.role), reason="it is a slave" if following else self._reason)
+        if following is None:
+            return status
+        status = replace(status, connected=True, master_address=self._address, lag_s=following.lag_s)
+        if (beat := following.beat) is None:
+            return status
+        lag_bytes = max(0, beat.log_end - status.log_end)
+        return replace(status, in_sync_version=beat.in_sync_version, in_sync=beat.in_sync, lag_bytes=lag_bytes)

@@ -18,7 +18,7 @@ from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
-from mq_broker.processor.refusals import code_of
+from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.processor.transactions import Transactions
 from mq_broker.store.confirmation import Copies
 from mq_broker.store.errors import StoreError, StoreFencedError
@@ -94,8 +94,7 @@ class Producing:
     def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
         """Store what can be stored; acknowledge only after `acknowledge`."""
         if self.store.follows:
-            remark = "this broker is a slave, or has stepped down; ask for the route of its master"
-            return [BatchOutcome(ResponseCode.NOT_LEADER_FOR_QUEUE, remark)] * len(incoming)
+            return [BatchOutcome(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)] * len(incoming)
         store_ms = self.time.stamp_ms()
         checked = [self._check(batch, store_ms) for batch in incoming]
         batches = [batch for batch in checked if isinstance(batch, Batch)]

@@ -132,8 +132,9 @@ class InSyncLedger:
     _joining_since: float = 0.0
     _join_again_at: float = 0.0
 
-    def begin(self, now: float) -> None:
-        """Whoever is in the set has time from now on to come back."""
+    def begin(self, in_sync: InSyncSet, confirmed: int, now: float) -> None:
+        """The epoch begins with this; whoever is in the set has time from now on to come back."""
+        self.in_sync, self.confirmed = in_sync, confirmed
         for replica_id in self.in_sync.replicas - {self.me}:
             self.slaves[replica_id] = SlaveView(caught_up_at=now)
 
