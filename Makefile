@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments tools/mqadmin deploy/local loadtest
+PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check format test test-system robustness zoo bench bench-micro lock proto clean
+.PHONY: help setup demo up invariants check format test test-system robustness zoo bench bench-micro lock proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,8 +22,16 @@ $(VENV)/.installed: requirements.lock $(PACKAGES:%=%/pyproject.toml)
 demo: setup  ## Place 200 orders, pay about half, let the rest close, and show what happened (DEMO_ORDERS=200)
 	$(BIN)/python -m hourglass_local demo
 
-up: setup  ## Run name server, broker, orders and payments in the foreground until Ctrl-C
+up: setup  ## Run the queue, orders, payments and a sandbox gateway in the foreground until Ctrl-C
 	$(BIN)/python -m hourglass_local up
+
+# The three books of a shop; without a word, those that the last demonstration left.
+ORDERS_URL ?= sqlite+aiosqlite:///.demo/orders.db
+PAYMENTS_URL ?= sqlite+aiosqlite:///.demo/payments.db
+GATEWAY_URL ?= sqlite+aiosqlite:///.demo/gateway.db
+
+invariants: setup  ## Check money, stock and stuck orders by SQL, in what the last demo left (ORDERS_URL=, PAYMENTS_URL=, GATEWAY_URL=)
+	$(BIN)/python -m hourglass_invariants --orders $(ORDERS_URL) --payments $(PAYMENTS_URL) --gateway $(GATEWAY_URL)
 
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -37,7 +45,7 @@ format: setup  ## Format the code and mend what ruff can mend
 test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-system: setup  ## Run the tests that need more: Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
+test-system: setup  ## Run the tests that need more: PostgreSQL, Chromium, Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
 	$(BIN)/python -m pytest --system  # one at a time: a network namespace keeps what is mounted on a loop device
 
 robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json

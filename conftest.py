@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-pytest_plugins = ["capabilities_plugin"]  # in tests/capabilities
+pytest_plugins = ["capabilities_plugin", "servicekit.testing.databases"]  # the first in tests/capabilities
 
 
 def pytest_configure() -> None:

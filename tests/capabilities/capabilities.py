@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
+CHROMIUM_NAMES = ("chromium", "chromium-browser")
 PROBE_TIMEOUT_S = 60
 IMAGE_BYTES = 8 * 1024 * 1024  # ext4 needs about 2 MiB
 # apt puts them there; the PATH of a non-login shell may not have it.
@@ -131,6 +132,32 @@ def probe_network_namespaces() -> Absence | None:
     return None
 
 
+def probe_postgresql() -> Absence | None:
+    """PostgreSQL 15 or newer, and for root a user who runs it."""
+    from servicekit.testing.postgresql_programs import NoPostgresError, programs_folder
+
+    try:
+        programs_folder()
+    except NoPostgresError as error:
+        return Absence(str(error))
+    return None
+
+
+def probe_chromium() -> Absence | None:
+    """Chromium that starts, and a font with Chinese characters."""
+    if all(which(name) is None for name in CHROMIUM_NAMES):
+        return Absence("not installed: chromium")
+    if missing := _missing_tools("fc-list"):
+        return missing
+    name = next(name for name in CHROMIUM_NAMES if which(name))
+    started = _run([name, "--version"])
+    if started.returncode:
+        return Absence(f"{name} --version failed: {started.stderr.strip()}")
+    if not _run(["fc-list", ":lang=zh"]).stdout.strip():
+        return Absence("not installed: a font with Chinese characters")
+    return None
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     path = which(command[0]) or command[0]
     return subprocess.run(
@@ -152,5 +179,7 @@ CAPABILITIES = {
         Capability(
             "network-namespaces", ("iproute2", "iptables"), depends_on_kernel=True, probe=probe_network_namespaces
         ),
+        Capability("postgresql", ("postgresql",), depends_on_kernel=False, probe=probe_postgresql),
+        Capability("chromium", ("chromium", "fonts-noto-cjk"), depends_on_kernel=False, probe=probe_chromium),
     )
 }

@@ -1,7 +1,11 @@
 """`@pytest.mark.needs("maven")`: skipped, and listed in the last line, where the machine does not have it.
 
-With REQUIRE=all in the environment the test fails instead, unless the kernel is what forbids it. Files named
-`test_system_*.py` are collected with `--system`, and only they; a file that is named on the command line always is.
+With REQUIRE=all in the environment the test fails instead, unless the kernel is what forbids it.
+
+Tests of the system run with `--system`, and only they: files named `test_system_*.py`, and in other files what is
+marked `system`, such as a test's run on PostgreSQL. A file that is named on the command line is always collected, and
+with `--system` as well if it is not one of the system's; a test that is named there always runs.
+
 Works under pytest-xdist: what a worker skips travels with its reports.
 """
 
@@ -16,6 +20,7 @@ import pytest
 from capabilities import CAPABILITIES, absence
 
 MARKER = "needs"
+SYSTEM_MARKER = "system"
 SYSTEM_FILES = "test_system_*.py"
 TEST_FILES = "test_*.py"
 PROPERTY = "skipped capability"  # of a test's report
@@ -25,13 +30,14 @@ _SKIPPED = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--system", action="store_true", help=f"run {SYSTEM_FILES} and nothing else")
+    parser.addoption("--system", action="store_true", help=f"run {SYSTEM_FILES} and what is marked system")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"{MARKER}(capability, ...): skip where the machine lacks one; REQUIRE=all fails"
     )
+    config.addinivalue_line("markers", f"{SYSTEM_MARKER}: runs with --system, as {SYSTEM_FILES} do")
     config.stash[_SKIPPED] = set()
     wish = os.environ.get(REQUIRE, "")
     if wish not in ("", REQUIRE_ALL):
@@ -39,16 +45,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Test files of the other kind than asked for stay out."""
-    if not collection_path.match(TEST_FILES) or _is_named(collection_path, config):
-        return None
-    is_system = collection_path.match(SYSTEM_FILES)
-    return True if is_system != bool(config.getoption("--system")) else None
+    """Without --system the system's files stay out; any file may have a test that is marked."""
+    is_wanted = config.getoption("--system") or _is_named(collection_path, config)
+    return True if collection_path.match(SYSTEM_FILES) and not is_wanted else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the other kind than asked for stay out. They are not counted: they are half of all there is."""
+    items[:] = [item for item in items if _is_wanted(item, config)]
+
+
+def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    if item.path.match(SYSTEM_FILES):
+        return True  # else its file had stayed out
+    if item.get_closest_marker(SYSTEM_MARKER) is None:
+        return not config.getoption("--system") or _is_named(item.path, config)
+    return bool(config.getoption("--system")) or any(item.nodeid.startswith(name) for name in _named_tests(config))
 
 
 def _is_named(path: Path, config: pytest.Config) -> bool:
     named = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
     return any(one.is_file() and one.resolve() == path.resolve() for one in named)
+
+
+def _named_tests(config: pytest.Config) -> list[str]:
+    """The node ids on the command line that name one run of a test: those with its parameters."""
+    return [argument for argument in config.args if argument.endswith("]")]
 
 
 @pytest.hookimpl(wrapper=True)

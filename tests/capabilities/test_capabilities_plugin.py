@@ -109,3 +109,26 @@ def test_system_files_run_with_their_option_or_by_name_and_else_never(project: P
     assert collected("test_system_it.py") == ["test_system"]
     assert collected("test_system_it.py::test_system") == ["test_system"]
     assert collected("--system", "test_ordinary.py") == ["test_ordinary"]
+
+
+def test_a_run_that_is_marked_system_is_one_of_the_system_in_any_file(project: Path) -> None:
+    (project / "test_ordinary.py").write_text("""
+import pytest
+
+@pytest.fixture(params=["small", pytest.param("large", marks=pytest.mark.system)])
+def size(request): return request.param
+
+def test_both(size): pass
+def test_ordinary(): pass
+""")
+    (project / "test_system_it.py").write_text("def test_system(): pass\n")
+
+    def collected(*arguments: str) -> list[str]:
+        lines = run_pytest(project, "--collect-only", *arguments)[1]
+        return [line.rpartition("::")[2] for line in lines if "::" in line]
+
+    assert collected() == ["test_both[small]", "test_ordinary"]
+    assert collected("--system") == ["test_both[large]", "test_system"]
+    assert collected("test_ordinary.py") == ["test_both[small]", "test_ordinary"]
+    assert collected("--system", "test_ordinary.py") == ["test_both[small]", "test_both[large]", "test_ordinary"]
+    assert collected("test_ordinary.py::test_both[large]") == ["test_both[large]"]

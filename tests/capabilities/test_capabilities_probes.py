@@ -12,10 +12,14 @@ from capabilities import (
     Absence,
     Capability,
     absence,
+    probe_chromium,
     probe_loop_device,
     probe_maven,
     probe_network_namespaces,
+    probe_postgresql,
 )
+
+from servicekit.testing import postgresql_programs
 
 
 @pytest.fixture
@@ -54,6 +58,48 @@ def test_java_has_to_be_17_or_newer(path_folder: Path, java: str, javac: str, re
     missing = probe_maven()
     assert (missing is None) == (reason is None)
     assert missing is None or (missing.reason.startswith(reason or "") and not missing.by_kernel)
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)", None),
+        ("postgres (PostgreSQL) 18.1", None),
+        ("postgres (PostgreSQL) 14.2", "PostgreSQL has to be 15 or newer, and in"),
+        ("nonsense", "PostgreSQL has to be 15 or newer, and in"),
+    ],
+)
+def test_postgresql_has_to_be_15_or_newer(
+    path_folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str | None
+) -> None:
+    monkeypatch.setattr(postgresql_programs, "DEBIAN_FOLDERS", path_folder / "none")
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    assert probe_postgresql() == Absence("not installed: PostgreSQL 15 or newer, with postgres, initdb, psql")
+    for name in ("postgres", "initdb", "psql"):
+        add_program(path_folder, name, printed)
+    missing = probe_postgresql()
+    assert missing is None if reason is None else missing is not None and missing.reason.startswith(reason)
+
+
+def test_root_needs_a_user_who_runs_postgresql(path_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("postgres", "initdb", "psql"):
+        add_program(path_folder, name, "postgres (PostgreSQL) 15.13")
+    monkeypatch.setattr(postgresql_programs, "DEBIAN_FOLDERS", path_folder / "none")
+    monkeypatch.setattr(postgresql_programs, "SYSTEM_USER", "nobody-has-this-name")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert probe_postgresql() == Absence("PostgreSQL refuses root, and there is no user nobody-has-this-name")
+
+
+def test_chromium_has_to_start_and_to_have_chinese_characters(path_folder: Path) -> None:
+    assert probe_chromium() == Absence("not installed: chromium")
+    add_program(path_folder, "chromium", "", code=1)
+    assert probe_chromium() == Absence("not installed: fc-list")
+    add_program(path_folder, "fc-list", "")
+    assert probe_chromium() == Absence("chromium --version failed: ")
+    add_program(path_folder, "chromium", "Chromium 156.0.8078.79")
+    assert probe_chromium() == Absence("not installed: a font with Chinese characters")
+    add_program(path_folder, "fc-list", "NotoSansCJK-Regular.ttc")
+    assert probe_chromium() is None
 
 
 def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,10 @@ class Scenario:
 async def scenario(folder: Path, seed: int) -> AsyncIterator[Scenario]:
     """Some orders wait and others are just being placed; at the end every promise is checked."""
     cluster = Cluster(folder, delay_levels=DELAY_LEVELS, broker_settings=QUICK_CHECKS)
-    async with cluster, Shop(cluster.orders_url) as shop, PaymentDesk(cluster.payments_url) as desk:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster)
+        shop = await stack.enter_async_context(Shop(cluster.orders_url, cluster.badges))
+        desk = await stack.enter_async_context(PaymentDesk(cluster.payments_url, cluster.badges))
         running = Scenario(cluster, shop, desk, seed)
         for product in running.plan.products:
             await shop.add_product(product)

@@ -8,11 +8,13 @@ from fault_sweep import every_run, sweep
 from flips import FlipSweep
 from fuzz import FuzzSweep
 from group_histories import GROUP_SWEEP
+from http_sweep import HttpSweep
 from kills import KillSweep
 from netns_rounds import ReplicationSweep
 from power_cuts import PowerCutSweep
 from repeats import RepeatSweep
 from replica_histories import REPLICA_SWEEP
+from shop_rounds import ShopSweep
 from sweep import Outcome, Sweep
 from transaction_histories import TRANSACTION_SWEEP
 
@@ -55,9 +57,11 @@ _ALL: tuple[Sweep, ...] = (
     PowerCutSweep(),
     KillSweep(),
     ReplicationSweep(),
+    ShopSweep(),
     FaultSweep(),
     FlipSweep(),
     FuzzSweep(),
+    HttpSweep(),
     RepeatSweep(),
     GROUP_SWEEP,
     TRANSACTION_SWEEP,
@@ -66,4 +70,8 @@ _ALL: tuple[Sweep, ...] = (
 )
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}
-NEEDS = {PowerCutSweep.name: "loop device", ReplicationSweep.name: "network-namespaces"}  # see tests/capabilities
+NEEDS = {  # see tests/capabilities
+    PowerCutSweep.name: "loop device",
+    ReplicationSweep.name: "network-namespaces",
+    ShopSweep.name: "postgresql",
+}

@@ -22,7 +22,7 @@ from transaction_model import Attempt, Ending, Plan
 
 from mqclient import ClientConfig, MessageExt, TransactionProducer
 from mqclient.sqlalchemy import SqlTransactionListener
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_sqlite
 from osenv import RealClock
 
 BUSY_TIMEOUT_S = 5.0
@@ -38,7 +38,7 @@ def say(**line: Any) -> None:
 async def shop(url: str, database: Path) -> None:
     """Until the input ends."""
     gaps, stops, clock = Gaps(), defaultdict[Gap, list[Stop]](list), RealClock()
-    engine = open_engine(database, busy_timeout_s=BUSY_TIMEOUT_S)
+    engine = open_sqlite(database, lock_timeout_s=BUSY_TIMEOUT_S)
     event.listen(engine.sync_engine, "connect", _keep_promises)
     inner = SqlTransactionListener(TRANSACTIONS, engine.begin, clock)
     listener = GapListener(inner, clock, gaps, "", _ignore)

@@ -363,21 +363,22 @@ BUGS: tuple[Bug, ...] = (
     bug(
         "32",
         "callback without amount check",
-        "any amount pays an order",
-        "services/orders/src/orders/domain/payment.py",
-        "    if (payment.amount_minor, payment.currency) != (order.total_minor, order.currency):\n"
-        "        return RefundReason.WRONG_AMOUNT\n",
+        "a webhook of the gateway is believed whatever amount it names",
+        "services/payments/src/payments/domain/gateway_event.py",
+        "    if event.amount_minor != payment.amount_minor:\n"
+        '        return _refused(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")\n',
         "",
-        "services/orders/tests/test_orders_payments.py"
-        "::test_a_wrong_amount_goes_back_as_it_came_and_the_order_still_waits",
+        "services/payments/tests/test_payments_webhooks.py"
+        "::test_a_webhook_with_another_amount_or_currency_moves_nothing",
     ),
     bug(
         "33",
         "close without status predicate",
         "the status of an order changes whatever it is by now",
         "services/orders/src/orders/adapters/sql_orders.py",
-        'orders.c.status == bindparam("old_status")',
-        'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status"))',
+        'orders.c.status == bindparam("old_status"),\n        orders.c.version == bindparam("old_version"),',
+        'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status")),\n'
+        '        orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',
         "services/orders/tests/test_orders_use_cases.py"
         "::test_whoever_decides_on_an_old_reading_loses_by_compare_and_set",
     ),
@@ -385,9 +386,10 @@ BUGS: tuple[Bug, ...] = (
         "34",
         "SQLite synchronous=OFF/NORMAL",
         "NORMAL instead of FULL",
-        "libs/servicekit/src/servicekit/adapters/database.py",
+        "libs/servicekit/src/servicekit/adapters/sqlite_database.py",
         'cursor.execute("PRAGMA synchronous=FULL")',
         'cursor.execute("PRAGMA synchronous=NORMAL")',
-        "services/orders/tests/test_orders_migrations.py::test_sqlite_is_opened_so_that_a_commit_is_on_the_disk",
+        "libs/servicekit/tests/test_servicekit_sqlite.py"
+        "::test_every_connection_syncs_its_commits_and_checks_its_references",
     ),
 )

@@ -12,14 +12,17 @@ import httpx
 import pytest
 
 from hourglass_local.buyers import Buyers
+from hourglass_local.endings import Deed
 from hourglass_local.http_client import HttpClient, RefusedError, ShopError
 from hourglass_local.payment_desk import PaymentDesk
-from hourglass_local.plan import Pays, PlannedOrder
+from hourglass_local.plan import Pays, PlannedOrder, Then
 from hourglass_local.shop import Shop
+from hourglass_local.testing import BADGES
+from osenv import RealClock
+from servicekit.auth import Tokens
 
 Answer = Callable[[httpx.Request], httpx.Response]
 URL = "http://shop"
-PAYMENT = {"payment_id": "p", "amount_minor": 700, "status": "CAPTURED", "captured_at_ms": 1}
 
 
 def problem(status: int, kind: str, *, again: bool = False) -> httpx.Response:
@@ -39,7 +42,7 @@ def client(*answers: Answer | httpx.Response | Exception, asked: list[httpx.Requ
             raise answer
         return answer if isinstance(answer, httpx.Response) else answer(request)
 
-    return HttpClient(URL, give_up_after_s=0.3, transport=httpx.MockTransport(handle))
+    return HttpClient(URL, BADGES, give_up_after_s=0.3, transport=httpx.MockTransport(handle))
 
 
 async def test_request_is_repeated_with_its_key_until_it_has_its_last_word() -> None:
@@ -48,14 +51,29 @@ async def test_request_is_repeated_with_its_key_until_it_has_its_last_word() -> 
         httpx.ConnectError("nobody is there"),
         problem(503, "queue-unavailable", again=True),
         problem(404, "unknown-order", again=True),
-        httpx.Response(202, headers={"Retry-After": "1"}, json={}),
+        problem(429, "rate-limited", again=True),
         httpx.Response(201, json={"a": 1}),
     ]
     async with client(*answers, asked=asked) as asking:
         asking._give_up_after_s = 10
-        assert (await asking.post("/payments", {"b": 2}, "key-1")).json() == {"a": 1}
+        assert (await asking.post("/payments", "token", {"b": 2}, "key-1")).json() == {"a": 1}
     assert len(asked) == 5
-    assert {(request.headers["Idempotency-Key"], request.content) for request in asked} == {("key-1", b'{"b":2}')}
+    sent = {
+        (request.headers["Idempotency-Key"], request.headers["Authorization"], request.content) for request in asked
+    }
+    assert sent == {("key-1", "Bearer token", b'{"b":2}')}
+
+
+async def test_of_several_addresses_each_try_takes_the_next() -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return problem(503, "storage-unavailable", again=True) if len(asked) < 3 else httpx.Response(200, json={})
+
+    async with HttpClient(["http://a", "http://b"], BADGES, transport=httpx.MockTransport(handle)) as asking:
+        await asking.get("/orders", "")
+    assert asked == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +88,7 @@ async def test_refusal_is_not_asked_for_again(answer: httpx.Response, kind: str)
     asked: list[httpx.Request] = []
     async with client(answer, asked=asked) as asking:
         with pytest.raises(RefusedError, match=f"POST /payments was answered {answer.status_code}") as refused:
-            await asking.post("/payments", {})
+            await asking.post("/payments", "token", {})
     assert refused.value.problem == kind
     assert len(asked) == 1
 
@@ -78,7 +96,7 @@ async def test_refusal_is_not_asked_for_again(answer: httpx.Response, kind: str)
 async def test_shop_that_never_answers_is_given_up_with_what_it_said() -> None:
     async with client(problem(503, "storage-unavailable", again=True)) as asking:
         with pytest.raises(ShopError, match=r"(?s)GET /orders was answered 503.*given up after 0\.3 s"):
-            await asking.get("/orders")
+            await asking.get("/orders", "token")
 
 
 async def test_list_is_read_page_by_page() -> None:
@@ -88,71 +106,139 @@ async def test_list_is_read_page_by_page() -> None:
         return httpx.Response(200, json={"items": [{"n": 1}], "next_cursor": "two"})
 
     async with client(answer) as asking:
-        assert await asking.all_pages("/orders") == [{"n": 1}, {"n": 2}]
+        assert await asking.all_pages("/orders", "token") == [{"n": 1}, {"n": 2}]
 
 
 class PretendedShop:
-    """Orders and payments in one; orders expire after 300 ms."""
+    """Orders and payments in one; orders expire after 300 ms, and the gateway decides at the second look."""
 
     def __init__(self) -> None:
-        self.paid = Counter[str]()
+        self.paid = Counter[str]()  # requests by idempotency key
         self.paid_at_ms: dict[str, float] = {}
         self.expiries_ms: dict[str, int] = {}
+        self.looks = Counter[str]()  # by payment id
+        self.commands: list[str] = []
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        body, key = json.loads(request.content), request.headers["Idempotency-Key"]
-        return self._order(body, key) if request.url.path == "/orders" else self._payment(body, key)
+        path, buyer_id = request.url.path, self._subject(request)
+        if request.method == "GET":
+            return self._look(path)
+        if path in ("/orders", "/payments"):
+            body, key = json.loads(request.content), request.headers["Idempotency-Key"]
+            return self._order(buyer_id, body, key) if path == "/orders" else self._payment(buyer_id, body, key)
+        self.commands.append(f"{buyer_id}: {path}")
+        if path.endswith("/refunds"):
+            return httpx.Response(201, json={"refund_id": "r", "payment_id": "p", "amount_minor": 1, "status": "R"})
+        return httpx.Response(200, json=self._order_members(path.split("/")[2], "SHIPPED"))
 
-    def _order(self, body: dict[str, Any], key: str) -> httpx.Response:
-        expires_at_ms = int(time.time() * 1000) + 300
-        self.expiries_ms[key] = expires_at_ms
-        order = {"order_id": key, "buyer_id": body["buyer_id"], "status": "PENDING_PAYMENT", "items": body["items"]}
-        order |= {"total_minor": 700, "currency": "CNY", "expires_at_ms": expires_at_ms}
-        return httpx.Response(201, json=order | {"closed_at_ms": None, "payment_id": None})
+    def _subject(self, request: httpx.Request) -> str:
+        return Tokens([("test", 32 * "s")], RealClock()).verify(request.headers["Authorization"][7:]).subject
 
-    def _payment(self, body: dict[str, Any], key: str) -> httpx.Response:
+    def _order(self, buyer_id: str, body: dict[str, Any], key: str) -> httpx.Response:
+        self.expiries_ms[key] = int(time.time() * 1000) + 300
+        return httpx.Response(201, json=self._order_members(key, "PENDING_PAYMENT") | {"buyer_id": buyer_id})
+
+    def _order_members(self, order_id: str, status: str) -> dict[str, Any]:
+        order = {"order_id": order_id, "buyer_id": "buyer-1", "status": status, "items": [], "total_minor": 700}
+        times = {"expires_at_ms": self.expiries_ms[order_id], "closed_at_ms": None}
+        return order | times | {"currency": "CNY", "payment_id": None}
+
+    def _payment(self, buyer_id: str, body: dict[str, Any], key: str) -> httpx.Response:
         assert (body["amount_minor"], body["currency"], body["method"]) == (700, "CNY", "card")
-        if body["buyer_id"] == "late":
+        if buyer_id == "late":
             return problem(409, "order-closed")
-        if body["buyer_id"] == "robbed":
+        if buyer_id == "robbed":
             return problem(422, "wrong-amount")
         self.paid[key] += 1
-        self.paid_at_ms[body["order_id"]] = time.time() * 1000
+        self.paid_at_ms.setdefault(body["order_id"], time.time() * 1000)
         headers = {"Idempotency-Replayed": "true"} if self.paid[key] > 1 else {}
-        return httpx.Response(201, headers=headers, json=PAYMENT | {"order_id": body["order_id"]})
+        if buyer_id == "poor" and key.endswith("-1"):
+            headers["Content-Type"] = "application/problem+json"
+            declined = {"type": "urn:hourglass:problem:payment-declined", "payment_id": key}
+            return httpx.Response(402, headers=headers, json=declined)
+        return httpx.Response(202, headers=headers | {"Retry-After": "1"}, json=self._payment_members(key, "CREATED"))
+
+    def _look(self, path: str) -> httpx.Response:
+        name = path.rpartition("/")[2]
+        if path.startswith("/orders"):
+            return httpx.Response(200, json=self._order_members(name, "AWAITING_SHIPMENT"))
+        self.looks[name] += 1
+        decided = "DECLINED" if name == "poor-payment-1" else "CAPTURED"
+        return httpx.Response(200, json=self._payment_members(name, decided if self.looks[name] > 1 else "CREATED"))
+
+    def _payment_members(self, payment_id: str, status: str) -> dict[str, Any]:
+        members = {"payment_id": payment_id, "order_id": payment_id.partition("-payment")[0], "amount_minor": 700}
+        return members | {"status": status, "captured_at_ms": None}
 
 
-def planned(key: str, pays: Pays, pay_after_ms: int, buyer_id: str = "buyer-1") -> PlannedOrder:
-    return PlannedOrder(buyer_id, {"G1-first": 1}, key, pays, pay_after_ms)
+def planned(
+    key: str, pays: Pays, pay_after_ms: int, buyer_id: str = "buyer-1", then: Then = Then.WAITS
+) -> PlannedOrder:
+    return PlannedOrder(buyer_id, {"G1-first": 1}, key, pays, pay_after_ms, then)
+
+
+async def trade(pretended: PretendedShop, *orders: PlannedOrder) -> Buyers:
+    transport = httpx.MockTransport(pretended.answer)
+    async with (
+        Shop(URL, BADGES, transport=transport) as shop,
+        PaymentDesk(URL, BADGES, transport=transport) as desk,
+        Buyers(shop, desk, 2) as buyers,
+    ):
+        await buyers.place(orders)
+        assert buyers.placed.keys() == {order.key for order in orders}
+    return buyers
 
 
 async def test_buyers_pay_when_and_as_they_planned() -> None:
     pretended = PretendedShop()
-    transport = httpx.MockTransport(pretended.answer)
-    orders = [
+    buyers = await trade(
+        pretended,
         planned("never", Pays.NEVER, 0),
         planned("soon", Pays.SOON, 10),
         planned("twice", Pays.TWICE, 10),
         planned("race", Pays.AT_EXPIRY, -50),
         planned("late", Pays.TOO_LATE, 50, "late"),
-    ]
-    async with (
-        Shop(URL, transport=transport) as shop,
-        PaymentDesk(URL, transport=transport) as desk,
-        Buyers(shop, desk, 2) as buyers,
-    ):
-        await buyers.place(orders)
-        assert buyers.placed.keys() == {"never", "soon", "twice", "race", "late"}
-    assert pretended.paid == Counter({"soon-payment": 1, "twice-payment": 2, "race-payment": 1})
+        planned("cancels", Pays.CANCELS, 10),
+    )
+    assert pretended.paid == Counter({"soon-payment-1": 1, "twice-payment-1": 2, "race-payment-1": 1})
     told = {key: (attempt.payment is not None, attempt.replayed) for key, attempt in buyers.attempts.items()}
     assert told == {"soon": (True, False), "twice": (True, True), "race": (True, False), "late": (False, False)}
+    assert buyers.cancelled == {"cancels"}
+    assert pretended.commands == ["buyer-1: /orders/cancels/cancel"]
     assert pretended.paid_at_ms["soon"] < pretended.expiries_ms["soon"] - 50
     assert pretended.paid_at_ms["race"] >= pretended.expiries_ms["race"] - 51
 
 
+async def test_buyer_looks_until_the_gateway_has_decided_and_tries_again_when_it_declines() -> None:
+    pretended = PretendedShop()
+    buyers = await trade(pretended, planned("poor", Pays.SOON, 0, "poor"))
+    attempt = buyers.attempts["poor"]
+    assert attempt.payment is not None
+    assert (attempt.payment.payment_id, attempt.payment.status, attempt.declined) == ("poor-payment-2", "CAPTURED", 1)
+    assert pretended.paid == Counter({"poor-payment-1": 1, "poor-payment-2": 1})
+
+
+@pytest.mark.parametrize(
+    ("then", "commands", "deeds"),
+    [
+        (Then.WAITS, [], set()),
+        (Then.SHIPPED, ["seller-1: /orders/x/ship"], {Deed.SHIPPED}),
+        (Then.RECEIVED, ["seller-1: /orders/x/ship", "buyer-1: /orders/x/confirm"], {Deed.SHIPPED, Deed.CONFIRMED}),
+        (Then.CANCELLED, ["seller-1: /orders/x/cancel"], {Deed.CANCELLED}),
+        (
+            Then.PARTLY_REFUNDED,
+            ["seller-1: /orders/x/ship", "operator-1: /payments/x-payment-1/refunds"],
+            {Deed.SHIPPED, Deed.PARTLY_REFUNDED},
+        ),
+    ],
+)
+async def test_what_follows_a_payment_is_done_by_whoever_may(then: Then, commands: list[str], deeds: set[Deed]) -> None:
+    pretended = PretendedShop()
+    buyers = await trade(pretended, planned("x", Pays.SOON, 0, then=then))
+    assert pretended.commands == commands
+    assert {deed for deed in Deed if buyers.endings.ids(deed)} == deeds
+
+
 async def test_refusal_that_nobody_planned_ends_the_buying() -> None:
-    transport = httpx.MockTransport(PretendedShop().answer)
-    async with Shop(URL, transport=transport) as shop, PaymentDesk(URL, transport=transport) as desk:
-        with pytest.raises(RefusedError, match="wrong-amount"):
-            async with Buyers(shop, desk, 1) as buyers:
-                await buyers.place([planned("x", Pays.SOON, 0, "robbed"), planned("y", Pays.AT_EXPIRY, 60_000)])
+    with pytest.raises(RefusedError, match="wrong-amount"):
+        await trade(PretendedShop(), planned("x", Pays.SOON, 0, "robbed"), planned("y", Pays.AT_EXPIRY, 60_000))

@@ -13,8 +13,12 @@ from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.cluster_ports import ClusterPorts
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from hourglass_local.pair import first_difference, settled_logs
+from hourglass_local.payment_desk import GatewayBook, PaymentDesk
+from hourglass_local.plan import NOBODY_PAYS, make_plan
 from hourglass_local.ports import PORT_MAX, PORT_MIN, PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
+from hourglass_local.shop import Shop
+from hourglass_local.shop_settings import ShopSettings
 from mqclient import Admin, Message, Producer, SendStatus
 
 
@@ -72,16 +76,53 @@ async def test_port_of_somebody_else_is_refused_before_anything_starts(tmp_path:
 @pytest.mark.processes
 async def test_shop_starts_orders_before_payments_and_stops_in_reverse(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, broker_settings=QUICK_CHECKS)
-    assert [process.name for process in cluster.processes] == ["name-server", "broker-a", "orders", "payments"]
+    services = ["orders", "gateway", "payments"]
+    assert [process.name for process in cluster.processes] == ["name-server", "broker-a", *services]
     async with cluster, httpx.AsyncClient() as client:
         for url, title in ((cluster.orders_url, "Hourglass orders"), (cluster.payments_url, "Hourglass payments")):
             assert (await client.get(f"{url}/health/ready")).status_code == 200
             assert (await client.get(f"{url}/openapi.json")).json()["info"]["title"] == title
-        gateway = (await client.get(f"{cluster.payments_url}/statistics")).json()["gateway"]
+        assert (await client.get(f"{cluster.gateway_url}/health/ready")).status_code == 200
+        assert (await client.get(f"{cluster.orders_url}/orders")).status_code == 401
+        async with PaymentDesk(cluster.payments_url, cluster.badges) as desk:
+            gateway = (await desk.statistics()).gateway
+        secrets = [path for path in cluster.shop.secrets.folder.iterdir() if path.stat().st_mode & 0o077]
         report = await cluster.stop()
-    assert gateway == {"captured_minor": 0, "refunded_minor": 0, "captures": 0, "refunds": 0}
-    assert cluster.gateway_path.exists()
+    assert gateway == GatewayBook(captured_minor=0, refunded_minor=0, captures=0, refunds=0)
+    assert secrets == []  # nobody else can read them
     assert (report.killed, report.failed, report.leftover) == ((), (), ())
+
+
+@pytest.mark.processes
+@pytest.mark.system
+@pytest.mark.needs("postgresql")
+async def test_two_processes_of_orders_share_a_postgresql_database(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, shop=ShopSettings(orders=2, postgresql=True), broker_settings=QUICK_CHECKS)
+    names = ["name-server", "broker-a", "orders", "orders-2", "gateway", "payments"]
+    assert [process.name for process in cluster.processes] == names
+    plan = make_plan(1, 1, seed=1, habits=NOBODY_PAYS)
+    async with cluster:
+        urls = [cluster.shop.urls[name] for name in ("orders", "orders-2")]
+        async with Shop(urls[0], cluster.badges) as first, Shop(urls[1], cluster.badges) as second:
+            for product in plan.products:
+                await first.add_product(product)
+            (planned,) = plan.orders
+            order = await second.place_order(planned.buyer_id, planned.items, planned.key)
+            assert await first.place_order(planned.buyer_id, planned.items, planned.key) == order
+            assert (await first.orders()).keys() == (await second.orders()).keys() == {order.order_id}
+        assert cluster.shop.postgresql is not None
+        folder = cluster.shop.postgresql.folder
+        report = await cluster.stop()
+    assert not folder.exists()
+    assert "ready to accept connections" in (tmp_path / "logs/postgresql.log").read_text()
+    assert (report.killed, report.failed, report.leftover) == ((), (), ())
+
+
+def test_several_processes_of_orders_need_postgresql() -> None:
+    with pytest.raises(ValueError, match="need a PostgreSQL server"):
+        ShopSettings(orders=2)
+    with pytest.raises(ValueError, match="1 to 9 processes of orders, not 10"):
+        ShopSettings(orders=10, postgresql=True)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +130,8 @@ async def test_shop_starts_orders_before_payments_and_stops_in_reverse(tmp_path:
     [
         ({"orders": False}, []),
         ({"payments": False}, ["orders"]),
-        ({"orders": False, "payments": True}, ["payments"]),
+        ({"orders": False, "payments": True}, ["gateway", "payments"]),
+        ({}, ["orders", "gateway", "payments"]),
     ],
 )
 def test_services_that_are_not_wanted_are_left_out(tmp_path: Path, services: dict[str, bool], names: list[str]) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hourglass_local.demo_config import DemoConfig, DemoConfigError, parse_demo_config
 from hourglass_local.demo_folder import FolderError, empty_folder
-from hourglass_local.plan import HABITS, NOBODY_PAYS, PAY_FROM_TO_MS, Pays, make_plan
+from hourglass_local.plan import HABITS, NOBODY_PAYS, PAID_SOON, PAY_FROM_TO_MS, Pays, Then, make_plan
 from hourglass_local.progress import Counts, Progress
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 
@@ -32,7 +32,9 @@ def test_plan_depends_on_its_seed_only_and_has_stock_for_every_order() -> None:
 
 def test_plan_has_every_kind_of_buyer_and_pays_in_time() -> None:
     orders = make_plan(200, 20, seed=16).orders
-    assert {order.pays for order in orders[:5]} == set(Pays)
+    assert {order.pays for order in orders[: len(Pays)]} == set(Pays)
+    assert {order.then for order in orders[:20] if order.pays in PAID_SOON} == set(Then)
+    assert {order.then for order in orders if order.pays not in PAID_SOON} == {Then.WAITS}
     counts = Counter(order.pays for order in orders)
     assert counts == Counter({kind: 10 * HABITS.count(kind) for kind in Pays})
     assert 60 <= counts[Pays.SOON] + counts[Pays.TWICE] <= 100  # about half, with those who win their race
@@ -47,7 +49,7 @@ def test_demo_orders_are_read_from_the_environment() -> None:
     assert parse_demo_config({"DEMO_ORDERS": "20"}, Path("x")) == DemoConfig(orders=20, folder=Path("x"))
 
 
-@pytest.mark.parametrize("text", ["", "-1", "0", "4", "100001", "2e2", "²", "many"])
+@pytest.mark.parametrize("text", ["", "-1", "0", "5", "100001", "2e2", "²", "many"])
 def test_impossible_number_of_orders_is_refused_by_name(text: str) -> None:
     with pytest.raises(DemoConfigError, match="DEMO_ORDERS="):
         parse_demo_config({"DEMO_ORDERS": text}, Path(".demo"))

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from hourglass_invariants.checking import CheckResult, Violation
+from hourglass_invariants.checks import Check, Kind
 from hourglass_local.cluster import StopReport
+from hourglass_local.endings import Deed
 from hourglass_local.pair import PairLogs
 from hourglass_local.plan import Pays
 from hourglass_local.summary import Lateness, Shopped, percentile, problems, summarize
@@ -17,7 +20,20 @@ STOPPED = StopReport((), (), ())
 TWICE = attempt(Pays.TWICE, GOOD.payments["pay-a"], replayed=True)
 LOST_RACE = attempt(Pays.AT_EXPIRY, GOOD.payments["pay-c"])
 SAME_LOGS = PairLogs("1.2", 4_096, 4_096, 4_096, 4_096, in_sync=True)
-SHOPPED = Shopped(3, GOOD.orders.keys(), [TWICE, LOST_RACE], BEFORE, GOOD, 800, SAME_LOGS)
+ENDINGS = {deed: {"a"} for deed in Deed} | {Deed.CANCELLED: {"b"}}
+HOLDS = Check("ledger_balances", Kind.ALWAYS, "Debits are credits.", "RELIABILITY.md (d)", "SELECT 1")
+SHOPPED = Shopped(
+    3,
+    GOOD.orders.keys(),
+    [TWICE, LOST_RACE],
+    {"b"},
+    ENDINGS,
+    BEFORE,
+    GOOD,
+    [CheckResult(HOLDS, [])],
+    800,
+    SAME_LOGS,
+)
 
 
 def found(result: Shopped, stopped: StopReport = STOPPED) -> list[str]:
@@ -29,13 +45,16 @@ def test_good_run_has_no_problem() -> None:
     assert found(SHOPPED) == []
     assert (summary.orders_placed, summary.paid, summary.closed, summary.pending) == (3, 1, 2, 0)
     assert (summary.refunded, summary.raced, summary.paid_twice_same_key) == (1, 1, 1)
+    assert (summary.expired, summary.cancelled_by_buyers, summary.cancelled_by_seller) == (1, 1, 1)
+    assert (summary.shipped, summary.declined, summary.partly_refunded) == (1, 0, 0)
+    assert (summary.invariants_checked, summary.invariants_violated) == (1, 0)
     assert (summary.stock_before, summary.stock_after) == (50, 48)
     assert summary.stock_conserved
     assert summary.money_conserved
-    assert summary.close_lateness_ms == Lateness(20, 40, 40)
+    assert summary.close_lateness_ms == Lateness(20, 20, 20)
     assert summary.duration_s == 16.0
     assert (summary.log_bytes, summary.slave_log_bytes, summary.logs_identical) == (4_096, 4_096, True)
-    assert json.loads(summary.to_json())["close_lateness_ms"] == {"p50": 20, "p99": 40, "max": 40}
+    assert json.loads(summary.to_json())["close_lateness_ms"] == {"p50": 20, "p99": 20, "max": 20}
 
 
 @pytest.mark.parametrize(
@@ -57,6 +76,12 @@ def test_good_run_has_no_problem() -> None:
         (
             replace(SHOPPED, products_before={}),
             "the stock of G1-first does not add up: (on sale, reserved, sold) has to be None and is (48, 0, 2)",
+        ),
+        (replace(SHOPPED, cancelled=[]), "no order was cancelled by its buyer"),
+        (replace(SHOPPED, endings=ENDINGS | {Deed.CONFIRMED: set()}), "no order was confirmed"),
+        (
+            replace(SHOPPED, invariants=[CheckResult(HOLDS, [Violation("ledger_balances", "..", {"sum_minor": 5})])]),
+            "ledger_balances: sum_minor=5",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import (
+    ConsumeFromWhere,
     ConsumeMessageContext,
     ConsumeOrderlyStatus,
     ConsumerConfig,
@@ -328,6 +329,28 @@ async def test_second_broadcaster_of_the_same_name_is_refused(tmp_path: Path) ->
     async with broadcaster(cluster, RecordingListener(), "m0", tmp_path):
         with pytest.raises(IllegalStateError, match="another instance_name"):
             await broadcaster(other, RecordingListener(), "m0", tmp_path).start()
+
+
+async def test_broadcasters_that_keep_no_offsets_begin_anew_and_write_nothing(tmp_path: Path) -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    broker.put("orders", 0, b"before")
+    for body in (b"first life", b"second life"):
+        listener = RecordingListener()
+        async with consumer_of(
+            cluster,
+            listener,
+            message_model=MessageModel.BROADCASTING,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+            local_offset_store_dir=tmp_path,
+            keep_local_offsets=False,
+        ) as consumer:
+            await settle()
+            assert consumer.queues
+            broker.put("orders", 0, body)
+            await listener.has(1)
+            await settle()
+        assert listener.bodies == [body]
+    assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - an empty folder of a test
 
 
 async def test_message_that_fails_while_its_consumer_leaves_comes_again_once_and_not_twice() -> None:

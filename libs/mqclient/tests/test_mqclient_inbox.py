@@ -1,31 +1,35 @@
-"""The inbox on SQLite, and as PostgreSQL would see it: a business key is consumed once (MISSION I2)."""
+"""The inbox on SQLite and PostgreSQL: a business key is consumed once (MISSION I2)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import BigInteger, Column, MetaData, String, Table, select
 from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
 from mqclient import IllegalArgumentError, IllegalGroupError
 from mqclient.sqlalchemy import BUSINESS_KEY_LENGTH_MAX, InboxTable
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_postgresql, open_sqlite
 
+POSTGRESQL = pytest.param("postgresql", marks=[pytest.mark.system, pytest.mark.needs("postgresql")])
 METADATA = MetaData()
 DEBITS = Table("debits", METADATA, Column("order_id", String, primary_key=True), Column("yuan", BigInteger))
 INBOX = InboxTable(METADATA)
 KEY = "ORDERID_100"
 
 
-@pytest.fixture(params=[True, False], ids=["begin immediate", "driver default"])
+@pytest.fixture(params=["begin immediate", "driver default", POSTGRESQL])
 async def engine(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
-    engine = open_engine(tmp_path / "shop.db", strict=request.param)
+    if request.param == "postgresql":
+        engine = open_postgresql(request.getfixturevalue("new_postgresql_url")("shop"))
+    else:
+        engine = open_sqlite(tmp_path / "shop.db", strict=request.param == "begin immediate")
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
     yield engine
@@ -122,9 +126,13 @@ async def test_a_session_does_as_well_and_flushes_nothing_early(engine: AsyncEng
 
 @pytest.mark.parametrize("first_commits", [True, False])
 async def test_of_two_at_one_moment_the_second_waits_for_what_becomes_of_the_first(
-    tmp_path: Path, first_commits: bool
+    new_database_url: Callable[[str], str], first_commits: bool
 ) -> None:
-    engine = open_engine(tmp_path / "shop.db", busy_timeout_s=30)
+    url = new_database_url("shop")
+    if url.startswith("sqlite"):
+        engine = open_sqlite(Path(url.removeprefix("sqlite+aiosqlite:///")), lock_timeout_s=30)
+    else:
+        engine = open_postgresql(url, lock_timeout_s=30)
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
 
@@ -156,7 +164,7 @@ async def test_of_many_at_one_moment_exactly_one_is_the_first(engine: AsyncEngin
                         return False
                     await connection.execute(DEBITS.insert().values(order_id=KEY, yuan=100))
                     return True
-            except OperationalError:  # the other one holds the file for longer than this one waits: it comes again
+            except DBAPIError:  # the other one holds the file for longer than this one waits: it comes again
                 await asyncio.sleep(0)
 
     firsts = await asyncio.gather(*(member(number * round_) for number in range(4)))
@@ -207,8 +215,12 @@ async def test_the_purge_goes_by_the_index(engine: AsyncEngine) -> None:
         statement = INBOX._expiry._delete.compile(connection.sync_connection)
         parameters = statement.construct_params({"older_than_ms": 1, "rows_max": 1})
         values = tuple(parameters[name] for name in statement.positiontup or ())
-        plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
-        assert any("ix_mq_inbox_consumed_at_ms" in row.detail for row in plan)
+        explain = "EXPLAIN QUERY PLAN"
+        if connection.dialect.name == "postgresql":
+            explain = "EXPLAIN"
+            await connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # which it prefers while there is no row
+        plan = await connection.exec_driver_sql(f"{explain} {statement}", values)
+        assert any("ix_mq_inbox_consumed_at_ms" in row[-1] for row in plan)
 
 
 def test_postgresql_is_asked_in_one_statement_that_aborts_no_transaction() -> None:

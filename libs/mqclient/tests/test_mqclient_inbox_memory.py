@@ -27,7 +27,7 @@ from mqclient import (
     PushConsumer,
 )
 from mqclient.sqlalchemy import InboxTable
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_sqlite
 
 METADATA = MetaData()
 ACCOUNTS = Table("accounts", METADATA, Column("yuan", BigInteger, nullable=False))
@@ -49,7 +49,7 @@ class Ledger:
     """The consumer's database and its listener; `deliveries` are (member, message id) of every call."""
 
     def __init__(self, path: Path) -> None:
-        self.engine = open_engine(path, busy_timeout_s=30)
+        self.engine = open_sqlite(path, lock_timeout_s=30)
         self.deliveries: list[tuple[str, str]] = []
         self.firsts: list[bool] = []
         self.before_transaction: Hook = _go_on

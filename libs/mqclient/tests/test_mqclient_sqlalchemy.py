@@ -1,4 +1,4 @@
-"""The transaction table on SQLite: whatever dies in between, message and business row agree (MISSION T14)."""
+"""The transaction table: whatever dies in between, message and business row agree (MISSION T14)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, MetaData, String, Table, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
@@ -25,7 +25,7 @@ from mqclient import (
 )
 from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
 from mqclient.testing import FakeBroker, FakeCluster
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_postgresql, open_sqlite
 from osenv import SimClock
 from osenv.sim_clock import settle
 
@@ -34,14 +34,18 @@ COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.ROLLBACK_MESSAGE,
     LocalTransactionState.UNKNOW,
 )
+POSTGRESQL = pytest.param("postgresql", marks=[pytest.mark.system, pytest.mark.needs("postgresql")])
 METADATA = MetaData()
 ORDERS = Table("orders", METADATA, Column("id", String, primary_key=True))
 TRANSACTIONS = TransactionTable(METADATA)
 
 
-@pytest.fixture(params=[True, False], ids=["begin immediate", "driver default"])
+@pytest.fixture(params=["begin immediate", "driver default", POSTGRESQL])
 async def engine(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
-    engine = open_engine(tmp_path / "shop.db", strict=request.param)
+    if request.param == "postgresql":
+        engine = open_postgresql(request.getfixturevalue("new_postgresql_url")("shop"))
+    else:
+        engine = open_sqlite(tmp_path / "shop.db", strict=request.param == "begin immediate")
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
     yield engine
@@ -69,7 +73,7 @@ async def answer_of_listener(engine: AsyncEngine, id_: str) -> LocalTransactionS
     """What a broker would hear; a database that does not even begin cannot tell."""
     try:
         return await answer(engine, id_)
-    except OperationalError:
+    except DBAPIError:
         return UNKNOW
 
 
@@ -151,7 +155,7 @@ class TestTable:
     async def test_a_database_without_the_table_cannot_tell(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        engine = open_engine(tmp_path / "empty.db", strict=False)
+        engine = open_sqlite(tmp_path / "empty.db", strict=False)
         assert await answer(engine, "tx") is UNKNOW
         assert "cannot be looked up now" in caplog.text
         await engine.dispose()

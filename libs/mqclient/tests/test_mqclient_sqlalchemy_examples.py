@@ -19,7 +19,7 @@ from mq_broker.embedded import EmbeddedBroker
 from mqclient import ConsumeStatus
 from mqclient.testing import FakeCluster, consumer_of
 from mqclient.testing.dead_letters import stored_bodies
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_sqlite
 from mqproto.properties import KEYS
 from osenv.sim_clock import settle
 
@@ -62,7 +62,7 @@ async def test_sending_with_a_database_transaction(tmp_path: Path, broker: Embed
 
 async def test_consuming_once_in_a_database_transaction(tmp_path: Path) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
-    engine = open_engine(tmp_path / "shop.db", busy_timeout_s=10)  # two messages at once
+    engine = open_sqlite(tmp_path / "shop.db", lock_timeout_s=10)  # two messages at once
     metadata = MetaData()
     accounts = Table("accounts", metadata, Column("balance", BigInteger))
     names = NAMES | {"metadata": metadata, "engine": engine, "accounts": accounts, "clock": cluster.clock}

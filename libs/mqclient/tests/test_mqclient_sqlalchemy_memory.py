@@ -15,7 +15,7 @@ from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, Message, TransactionProducer, TransactionTombstonedError
 from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
 from mqclient.testing.dead_letters import stored_bodies
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_sqlite
 from mqclient.transport import open_transport
 from mqclient.transport.methods import END_TRANSACTION
 from osenv.sim_clock import settle
@@ -28,7 +28,7 @@ CHECK_S = 70  # the first check is due 6 s after the half, and looked for every 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    engine = open_engine(tmp_path / "shop.db")
+    engine = open_sqlite(tmp_path / "shop.db")
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
     yield engine

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_sessionma
 
 from mqclient import IllegalArgumentError
 from mqclient.sqlalchemy import Expiry, InboxTable, Retention, TableCleaner, TransactionTable
-from mqclient.testing.sqlite import open_engine
+from mqclient.testing.engines import open_sqlite
 from osenv import SimClock
 from osenv.sim_clock import settle
 
@@ -44,7 +44,7 @@ class Transactions:
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    engine = open_engine(tmp_path / "shop.db")
+    engine = open_sqlite(tmp_path / "shop.db")
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
     yield engine
@@ -104,7 +104,7 @@ async def test_a_table_of_the_application_is_cleaned_by_its_expiry(tmp_path: Pat
     metadata, clock = MetaData(), SimClock()
     created = Column("created_at_ms", BigInteger, index=True)
     events = Table("events", metadata, Column("id", BigInteger, primary_key=True), created)
-    engine = open_engine(tmp_path / "x.db")
+    engine = open_sqlite(tmp_path / "x.db")
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
         ages = [{"id": days, "created_at_ms": clock.wall_ms() - days * DAY_MS} for days in range(5)]

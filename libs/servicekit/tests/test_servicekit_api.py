@@ -10,10 +10,12 @@ import pytest
 from fastapi import APIRouter
 
 import telemetry
+from osenv import SimClock
 from servicekit.api.application import build_api
 from servicekit.api.idempotency_key import IdempotencyKey
 from servicekit.api.problem import MEDIA_TYPE, ProblemType
 from servicekit.api.schemas import RequestModel
+from servicekit.auth import Tokens
 from servicekit.errors import PublishError, RefusedError, RequestInFlightError, ServiceError
 from servicekit.health import OK, Health
 
@@ -60,8 +62,17 @@ async def serving() -> AsyncIterator[httpx.AsyncClient]:
         return OK
 
     problems: dict[type[ServiceError], ProblemType] = {TooTallError: TOO_TALL}
-    health = Health({"database": database})
-    api = build_api(title="Towers", summary="Towers", routers=[router], health=health, problem_of_error=problems)
+    clock = SimClock()
+    api = build_api(
+        title="Towers",
+        summary="Towers",
+        routers=[router],
+        health=Health({"database": database}, clock),
+        problem_of_error=problems,
+        tokens=Tokens([("test", "a secret that is known to tests only")], clock),
+        rate_limit=None,
+        clock=clock,
+    )
     transport = httpx.ASGITransport(api, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://towers") as http:
         yield http
@@ -96,6 +107,55 @@ async def test_a_key_reaches_the_route_and_a_missing_one_is_a_problem() -> None:
         assert (answer.status_code, answer.json()) == (200, "k-1")
         missing = await http.post("/towers", json={"height": 9})
         assert (missing.status_code, missing.json()["type"]) == (400, "urn:hourglass:problem:missing-idempotency-key")
+
+
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [
+        ("k", "k"),
+        ('"k"', "k"),
+        ('"8e03978e-40d5-43e8-bc93-6894a57f9324"', "8e03978e-40d5-43e8-bc93-6894a57f9324"),
+        (r'"a \"b\" \\c"', r'a "b" \c'),
+        ("x" * 255, "x" * 255),
+        ('"' + r"\\" * 255 + '"', "\\" * 255),
+    ],
+)
+async def test_a_key_is_the_same_with_quotes_and_without(sent: str, key: str) -> None:
+    async with serving() as http:
+        answer = await http.post("/towers", json={"height": 9}, headers={"Idempotency-Key": sent})
+    assert (answer.status_code, answer.json()) == (200, key)
+
+
+@pytest.mark.parametrize(
+    "sent", ["", '""', '"k', 'k"', "a b", '"a";p=1', r'"a\b"', "x" * 256, '"' + "x" * 256 + '"', "é"]
+)
+async def test_a_key_that_is_not_one_string_is_refused(sent: str) -> None:
+    async with serving() as http:
+        answer = await http.post("/towers", json={"height": 9}, headers=[(b"Idempotency-Key", sent.encode())])
+        assert answer.json()["type"] == "urn:hourglass:problem:invalid-idempotency-key"
+        headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+        twice = await http.post("/towers", json={"height": 9}, headers=headers)
+        assert (twice.status_code, twice.json()["type"]) == (400, "urn:hourglass:problem:invalid-idempotency-key")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind", "status"),
+    [
+        ("GET", "/nowhere", "no-such-route", 404),
+        ("GET", "/towers/", "no-such-route", 404),
+        ("GET", "/docs", "no-such-route", 404),
+        ("DELETE", "/towers", "method-not-allowed", 405),
+        ("POST", "/health/live", "method-not-allowed", 405),
+    ],
+)
+async def test_what_no_route_takes_is_a_problem(method: str, path: str, kind: str, status: int) -> None:
+    async with serving() as http:
+        answer = await http.request(method, path)
+    assert (answer.status_code, answer.json()["type"]) == (status, f"urn:hourglass:problem:{kind}")
+    assert answer.headers["Content-Type"] == MEDIA_TYPE
+    assert ("Allow" in answer.headers) == (status == 405)
+    # Whoever watches the service is not traced.
+    assert (answer.json()["trace_id"] is None) == path.startswith("/health/")
 
 
 async def test_health_and_the_schema_of_problems_are_there() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from servicekit.config import COMMON_PARSERS, ConfigError, ServiceConfig, as_text, read_environment, whole_number
+from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit
 
 PARSERS = {**COMMON_PARSERS, "CITY": as_text("city"), "DOORS": whole_number("doors")}
 
@@ -16,7 +18,7 @@ PARSERS = {**COMMON_PARSERS, "CITY": as_text("city"), "DOORS": whole_number("doo
 class Config(ServiceConfig):
     PREFIX: ClassVar[str] = "SHOP_"
 
-    database_url: str = "sqlite+aiosqlite:///shop.db"
+    database_url: str = field(default="sqlite+aiosqlite:///shop.db", repr=False)
     city: str = ""
     doors: int = 1
 
@@ -52,10 +54,24 @@ def test_every_variable_sets_its_field() -> None:
     ("name", "text", "complaint"),
     [
         ("SHOP_DORS", "1", "unknown configuration key SHOP_DORS; did you mean SHOP_DOORS?"),
-        ("SHOP_QQQQQQQ", "1", "known are SHOP_DATABASE_URL, SHOP_MQ_URL, SHOP_LISTEN, SHOP_LOG_LEVEL, SHOP_CITY"),
+        ("SHOP_QQQQQQQ", "1", "known are SHOP_DATABASE_URL, SHOP_DATABASE_POOL_SIZE, SHOP_MQ_URL, SHOP_LISTEN"),
         ("SHOP_DOORS", "two", "SHOP_DOORS='two' is not a whole number"),
         ("SHOP_DOORS", "0", "SHOP_DOORS=0: at least 1"),
-        ("SHOP_DATABASE_URL", "sqlite:///x", "SHOP_DATABASE_URL='sqlite:///x': allowed is sqlite"),
+        ("SHOP_DATABASE_URL", "sqlite:///x", "SHOP_DATABASE_URL='sqlite:///x': allowed are sqlite"),
+        ("SHOP_DATABASE_URL", "sqlite+aiosqlite:///:memory:", "allowed are sqlite+aiosqlite:///<path of a file>"),
+        ("SHOP_DATABASE_URL", "postgresql+asyncpg://u:s3cret@/shop", "SHOP_DATABASE_URL='postgresql+asyncpg://...'"),
+        (
+            "SHOP_DATABASE_URL",
+            "postgresql+asyncpg://u@host",
+            "postgresql+asyncpg://user[:password]@host[:port]/database",
+        ),
+        ("SHOP_DATABASE_URL", "postgresql+asyncpg://u@host:x/shop", "SHOP_DATABASE_URL='postgresql+asyncpg://...'"),
+        ("SHOP_DATABASE_URL", "postgresql://u:s3cret@host/shop", "SHOP_DATABASE_URL='...': allowed are sqlite"),
+        ("SHOP_DATABASE_POOL_SIZE", "0", "SHOP_DATABASE_POOL_SIZE=0: allowed are 1 to 100"),
+        ("SHOP_AUTH_KEYS", "s3cret", "SHOP_AUTH_KEYS: key 1 is not of the form name:secret"),
+        ("SHOP_AUTH_KEYS", "k1:s3cret", "SHOP_AUTH_KEYS: the secret of the key 'k1' has 6 characters; at least 32"),
+        ("SHOP_RATE_LIMIT", "fast", "SHOP_RATE_LIMIT='fast': allowed is requests/seconds, such as 600/60, or off"),
+        ("SHOP_CITY_FILE", "/no/such/file", "SHOP_CITY_FILE='/no/such/file' cannot be read: No such file"),
         ("SHOP_MQ_URL", "host", "SHOP_MQ_URL='host': allowed is a URL"),
         ("SHOP_LISTEN", "host", "SHOP_LISTEN='host': allowed is host:port"),
         ("SHOP_LISTEN", "host:65536", "SHOP_LISTEN=host:65536: allowed is host:port, port 0 to 65535"),
@@ -66,3 +82,45 @@ def test_what_cannot_be_used_is_refused_by_name(name: str, text: str, complaint:
     with pytest.raises(ConfigError) as refused:
         read(**{name: text})
     assert complaint in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite+aiosqlite:///shop.db",
+        "postgresql+asyncpg://shop@localhost/shop",
+        "postgresql+asyncpg://shop:p%40ss@[::1]:5433/shop",
+    ],
+)
+def test_both_databases_are_allowed(url: str) -> None:
+    config = read(SHOP_DATABASE_URL=url, SHOP_DATABASE_POOL_SIZE="3")
+    assert (config.database_url, config.database_pool_size) == (url, 3)
+
+
+def test_what_a_file_holds_is_the_variable_and_its_end_of_line_is_not(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"new:{'n' * 32},old:{'o' * 32}\n")
+    config = read(SHOP_AUTH_KEYS_FILE=str(tmp_path / "keys"))
+    assert config.auth_keys == (("new", "n" * 32), ("old", "o" * 32))
+    with pytest.raises(ConfigError, match="both SHOP_CITY and SHOP_CITY_FILE are set"):
+        read(SHOP_CITY="Hangzhou", SHOP_CITY_FILE=str(tmp_path / "keys"))
+    (tmp_path / "keys").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="cannot be read: it is not a text file"):
+        read(SHOP_AUTH_KEYS_FILE=str(tmp_path / "keys"))
+
+
+def test_no_printed_configuration_shows_a_secret() -> None:
+    config = read(SHOP_AUTH_KEYS="k1:" + "s3cret" * 6, SHOP_DATABASE_URL="postgresql+asyncpg://u:s3cret@host/shop")
+    assert "s3cret" not in repr(config)
+
+
+def test_a_service_that_takes_tokens_needs_a_key_and_says_how_to_make_one() -> None:
+    read(SHOP_AUTH_KEYS="k1:" + "s" * 32).require_auth_keys()
+    with pytest.raises(ConfigError, match=r"SHOP_AUTH_KEYS is not set: .* make one with: python -m servicekit"):
+        read().require_auth_keys()
+
+
+def test_the_rate_limit_can_be_set_and_switched_off() -> None:
+    assert read().rate_limit == DEFAULT_RATE_LIMIT
+    assert read(SHOP_RATE_LIMIT="5/1").rate_limit == RateLimit(5, 1)
+    assert read(SHOP_RATE_LIMIT="off").rate_limit is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, MetaData, String, Table, func, insert, select
@@ -15,11 +14,11 @@ from servicekit.adapters.database import Database
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.cleaning import IDEMPOTENCY_KEYS_KEEP_DAYS, INBOX_KEEP_DAYS, TRANSACTIONS_KEEP_DAYS, cleaning
-from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import ConsumedBeforeError, MalformedMessageError
 from servicekit.idempotency import KeyClaim
 from servicekit.inbox import require_first
 from servicekit.testing import until
+from servicekit.testing.databases import NewDatabaseUrl
 
 DAY_MS = 86_400_000
 METADATA = MetaData()
@@ -30,8 +29,8 @@ KEYS = IdempotencyKeysTable(METADATA, THINGS.c.thing_id)
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(f"{SQLITE_PREFIX}{tmp_path / 'x.db'}")
+async def database(new_database_url: NewDatabaseUrl) -> AsyncIterator[Database]:
+    database = Database(new_database_url("x"))
     async with database.writing() as connection:
         await connection.run_sync(METADATA.create_all)
         await connection.commit()
@@ -50,6 +49,18 @@ async def once(database: Database, *, commits: bool = True) -> bool:
 async def test_a_key_is_consumed_with_its_unit_and_only_then(database: Database) -> None:
     assert [await once(database, commits=False) for _ in range(2)] == [True, True]
     assert [await once(database) for _ in range(3)] == [True, False, False]
+
+
+async def test_of_twenty_at_one_moment_exactly_one_is_the_first(database: Database) -> None:
+    async def consume() -> bool:
+        async with database.writing() as connection:
+            is_first = await SqlInbox(INBOX, connection).once("group", "ORDERID_100", 1)
+            if is_first:
+                await connection.execute(insert(THINGS), {"thing_id": "ORDERID_100"})
+            await connection.commit()
+        return is_first
+
+    assert sorted(await asyncio.gather(*(consume() for _ in range(20)))) == [False] * 19 + [True]
 
 
 async def test_whoever_has_to_be_first_is_refused_the_second_time(database: Database) -> None:
@@ -74,7 +85,7 @@ async def fill(database: Database, clock: SimClock, days_old: int) -> None:
         await INBOX.once(connection, "group", name, at_ms)
         await TRANSACTIONS.record(connection, name, at_ms)
         await connection.execute(insert(THINGS), {"thing_id": name})
-        await KEYS.of(connection).claim(KeyClaim(name, "f", name), at_ms)
+        await KEYS.of(connection).claim(KeyClaim("b", name, "f", name), at_ms)
         await connection.commit()
 
 

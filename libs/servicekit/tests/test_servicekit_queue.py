@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,9 @@ class Handler:
     def subscription(self) -> Subscription:
         return Subscription("order-timeout-scheduler", "order-events", "created", self)
 
+    def broadcast(self) -> Subscription:
+        return Subscription("order-feed", "order-events", "*", self, is_broadcasting=True)
+
 
 async def never_asked(transaction_id: str) -> LocalOutcome:
     raise AssertionError(f"no half message was left open, and the queue asks for {transaction_id}")
@@ -48,9 +52,12 @@ def connection_to(url: str, clock: SimClock) -> MqConnection:
 
 
 @asynccontextmanager
-async def connected(cluster: FakeCluster, handler: Handler) -> AsyncIterator[MqConnection]:
+async def connected(
+    cluster: FakeCluster, handler: Handler, *, is_broadcasting: bool = False
+) -> AsyncIterator[MqConnection]:
     connection = connection_to(cluster.url, cluster.clock)
-    connecting = asyncio.create_task(connection.connect([handler.subscription()], never_asked))
+    subscription = handler.broadcast() if is_broadcasting else handler.subscription()
+    connecting = asyncio.create_task(connection.connect([subscription], never_asked))
     try:
         await cluster.clock.advance(1)
         await connecting
@@ -102,6 +109,16 @@ async def test_health_tells_of_a_broker_that_is_gone_and_of_one_that_refuses() -
         assert await connection.producer_health() == await connection.consumers_health() != "ok"
 
 
+async def test_health_tells_of_a_broker_that_answers_and_takes_no_messages_unless_another_one_takes_them() -> None:
+    cluster, broker = cluster_with_broker()
+    async with connected(cluster, Handler()) as connection:
+        broker.write_refusal = "the disk is full"
+        assert await connection.producer_health() == f"{broker.name} takes no messages: the disk is full"
+        assert await connection.consumers_health() == "ok"
+        cluster.add_broker("broker-b")
+        assert await connection.producer_health() == "ok"
+
+
 async def test_connecting_is_tried_until_there_is_a_broker() -> None:
     cluster = FakeCluster("servicekit-queue")
     connection = connection_to(cluster.url, cluster.clock)
@@ -151,6 +168,46 @@ async def test_a_message_whose_handler_fails_comes_again(failure: Exception) -> 
         await cluster.clock.advance(60)
         assert [request.group for request in broker.send_backs] == ["order-timeout-scheduler"]
         assert handler.bodies == [b"{}", b"{}"]
+
+
+async def test_a_broadcast_begins_with_what_comes_next_and_leaves_nothing_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cluster, broker = cluster_with_broker()
+    for _ in range(2):  # the second life knows nothing of the first
+        handler = Handler()
+        async with connected(cluster, handler, is_broadcasting=True) as connection:
+            await connection.publisher.publish(CREATED)
+            await cluster.clock.advance(60)
+            assert handler.bodies == [b"{}"]
+    assert (broker.offsets, broker.send_backs) == ({}, [])
+    assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - an empty folder of a test
+
+
+async def test_a_broadcast_that_fails_is_dropped() -> None:
+    cluster, broker = cluster_with_broker()
+    handler = Handler(PublishError("later"))
+    async with connected(cluster, handler, is_broadcasting=True) as connection:
+        await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(60)
+        assert (handler.bodies, broker.send_backs) == ([b"{}"], [])
+
+
+def test_a_message_waits_in_one_way_at_most() -> None:
+    with pytest.raises(ValueError, match="one of the two is allowed"):
+        OutgoingMessage("order-timeouts", "expire", "order-1", b"{}", delay_level=1, deliver_at_ms=1)
+
+
+async def test_a_published_message_carries_the_moment_it_waits_for() -> None:
+    cluster, broker = cluster_with_broker()
+    publisher = MqPublisher(cluster.url, GROUP, cluster.clock)
+    await publisher.start(never_asked)
+    at_ms = cluster.clock.wall_ms() + 604_800_001
+    await publisher.publish(OutgoingMessage("order-completions", "complete", "order-1", b"{}", deliver_at_ms=at_ms))
+    await publisher.shutdown()
+    assert broker.bodies == []
+    assert [message.due_timestamp_ms for message in broker.waiting.messages] == [at_ms]
 
 
 async def test_a_published_message_carries_tag_key_and_delay() -> None:

@@ -72,6 +72,24 @@ async def test_a_signal_stops_the_work_and_then_the_service(tmp_path: Path) -> N
     assert seen == ["started", "ended"]
 
 
+async def test_streams_end_as_soon_as_the_service_is_asked_to_stop(tmp_path: Path) -> None:
+    cluster = FakeCluster("servicekit-runner")
+    stopped = asyncio.Event()
+    seen = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stopped.wait()
+        seen.append("work has ended")
+
+    def compose(_database: Database, _queue: MqConnection, _clock: Clock) -> Composition:
+        background = [Background("work", work, stopped.set)]
+        return Composition(Starlette(), (), never_asked, background, lambda: seen.append("streams are to end"))
+
+    await serve(service_in(tmp_path), config_in(tmp_path, cluster.url), compose)
+    assert seen == ["streams are to end", "work has ended"]
+
+
 async def test_work_that_fails_takes_the_service_down(tmp_path: Path) -> None:
     cluster = FakeCluster("servicekit-runner")
 

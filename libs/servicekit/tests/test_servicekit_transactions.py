@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, MetaData, String, Table, func, insert, select
@@ -18,10 +17,10 @@ from osenv import SimClock
 from servicekit.adapters.database import Database
 from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.adapters.sql_transactions import SqlTransactionRows
-from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import PublishError, StorageUnavailableError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die
+from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.transactions import LocalOutcome, TransactionalPublisher, TransactionalQueue
 
 MESSAGE = OutgoingMessage("things", "made", "thing-1", b"{}")
@@ -79,8 +78,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(folder: Path) -> AsyncIterator[Rig]:
-    database = Database(f"{SQLITE_PREFIX}{folder / 'x.db'}")
+async def rig(new_database_url: NewDatabaseUrl) -> AsyncIterator[Rig]:
+    database = Database(new_database_url("x"))
     try:
         async with database.writing() as connection:
             await connection.run_sync(metadata.create_all)
@@ -91,33 +90,35 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
         await database.dispose()
 
 
-async def test_result_and_message_come_after_the_commit(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_result_and_message_come_after_the_commit(new_database_url: NewDatabaseUrl) -> None:
+    async with rig(new_database_url) as it:
         assert await it.publish() == "THING"
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([MESSAGE], {}, 1)
 
 
-async def test_an_error_rolls_back_and_comes_out_and_nobody_sees_the_message(tmp_path: Path) -> None:
+async def test_an_error_rolls_back_and_comes_out_and_nobody_sees_the_message(new_database_url: NewDatabaseUrl) -> None:
     async def fail(unit: Unit) -> str:
         await unit.add("thing")
         raise ZeroDivisionError
 
-    async with rig(tmp_path) as it:
+    async with rig(new_database_url) as it:
         with pytest.raises(ZeroDivisionError):
             await it.publisher.publish(MESSAGE, fail)
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([], {}, 0)
 
 
-async def test_without_the_queue_nothing_is_written(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_without_the_queue_nothing_is_written(new_database_url: NewDatabaseUrl) -> None:
+    async with rig(new_database_url) as it:
         it.queue.is_down = True
         with pytest.raises(PublishError):
             await it.publish()
         assert await it.units.count() == 0
 
 
-async def test_a_process_that_dies_after_its_commit_is_answered_for_by_another(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_a_process_that_dies_after_its_commit_is_answered_for_by_another(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with rig(new_database_url) as it:
         it.queue.after_local = die
         with pytest.raises(ProcessDeathError):
             await it.publish()
@@ -126,8 +127,10 @@ async def test_a_process_that_dies_after_its_commit_is_answered_for_by_another(t
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([MESSAGE], {}, 1)
 
 
-async def test_a_process_that_dies_before_its_local_transaction_leaves_nothing(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_a_process_that_dies_before_its_local_transaction_leaves_nothing(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with rig(new_database_url) as it:
         it.queue.before_local = die
         with pytest.raises(ProcessDeathError):
             await it.publish()
@@ -135,8 +138,10 @@ async def test_a_process_that_dies_before_its_local_transaction_leaves_nothing(t
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([], {}, 0)
 
 
-async def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with rig(new_database_url) as it:
 
         async def stall(_transaction_id: str) -> None:
             await it.queue.check_back(it.publisher.check)
@@ -147,8 +152,8 @@ async def test_a_local_transaction_that_comes_after_the_check_fails_on_the_key(t
         assert (it.queue.messages, it.queue.halves, await it.units.count()) == ([], {}, 0)
 
 
-async def test_a_commit_whose_answer_is_lost_is_left_to_the_check(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_a_commit_whose_answer_is_lost_is_left_to_the_check(new_database_url: NewDatabaseUrl) -> None:
+    async with rig(new_database_url) as it:
         it.units.is_commit_answer_lost = True
         with pytest.raises(StorageUnavailableError):
             await it.publish()
@@ -158,8 +163,8 @@ async def test_a_commit_whose_answer_is_lost_is_left_to_the_check(tmp_path: Path
         assert (it.queue.messages, await it.units.count()) == ([MESSAGE], 1)
 
 
-async def test_a_check_that_comes_again_gets_the_same_answer(tmp_path: Path) -> None:
-    async with rig(tmp_path) as it:
+async def test_a_check_that_comes_again_gets_the_same_answer(new_database_url: NewDatabaseUrl) -> None:
+    async with rig(new_database_url) as it:
         assert await it.publisher.check("made-up") is LocalOutcome.ROLLED_BACK
         assert await it.publisher.check("made-up") is LocalOutcome.ROLLED_BACK
         it.queue.after_local = die
@@ -168,6 +173,32 @@ async def test_a_check_that_comes_again_gets_the_same_answer(tmp_path: Path) -> 
         (transaction_id,) = it.queue.halves
         for _ in range(2):
             assert await it.publisher.check(transaction_id) is LocalOutcome.COMMITTED
+
+
+@pytest.mark.parametrize("round_", range(10))
+async def test_of_a_check_and_a_late_local_transaction_exactly_one_wins(
+    new_database_url: NewDatabaseUrl, round_: int
+) -> None:
+    """Two processes: the queue asks the one while the other is at work."""
+    async with rig(new_database_url) as it:
+        other = Database(new_database_url("x"))
+        checker = TransactionalPublisher(Units(other), it.queue, SimClock())
+        answers: list[asyncio.Task[LocalOutcome]] = []
+
+        async def ask_meanwhile(transaction_id: str) -> None:
+            answers.append(asyncio.create_task(checker.check(transaction_id)))
+            for _ in range(round_ * 3):
+                await asyncio.sleep(0)
+
+        it.queue.before_local = ask_meanwhile
+        try:
+            placed = await it.publish()
+        except TransactionGivenUpError:
+            placed = ""
+        (answer,) = await asyncio.gather(*answers)
+        assert answer is (LocalOutcome.COMMITTED if placed else LocalOutcome.ROLLED_BACK)
+        assert await it.units.count() == (1 if placed else 0)
+        await other.dispose()
 
 
 # ------------------------------------------------------------------------------- the contract of TransactionalQueue

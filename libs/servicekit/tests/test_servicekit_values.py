@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from servicekit import message_body, page_cursor
 from servicekit.errors import InvalidCursorError, MalformedMessageError
-from servicekit.health import OK, Health
 from servicekit.message import OutgoingMessage
 from servicekit.message_body import MessageBody
 from servicekit.subscription import Subscription
@@ -82,15 +81,3 @@ async def test_delivery_hands_each_message_to_each_group_that_takes_it() -> None
     assert await deliver(queue.messages, groups) == 2
     assert handled == [b"1", b"1"]
     assert [message.tag for message in queue.messages] == ["later", "later"]
-
-
-async def test_health_is_ready_when_every_part_says_ok() -> None:
-    async def well() -> str:
-        return OK
-
-    async def ill() -> str:
-        return "ill"
-
-    assert (await Health({"a": well}).report()).is_ready
-    report = await Health({"a": well, "b": ill}).report()
-    assert (report.is_ready, report.checks) == (False, {"a": "ok", "b": "ill"})

@@ -1,6 +1,6 @@
-"""The command line: `python -m hourglass_loadtest bench` and `micro`.
+"""The command line: `python -m hourglass_loadtest bench`, `micro` and `orders`.
 
-`client` is what the bench starts as a process of its own, and `beside` what some clients start.
+`client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from hourglass_loadtest.measure.beside import produce_beside
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.micro import run_micro
+from hourglass_loadtest.orders.client import OrdersClient
+from hourglass_loadtest.orders.command import add_parser, run_orders
+from hourglass_loadtest.orders.load import OrdersLoad
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
+from hourglass_local.http_client import ShopError
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.waiting import NotInTimeError
@@ -56,13 +60,15 @@ def main(arguments: list[str] | None = None) -> int:
             return _client(options.workload, lambda workload: _measure(options, workload))
         if options.command == "beside":
             return _client(options.workload, lambda workload: produce_beside(options.url, workload))
+        if options.command == "orders-client":
+            return _orders_client(options.load)
         if options.command == "micro":
             return _micro(options)
         return asyncio.run(_until_asked_to_stop(options))
     except WorkloadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except (RunError, ProcessError, PortInUseError, OSError) as error:
+    except (RunError, ProcessError, PortInUseError, ShopError, OSError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -87,8 +93,19 @@ def _client(workload_json: str, work: Callable[[Workload], Coroutine[Any, Any, N
     # Like uvloop, choices of an application that sends or consumes very many messages; the library makes none of them.
     keep_freed_memory(FREED_BYTES_KEPT, BLOCK_BYTES_MAX)
     keep_out_of_collections()
+    return _run_client(work(workload))
+
+
+def _orders_client(load_json: str) -> int:
+    async def place() -> None:
+        print(json.dumps(await OrdersClient(OrdersLoad.of_json(load_json)).run()), flush=True)
+
+    return _run_client(place())
+
+
+def _run_client(work: Coroutine[Any, Any, None]) -> int:
     try:
-        run_client_loop(work(workload))
+        run_client_loop(work)
     except* (MQClientError, MeasureError, NotInTimeError) as group:
         for leaf in _leaves(group):
             print(f"{PROGRAM}: {type(leaf).__name__}: {leaf}", file=sys.stderr)
@@ -126,7 +143,8 @@ async def _bench(options: argparse.Namespace) -> None:
 async def _until_asked_to_stop(options: argparse.Namespace) -> int:
     """Run the bench; SIGINT and SIGTERM cancel it, and it stops its processes itself."""
     asked = asyncio.create_task(stop_event().wait())
-    working = asyncio.create_task(_bench(options))
+    bench = run_orders(options, Console()) if options.command == "orders" else _bench(options)
+    working = asyncio.create_task(bench)
     await asyncio.wait({asked, working}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     working.cancel()
@@ -164,10 +182,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"for the results; without it, only a whole run is written, to {EVIDENCE}/microbenchmarks.json",
     )
+    add_parser(commands, EVIDENCE)
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")
     client.add_argument("broker_pid", type=int, help="process id of the broker, which is measured")
     client.add_argument("workload", help="as JSON")
+    orders_client = commands.add_parser("orders-client", help="one load of orders (started by `orders`)")
+    orders_client.add_argument("load", help="as JSON")
     beside = commands.add_parser("beside", help="a producer beside one measurement (started by it)")
     beside.add_argument("url", help="of the queue")
     beside.add_argument("workload", help="as JSON")

@@ -5,14 +5,25 @@ from __future__ import annotations
 import pytest
 
 from orders.config import Config, from_environment
+from servicekit.auth import parse_keys
 from servicekit.config import ConfigError
 
+KEYS = "first:a secret with more than 32 characters,second:another one with more than 32 characters"
+REQUIRED = {"ORDERS_AUTH_KEYS": KEYS}
 DEMO_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 10s 1h 2h"
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
-    assert from_environment({"PATH": "/bin"}) == Config()
-    assert Config().delay_levels.payment_window_ms == Config().payment_window_ms == 1_800_000
+def test_keys_alone_give_the_defaults() -> None:
+    config = from_environment({"PATH": "/bin"} | REQUIRED)
+    assert config == Config(auth_keys=parse_keys(KEYS))
+    assert config.delay_levels.payment_window_ms == config.payment_window_ms == 1_800_000
+    assert config.completion_after_ms == 7 * 86_400_000
+    assert (config.payments_url, config.trace_url, config.sandbox_sign_in) == ("http://127.0.0.1:8002", None, False)
+
+
+def test_without_keys_nothing_starts_and_it_is_said_how_to_make_one() -> None:
+    with pytest.raises(ConfigError, match=r"ORDERS_AUTH_KEYS is not set.*make one with"):
+        from_environment({})
 
 
 def test_every_key_is_read() -> None:
@@ -24,8 +35,18 @@ def test_every_key_is_read() -> None:
             "ORDERS_PAYMENT_WINDOW_MS": "10000",
             "ORDERS_DELAY_LEVELS": DEMO_LEVELS,
             "ORDERS_LOG_LEVEL": "debug",
+            "ORDERS_COMPLETION_AFTER_MS": "20000",
+            "ORDERS_PAYMENTS_URL": "https://payments.example",
+            "ORDERS_TRACE_URL": "http://jaeger:16686/trace/{trace_id}",
+            "ORDERS_SANDBOX_SIGN_IN": "true",
+            "ORDERS_RATE_LIMIT": "off",
+            "ORDERS_DATABASE_POOL_SIZE": "3",
         }
+        | REQUIRED
     )
+    assert (config.completion_after_ms, config.payments_url) == (20_000, "https://payments.example")
+    assert (config.trace_url, config.sandbox_sign_in) == ("http://jaeger:16686/trace/{trace_id}", True)
+    assert (config.rate_limit, config.database_pool_size) == (None, 3)
     assert (config.listen_host, config.listen_port, config.log_level) == ("0.0.0.0", 0, "DEBUG")
     assert config.database_url.endswith("/tmp/o.db")
     assert config.mq_url == "mq://a:1;b:2"
@@ -33,7 +54,7 @@ def test_every_key_is_read() -> None:
 
 
 def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None:
-    assert from_environment({"ORDERS_PAYMENT_WINDOW_MS": "10000"}).delay_levels.delays_ms[15] == 10_000
+    assert from_environment({"ORDERS_PAYMENT_WINDOW_MS": "10000"} | REQUIRED).delay_levels.delays_ms[15] == 10_000
 
 
 @pytest.mark.parametrize(
@@ -53,8 +74,23 @@ def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None
         ("ORDERS_DELAY_LEVELS", "1s 2s", "2 levels"),
         ("ORDERS_DELAY_LEVELS", DEMO_LEVELS, "both have to be equal"),
         ("ORDERS_LOG_LEVEL", "LOUD", "allowed are DEBUG"),
+        ("ORDERS_COMPLETION_AFTER_MS", "0", "at least 1"),
+        ("ORDERS_COMPLETION_AFTER_MS", "a week", "whole number"),
+        ("ORDERS_PAYMENTS_URL", "127.0.0.1:8002", "such as http://"),
+        ("ORDERS_PAYMENTS_URL", "http://[::1", "such as http://"),
+        ("ORDERS_TRACE_URL", "http://jaeger:16686/trace/", "{trace_id}"),
+        ("ORDERS_TRACE_URL", "jaeger/{trace_id}", "such as http://"),
+        ("ORDERS_SANDBOX_SIGN_IN", "yes", "allowed are true and false"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused_by_name(name: str, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        from_environment({name: text})
+        from_environment(REQUIRED | {name: text})
+
+
+def test_no_repr_tells_a_secret() -> None:
+    settings = {
+        "ORDERS_AUTH_KEYS": "k1:s3cret s3cret s3cret s3cret s3cret",
+        "ORDERS_DATABASE_URL": "postgresql+asyncpg://shop:s3cret@127.0.0.1/orders",
+    }
+    assert "s3cret" not in repr(from_environment(settings))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
@@ -17,6 +15,7 @@ from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
 from orders.testing import RunningOrders, running_orders
 from servicekit.errors import MalformedMessageError, PublishError
+from servicekit.testing.databases import NewDatabaseUrl
 
 PAID, PAID_BEFORE = PaymentOutcome.PAID, PaymentOutcome.PAID_BEFORE
 
@@ -41,12 +40,12 @@ async def forget(orders: RunningOrders) -> None:
         await connection.commit()
 
 
-async def test_each_handler_that_writes_takes_its_key(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_each_handler_that_writes_takes_its_key(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         paid, closed, refunded = [await orders.place(key) for key in "pcr"]
         assert await orders.pay(paid, "payment-1") is PAID
-        await orders.application.use_cases.close_order.cancel(refunded.order_id)
+        await orders.cancel(refunded.order_id)
         assert await orders.pay(refunded, "payment-2") is PaymentOutcome.REFUND_REQUESTED
         await orders.pass_payment_window()
         assert await orders.application.use_cases.close_order.expire(closed.order_id) is ExpiryOutcome.CLOSED
@@ -58,8 +57,10 @@ async def test_each_handler_that_writes_takes_its_key(tmp_path: Path) -> None:
         assert await consumed(orders) == sorted(expected)
 
 
-async def test_a_payment_that_another_member_takes_at_the_same_moment_sells_nothing_here(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_payment_that_another_member_takes_at_the_same_moment_sells_nothing_here(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         await consume_elsewhere(orders, events.PAYMENT_HANDLER_GROUP, f"{order.order_id}/payment-1")
@@ -68,8 +69,10 @@ async def test_a_payment_that_another_member_takes_at_the_same_moment_sells_noth
         assert (orders.publisher.halves, orders.publisher.taken("order-events", "paid")) == ({}, [])
 
 
-async def test_a_timer_that_another_member_takes_at_the_same_moment_frees_nothing_here(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_timer_that_another_member_takes_at_the_same_moment_frees_nothing_here(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         await orders.pass_payment_window()
@@ -79,8 +82,8 @@ async def test_a_timer_that_another_member_takes_at_the_same_moment_frees_nothin
         assert orders.publisher.halves == {}
 
 
-async def test_the_guards_hold_when_the_inbox_has_forgotten(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_the_guards_hold_when_the_inbox_has_forgotten(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         assert await orders.pay(order) is PAID
@@ -89,8 +92,8 @@ async def test_the_guards_hold_when_the_inbox_has_forgotten(tmp_path: Path) -> N
         assert (await orders.product()).sold == 1
 
 
-async def test_what_was_not_carried_out_is_not_in_the_inbox(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_what_was_not_carried_out_is_not_in_the_inbox(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         orders.publisher.is_down = True
@@ -102,15 +105,15 @@ async def test_what_was_not_carried_out_is_not_in_the_inbox(tmp_path: Path) -> N
 
 
 async def test_a_payment_that_loses_against_the_closing_is_refunded_although_it_had_taken_its_key(
-    tmp_path: Path,
+    new_database_url: NewDatabaseUrl,
 ) -> None:
-    async with running_orders(tmp_path) as orders:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
 
         async def cancel_meanwhile(_transaction_id: str) -> None:
             orders.publisher.before_local = go_on
-            await orders.application.use_cases.close_order.cancel(order.order_id)
+            await orders.cancel(order.order_id)
 
         go_on, orders.publisher.before_local = orders.publisher.before_local, cancel_meanwhile
         assert await orders.pay(order) is PaymentOutcome.REFUND_REQUESTED
@@ -118,8 +121,8 @@ async def test_a_payment_that_loses_against_the_closing_is_refunded_although_it_
         assert await consumed(orders) == [(events.PAYMENT_HANDLER_GROUP, f"{order.order_id}/payment-1")]
 
 
-async def test_one_payment_for_two_orders_is_no_repetition_and_ends_aloud(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_one_payment_for_two_orders_is_no_repetition_and_ends_aloud(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         one, other = await orders.place("a"), await orders.place("b")
         assert await orders.pay(one, "payment-1") is PAID
@@ -128,8 +131,8 @@ async def test_one_payment_for_two_orders_is_no_repetition_and_ends_aloud(tmp_pa
         assert (await orders.product()).sold == 1
 
 
-async def test_a_payment_id_that_no_table_keeps_is_malformed(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_payment_id_that_no_table_keeps_is_malformed(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         endless = Payment("p" * 300, order.order_id, order.total_minor, order.currency, 1)
@@ -138,8 +141,8 @@ async def test_a_payment_id_that_no_table_keeps_is_malformed(tmp_path: Path) -> 
         assert (await orders.order(order.order_id)).payment_id is None
 
 
-async def test_orders_from_before_the_inbox_stay_what_they_are(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_orders_from_before_the_inbox_stay_what_they_are(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         assert await orders.pay(order) is PAID

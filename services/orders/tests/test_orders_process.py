@@ -15,8 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from orders.testing import AUTH_KEYS
 from osenv import RealClock
 from osenv.clock import timeout
+from servicekit.auth import SCOPES, Tokens
 
 pytestmark = pytest.mark.processes
 
@@ -25,7 +27,9 @@ NO_QUEUE = "mq://127.0.0.1:1"  # nobody listens on port 1
 
 
 def http_of(port: int) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}")
+    """Requests of somebody who is buyer and seller in one."""
+    token = Tokens(AUTH_KEYS, RealClock()).issue("somebody", SCOPES)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {token}"})
 
 
 @asynccontextmanager
@@ -35,6 +39,7 @@ async def process(folder: Path, *arguments: str, **variables: str) -> AsyncItera
         "ORDERS_DATABASE_URL": f"sqlite+aiosqlite:///{folder / 'orders.db'}",
         "ORDERS_MQ_URL": NO_QUEUE,
         "ORDERS_LISTEN": "127.0.0.1:0",
+        "ORDERS_AUTH_KEYS": f"{AUTH_KEYS[0][0]}:{AUTH_KEYS[0][1]}",
     }
     command = [sys.executable, "-W", "error", "-m", "orders", *arguments]
     started = await asyncio.create_subprocess_exec(*command, env=environment | variables, stderr=PIPE, cwd=folder)
@@ -66,7 +71,7 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
     async with process(tmp_path) as started, http_of(await port_of(started)) as http:
         seat = {"product_id": "seat", "name": "A seat", "price_minor": 1, "currency": "CNY", "available": 1}
         assert (await http.post("/products", json=seat)).status_code == 201
-        order = {"buyer_id": "b", "items": [{"product_id": "seat", "quantity": 1}]}
+        order = {"items": [{"product_id": "seat", "quantity": 1}]}
         placed = await http.post("/orders", json=order, headers={"Idempotency-Key": "k"})
         assert (placed.status_code, placed.json()["type"]) == (503, "urn:hourglass:problem:queue-unavailable")
         ready = await http.get("/health/ready")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +12,7 @@ from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline, read_deadline
 from orders.testing import RunningOrders, running_orders
 from servicekit.errors import MalformedMessageError, PublishError
+from servicekit.testing.databases import NewDatabaseUrl
 
 
 async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
@@ -21,8 +21,8 @@ async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
     return OrderDeadline(order.order_id, order.expires_at_ms)
 
 
-async def test_an_unpaid_order_closes_through_both_groups(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_an_unpaid_order_closes_through_both_groups(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         assert await orders.deliver() == 1  # created -> scheduler
         (timer,) = orders.publisher.taken("order-timeouts", "expire")
@@ -41,8 +41,10 @@ async def test_an_unpaid_order_closes_through_both_groups(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("late_ms", "level"), [(0, 16), (200, 16), (1_000, 15), (25 * 60_000, 9), (1_800_000, 0), (9_000_000, 0)]
 )
-async def test_a_late_scheduler_sends_the_remaining_time(tmp_path: Path, late_ms: int, level: int) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_late_scheduler_sends_the_remaining_time(
+    new_database_url: NewDatabaseUrl, late_ms: int, level: int
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         await orders.clock.advance(late_ms / 1000)
         assert await orders.application.timeouts.schedule(deadline) == level
@@ -51,8 +53,10 @@ async def test_a_late_scheduler_sends_the_remaining_time(tmp_path: Path, late_ms
         assert read_deadline(timer.body) == deadline
 
 
-async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_nothing(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_nothing(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         await orders.clock.advance(20 * 60)
         assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
@@ -64,36 +68,36 @@ async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_no
         assert (await orders.order(deadline.order_id)).closed_at_ms == deadline.expires_at_ms
 
 
-async def test_a_wrong_deadline_in_a_message_closes_nothing_early(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_wrong_deadline_in_a_message_closes_nothing_early(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         forged = OrderDeadline(deadline.order_id, 1)
         assert await orders.application.timeouts.ring(forged) is ExpiryOutcome.TOO_EARLY
 
 
-async def test_messages_that_come_again_change_nothing(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_messages_that_come_again_change_nothing(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         await orders.pass_payment_window()
         for expected in (ExpiryOutcome.CLOSED, ExpiryOutcome.ALREADY_DECIDED, ExpiryOutcome.ALREADY_DECIDED):
             assert await orders.application.timeouts.ring(deadline) is expected
-        history = await orders.application.use_cases.queries.history(deadline.order_id)
+        history = await orders.history(deadline.order_id)
         assert [change.reason for change in history] == [ChangeReason.PLACED, ChangeReason.EXPIRED]
         product = await orders.product()
         assert (product.available, product.reserved) == (10, 0)
 
 
-async def test_the_timer_of_a_cancelled_order_is_ignored(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_the_timer_of_a_cancelled_order_is_ignored(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
-        await orders.application.use_cases.close_order.cancel(deadline.order_id)
+        await orders.cancel(deadline.order_id)
         await orders.pass_payment_window()
         assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
         assert orders.publisher.taken("order-timeouts", "expire") == []
 
 
-async def test_the_timer_of_a_paid_order_is_ignored(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_the_timer_of_a_paid_order_is_ignored(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         await orders.pay(await orders.order(deadline.order_id))
         await orders.pass_payment_window()
@@ -102,15 +106,17 @@ async def test_the_timer_of_a_paid_order_is_ignored(tmp_path: Path) -> None:
         assert [message.tag for message in orders.publisher.messages] == ["created", "paid"]
 
 
-async def test_the_timer_of_an_unknown_order_is_ignored_and_reported(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_the_timer_of_an_unknown_order_is_ignored_and_reported(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         with capture_logs() as lines:
             assert await orders.application.timeouts.ring(OrderDeadline("ghost", 1)) is ExpiryOutcome.UNKNOWN_ORDER
         assert [(line["log_level"], line["order_id"]) for line in lines] == [("warning", "ghost")]
 
 
-async def test_a_timer_that_cannot_be_sent_fails_so_that_the_message_comes_again(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_timer_that_cannot_be_sent_fails_so_that_the_message_comes_again(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         orders.publisher.is_down = True
         with pytest.raises(PublishError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -18,11 +18,13 @@ from orders.domain.errors import (
 from orders.domain.order import RequestedLine
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.product import Product
+from orders.domain.status_change import Origin
 from orders.service.close_order import ExpiryOutcome
 from orders.service.place_order import OrderRequest, Placed
-from orders.testing import RunningOrders, running_orders
+from orders.testing import BUYER, RunningOrders, running_orders
 from servicekit.errors import KeyReusedError, RequestInFlightError
 from servicekit.idempotency import KeyClaim
+from servicekit.testing.databases import NewDatabaseUrl
 
 REQUEST = OrderRequest("buyer-1", (RequestedLine("seat", 1),))
 
@@ -32,11 +34,11 @@ def stock(product: Product) -> tuple[int, int, int]:
 
 
 async def reasons(orders: RunningOrders, order_id: str) -> list[ChangeReason]:
-    return [change.reason for change in await orders.application.use_cases.queries.history(order_id)]
+    return [change.reason for change in await orders.history(order_id)]
 
 
-async def test_an_order_reserves_its_units_and_tells_it(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_an_order_reserves_its_units_and_tells_it(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await orders.add_product(Product("meal", "A meal", 3000, "CNY", available=5))
         request = OrderRequest("buyer-1", (RequestedLine("seat", 2), RequestedLine("meal", 1)))
@@ -52,8 +54,8 @@ async def test_an_order_reserves_its_units_and_tells_it(tmp_path: Path) -> None:
         assert message.delay_level == 0
 
 
-async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         await orders.add_product(Product("tea", "Tea", 1, "EUR", available=5))
         place = orders.application.use_cases.place_order
@@ -69,16 +71,16 @@ async def test_a_refused_order_leaves_no_trace_and_its_key_may_be_used_again(tmp
         assert len(orders.publisher.messages) == 1
 
 
-async def test_the_last_unit_goes_to_exactly_one_of_many_buyers(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_the_last_unit_goes_to_exactly_one_of_many_buyers(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product(Product("seat", "A seat", 1, "CNY", available=1))
         results = await asyncio.gather(*(orders.place(f"k{n}") for n in range(10)), return_exceptions=True)
         assert sum(isinstance(result, InsufficientStockError) for result in results) == 9
         assert stock(await orders.product()) == (0, 1, 0)
 
 
-async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         async with orders.application.units.writing() as unit:
             assert not await unit.products.reserve("seat", 11)
@@ -88,22 +90,37 @@ async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(tmp_
                 await unit.products.release("seat", 11)
 
 
-async def test_a_repeated_key_answers_with_the_order_as_it_was_placed(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_repeated_key_answers_with_the_order_as_it_was_placed(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         place = orders.application.use_cases.place_order
         first = await place(REQUEST, "k")
-        await orders.application.use_cases.close_order.cancel(first.order.order_id)
+        await orders.cancel(first.order.order_id)
         assert await place(REQUEST, "k") == Placed(first.order, replayed=True)
         with pytest.raises(KeyReusedError):
-            await place(OrderRequest("buyer-2", REQUEST.lines), "k")
+            await place(OrderRequest("buyer-1", (RequestedLine("seat", 2),)), "k")
         assert stock(await orders.product()) == (10, 0, 0)
 
 
-async def test_of_concurrent_requests_with_one_key_one_makes_an_order_and_the_others_are_told_to_wait(
-    tmp_path: Path,
+async def test_two_buyers_may_use_one_key_and_neither_sees_the_order_of_the_other(
+    new_database_url: NewDatabaseUrl,
 ) -> None:
-    async with running_orders(tmp_path) as orders:
+    async with running_orders(new_database_url("orders")) as orders:
+        await orders.add_product()
+        mine, theirs = await orders.place("k"), await orders.place("k", buyer_id="buyer-2")
+        assert mine.order_id != theirs.order_id
+        assert (await orders.place("k")) == mine
+        for query in (orders.application.use_cases.queries.order, orders.application.use_cases.queries.history):
+            with pytest.raises(UnknownOrderError):
+                await query(theirs.order_id, BUYER)
+        with pytest.raises(UnknownOrderError):
+            await orders.cancel(theirs.order_id)
+
+
+async def test_of_concurrent_requests_with_one_key_one_makes_an_order_and_the_others_are_told_to_wait(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         place = orders.application.use_cases.place_order
         results = await asyncio.gather(*(place(REQUEST, "k") for _ in range(5)), return_exceptions=True)
@@ -113,33 +130,44 @@ async def test_of_concurrent_requests_with_one_key_one_makes_an_order_and_the_ot
         assert stock(await orders.product()) == (9, 1, 0)
 
 
-async def test_a_key_that_another_process_has_just_claimed_is_in_flight(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_a_key_that_another_process_has_just_claimed_is_in_flight(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
-        async with orders.application.units.writing() as unit:
+        (first,) = await orders.history(order.order_id)
+        claim = KeyClaim("buyer-1", "k", "f", order.order_id)
+
+        async def claim_with_an_order() -> None:
+            async with orders.application.units.writing() as unit:
+                await unit.orders.add(replace(order, order_id="other"), replace(first, order_id="other"), claim)
+
+        async def claim_alone() -> None:
+            async with orders.application.units.writing() as unit:
+                await unit.keys.claim(claim, 1)
+
+        for attempt in (claim_with_an_order, claim_alone):
             with pytest.raises(RequestInFlightError):
-                await unit.keys.claim(KeyClaim("k", "f", order.order_id), 1)
+                await attempt()
 
 
-async def test_cancelling_frees_the_units_and_tells_it_once(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_cancelling_frees_the_units_and_tells_it_once(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k", quantity=3)
-        closed = await orders.application.use_cases.close_order.cancel(order.order_id)
+        closed = await orders.cancel(order.order_id)
         assert closed.status is OrderStatus.CLOSED
         assert closed == await orders.order(order.order_id)
         assert stock(await orders.product()) == (10, 0, 0)
         with pytest.raises(IllegalTransitionError):
-            await orders.application.use_cases.close_order.cancel(order.order_id)
+            await orders.cancel(order.order_id)
         with pytest.raises(UnknownOrderError):
-            await orders.application.use_cases.close_order.cancel("ghost")
+            await orders.cancel("ghost")
         assert await reasons(orders, order.order_id) == [ChangeReason.PLACED, ChangeReason.CANCELLED]
         assert len(orders.publisher.taken("order-events", "closed")) == 1
 
 
-async def test_no_order_expires_before_its_time(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_no_order_expires_before_its_time(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         order = await orders.place("k")
         expire = orders.application.use_cases.close_order.expire
@@ -154,14 +182,16 @@ async def test_no_order_expires_before_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-async def test_cancelling_against_expiring_has_exactly_one_winner(tmp_path: Path, cancel_first: bool) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_cancelling_against_expiring_has_exactly_one_winner(
+    new_database_url: NewDatabaseUrl, cancel_first: bool
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         close_order = orders.application.use_cases.close_order
         placed = [await orders.place(f"k{n}") for n in range(5)]
         await orders.pass_payment_window()
         for order in placed:
-            contenders = [close_order.cancel(order.order_id), close_order.expire(order.order_id)]
+            contenders = [orders.cancel(order.order_id), close_order.expire(order.order_id)]
             results = await asyncio.gather(*contenders[:: 1 if cancel_first else -1], return_exceptions=True)
             expired = ExpiryOutcome.CLOSED in results
             lost = [result for result in results if isinstance(result, StatusChangedError | IllegalTransitionError)]
@@ -171,14 +201,14 @@ async def test_cancelling_against_expiring_has_exactly_one_winner(tmp_path: Path
         assert stock(await orders.product()) == (10, 0, 0)
 
 
-async def test_whoever_decides_on_an_old_reading_loses_by_compare_and_set(tmp_path: Path) -> None:
-    async with running_orders(tmp_path) as orders:
+async def test_whoever_decides_on_an_old_reading_loses_by_compare_and_set(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         stale = await orders.place("k")
-        await orders.application.use_cases.close_order.cancel(stale.order_id)
+        await orders.cancel(stale.order_id)
         close_order = orders.application.use_cases.close_order
         with pytest.raises(StatusChangedError):
-            await close_order.close(stale, ChangeReason.EXPIRED, orders.clock.wall_ms())
+            await close_order.close(stale, ChangeReason.EXPIRED, Origin("test", orders.clock.wall_ms()))
         assert await reasons(orders, stale.order_id) == [ChangeReason.PLACED, ChangeReason.CANCELLED]
         assert stock(await orders.product()) == (10, 0, 0)
         assert [message.tag for message in orders.publisher.messages] == ["created", "closed"]

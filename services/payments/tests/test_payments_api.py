@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from osenv import SimClock
@@ -13,7 +15,9 @@ from payments.domain.payment import Payment
 from payments.domain.payment_status import PaymentStatus
 from payments.service import events
 from payments.testing import BUYER, TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, order_event, running_payments
+from servicekit.config import SQLITE_PREFIX
 from servicekit.testing import until
+from servicekit.testing.databases import NewDatabaseUrl
 
 
 def scripted(*script: Step) -> ScriptedGateway:
@@ -26,7 +30,7 @@ async def everything(payments: RunningPayments, **parameters: Any) -> list[list[
     cursor: str | None = None
     while True:
         wanted = parameters | ({} if cursor is None else {"cursor": cursor})
-        answer = await payments.http.get("/payments", params=wanted)
+        answer = await payments.get(f"/payments?{httpx.QueryParams(wanted)}")
         assert answer.status_code == 200, answer.text
         pages.append(answer.json()["items"])
         cursor = answer.json()["next_cursor"]
@@ -34,8 +38,8 @@ async def everything(payments: RunningPayments, **parameters: Any) -> list[list[
             return pages
 
 
-async def test_an_order_is_paid_and_the_payment_read_with_its_history(tmp_path: Path) -> None:
-    async with running_payments(tmp_path) as payments:
+async def test_an_order_is_paid_and_the_payment_read_with_its_history(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         paid = await payments.post_payment("k", method="wallet")
         payment = paid.json()
@@ -52,13 +56,18 @@ async def test_an_order_is_paid_and_the_payment_read_with_its_history(tmp_path: 
             "status": "CAPTURED",
             "created_at_ms": now_ms,
             "captured_at_ms": now_ms,
+            "refunded_minor": 0,
             "refunded_at_ms": None,
             "decline_reason": None,
         }
-        assert (await payments.http.get(path)).json() == payment
+        assert (await payments.get(path)).json() == payment
         await payments.request_refund(await payments.payment(payment["payment_id"]))
-        assert (await payments.http.get(path)).json() == payment | {"status": "REFUNDED", "refunded_at_ms": now_ms}
-        history = (await payments.http.get(f"{path}/history")).json()
+        assert (await payments.get(path)).json() == payment | {
+            "status": "REFUNDED",
+            "refunded_minor": TOTAL_MINOR,
+            "refunded_at_ms": now_ms,
+        }
+        history = (await payments.get(f"{path}/history")).json()
         assert [(change["old_status"], change["new_status"], change["reason"]) for change in history["changes"]] == [
             (None, "CREATED", "requested"),
             ("CREATED", "CAPTURED", "captured"),
@@ -66,8 +75,8 @@ async def test_an_order_is_paid_and_the_payment_read_with_its_history(tmp_path: 
         ]
 
 
-async def test_a_repeated_request_gets_the_same_answer_marked_as_replayed(tmp_path: Path) -> None:
-    async with running_payments(tmp_path) as payments:
+async def test_a_repeated_request_gets_the_same_answer_marked_as_replayed(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         first = await payments.post_payment("k")
         await payments.tell(order_event(events.CLOSED_TAG))
@@ -79,8 +88,10 @@ async def test_a_repeated_request_gets_the_same_answer_marked_as_replayed(tmp_pa
         assert "Idempotency-Replayed" not in first.headers
 
 
-async def test_a_payment_in_progress_is_accepted_and_answered_in_full_once_it_is_finished(tmp_path: Path) -> None:
-    async with running_payments(tmp_path, gateway=scripted(Step.FAIL_AFTER)) as payments:
+async def test_a_payment_in_progress_is_accepted_and_answered_in_full_once_it_is_finished(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_payments(new_database_url("payments"), gateway=scripted(Step.FAIL_AFTER)) as payments:
         await payments.open_order()
         for replayed in (False, True):
             answer = await payments.post_payment("k")
@@ -94,9 +105,9 @@ async def test_a_payment_in_progress_is_accepted_and_answered_in_full_once_it_is
         assert answer.headers["Idempotency-Replayed"] == "true"
 
 
-async def test_concurrent_requests_with_one_key_pay_once(tmp_path: Path) -> None:
+async def test_concurrent_requests_with_one_key_pay_once(new_database_url: NewDatabaseUrl) -> None:
     gateway = scripted(Step.HOLD)
-    async with running_payments(tmp_path, gateway=gateway) as payments:
+    async with running_payments(new_database_url("payments"), gateway=gateway) as payments:
         await payments.open_order()
         first = asyncio.create_task(payments.post_payment("k"))
         await until(lambda: gateway.calls == 1)
@@ -107,21 +118,21 @@ async def test_concurrent_requests_with_one_key_pay_once(tmp_path: Path) -> None
         assert len(payments.told(events.SUCCEEDED_TAG)) == 1
 
 
-async def test_concurrent_requests_with_different_keys_pay_once(tmp_path: Path) -> None:
-    async with running_payments(tmp_path) as payments:
+async def test_concurrent_requests_with_different_keys_pay_once(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()
         answers = await asyncio.gather(*(payments.post_payment(f"k{n}") for n in range(4)))
         assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
         assert len(payments.told(events.SUCCEEDED_TAG)) == 1
 
 
-async def test_payments_are_listed_newest_first_in_pages_and_by_order(tmp_path: Path) -> None:
-    async with running_payments(tmp_path, gateway=scripted(Step.DECLINE)) as payments:
+async def test_payments_are_listed_newest_first_in_pages_and_by_order(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments"), gateway=scripted(Step.DECLINE)) as payments:
         made: list[Payment] = []
         for n in (0, 0, 1, 2, 3, 4, 5):
             await payments.open_order(f"order-{n}")
             await payments.post_payment(f"k{len(made)}", order_id=f"order-{n}")
-            made.append((await payments.application.use_cases.queries.payments(f"order-{n}", 1, None)).items[0])
+            made.append((await payments.payments(f"order-{n}"))[0])
             if n % 3 == 0:  # the others share a millisecond
                 await payments.clock.advance(1)
         pages = await everything(payments, limit=3)
@@ -135,20 +146,25 @@ async def test_payments_are_listed_newest_first_in_pages_and_by_order(tmp_path: 
         assert await everything(payments, order_id="ghost") == [[]]
 
 
-async def test_statistics_set_the_database_beside_the_gateways_own_book(tmp_path: Path) -> None:
+async def test_statistics_set_the_database_beside_the_gateways_own_book(new_database_url: NewDatabaseUrl) -> None:
     gateway = scripted(Step.DECLINE, Step.SUCCEED, Step.SUCCEED, Step.FAIL_AFTER)
-    async with running_payments(tmp_path, gateway=gateway) as payments:
-        nothing = (await payments.http.get("/statistics")).json()
+    async with running_payments(new_database_url("payments"), gateway=gateway) as payments:
+        nothing = (await payments.get("/statistics")).json()
         assert nothing["payments"] == dict.fromkeys((status.value for status in PaymentStatus), 0)
         for n in (0, 0, 1, 2):
             await payments.open_order(f"order-{n}")
             await payments.pay(f"k{len(await everything(payments))}-{n}-{gateway.calls}", f"order-{n}")
-        (refunded,) = (await payments.application.use_cases.queries.payments("order-1", 1, None)).items
+        (refunded,) = await payments.payments("order-1")
         await payments.request_refund(refunded)
-        assert (await payments.http.get("/statistics")).json() == {
-            "payments": {"CREATED": 1, "CAPTURED": 1, "DECLINED": 1, "REFUNDED": 1},
+        assert (await payments.get("/statistics")).json() == {
+            "payments": {"CREATED": 1, "CAPTURED": 1, "DECLINED": 1, "PARTIALLY_REFUNDED": 0, "REFUNDED": 1},
+            "refunds": {"REQUESTED": 0, "REFUNDED": 1},
             "captured_minor": 2 * TOTAL_MINOR,
             "refunded_minor": TOTAL_MINOR,
+            "ledger": {"gateway": TOTAL_MINOR, "buyer-funds": -TOTAL_MINOR},
+            "gateway_events": {"HANDLED": 0, "REPEATED": 0, "REFUSED": 0},
+            "refused_events": [],
+            "outbox_messages": 0,
             "gateway": {
                 "captured_minor": 3 * TOTAL_MINOR,  # one is captured and not written down yet
                 "refunded_minor": TOTAL_MINOR,
@@ -158,27 +174,31 @@ async def test_statistics_set_the_database_beside_the_gateways_own_book(tmp_path
         }
 
 
-async def test_health_says_what_works(tmp_path: Path) -> None:
-    async with running_payments(tmp_path) as payments:
-        assert (await payments.http.get("/health/live")).json() == {"status": "live"}
-        ready = await payments.http.get("/health/ready")
+async def test_health_says_what_works(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        assert (await payments.get("/health/live")).json() == {"status": "live"}
+        ready = await payments.get("/health/ready")
         assert (ready.status_code, ready.json()["status"]) == (200, "ready")
         assert ready.json()["checks"] == {"database": "ok", "gateway": "ok", "unfinished": "ok"}
 
 
 @pytest.mark.parametrize("path", ["/health/ready", "/statistics", "/payments"])
-async def test_a_database_that_is_gone_is_said_to_be_gone(
-    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_is_gone_is_said_to_be_gone(tmp_path: Path, path: str) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    async with running_payments(folder) as payments:
+    async with running_payments(f"{SQLITE_PREFIX}{folder / 'payments.db'}") as payments:
         await payments.database.dispose()
-        monkeypatch.setattr(payments.database, "_path", str(tmp_path / "missing" / "payments.db"))
-        answer = await payments.http.get(path)
+        shutil.rmtree(folder)
+        answer = await payments.get(path)
         assert answer.status_code == 503
         if path == "/health/ready":
             assert "unable to open" in answer.json()["checks"]["database"]
         else:
             assert answer.json()["type"] == "urn:hourglass:problem:storage-unavailable"
             assert answer.headers["Retry-After"] == "1"
+
+
+async def test_the_methods_are_listed(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        answer = await payments.get("/payments/methods", "buyer")
+        assert answer.json() == {"methods": ["card", "wallet", "bank_transfer"]}

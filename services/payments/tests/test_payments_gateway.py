@@ -1,152 +1,119 @@
-"""The contract of PaymentGateway, kept by the sandbox and by the scripted gateway alike; and the sandbox's file."""
+"""The contract of PaymentGateway, kept by the gateway of the tests; tests/contract holds the real one against it.
+And how long a gateway is waited for.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 
 from osenv import SimClock
-from payments.adapters.sandbox_gateway import OVER_THE_LIMIT, SandboxGateway
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
-from payments.service.gateway import PATIENCE_S, Captured, Declined, GatewayBook, PatientGateway, PaymentGateway
-from payments.testing import ScriptedGateway, Step
-from servicekit.adapters.database import Database
-from servicekit.config import SQLITE_PREFIX
+from payments.domain.payment import PaymentMethod
+from payments.service.gateway import (
+    PATIENCE_S,
+    Captured,
+    ChargeRequest,
+    Declined,
+    GatewayBook,
+    PatientGateway,
+    Pending,
+    Refunded,
+    RefundOrder,
+)
+from payments.testing import NO_MONEY, ScriptedGateway, Step
 from servicekit.health import OK
 
-# A gateway, and the clock that it sees; with `declines`, its first capture is declined.
-Opened = AbstractAsyncContextManager[tuple[PaymentGateway, SimClock]]
-OpenGateway = Callable[[Path, bool], Opened]
+CHARGE = ChargeRequest("p", "o", 100, "CNY", PaymentMethod.CARD)
+REFUND = RefundOrder("r", "p", 60, "CNY")
 
 
-@asynccontextmanager
-async def open_sandbox(folder: Path, declines: bool) -> AsyncIterator[tuple[PaymentGateway, SimClock]]:
+async def test_a_charge_happens_once_however_often_it_is_asked_for() -> None:
     clock = SimClock()
-    gateway = SandboxGateway(str(folder / "gateway.db"), clock, declines_above_minor=99 if declines else None)
-    try:
-        yield gateway, clock
-    finally:
-        await gateway.close()
+    gateway = ScriptedGateway(clock)
+    assert await gateway.find_charge("p") is None
+    first = await gateway.charge(CHARGE)
+    assert first == Captured(clock.wall_ms())
+    await clock.advance(5)
+    assert set(await asyncio.gather(*(gateway.charge(CHARGE) for _ in range(5)))) == {first}
+    assert await gateway.find_charge("p") == first
+    assert await gateway.book() == GatewayBook(100, 0, 1, 0)
 
 
-@asynccontextmanager
-async def open_scripted(_folder: Path, declines: bool) -> AsyncIterator[tuple[PaymentGateway, SimClock]]:
+async def test_a_decline_is_for_ever_and_moves_no_money() -> None:
+    gateway = ScriptedGateway(SimClock(), Step.DECLINE)
+    for _ in range(2):
+        assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Declined(NO_MONEY)
+    with pytest.raises(GatewayRefusedError):
+        await gateway.refund(REFUND)
+    assert await gateway.book() == GatewayBook(0, 0, 0, 0)
+
+
+async def test_what_is_decided_later_pends_until_then() -> None:
     clock = SimClock()
-    yield ScriptedGateway(clock, *([Step.DECLINE] if declines else [])), clock
+    gateway = ScriptedGateway(clock, otherwise=Step.PEND)
+    assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Pending()
+    with pytest.raises(GatewayRefusedError):
+        await gateway.refund(REFUND)  # there is no money yet
+    with pytest.raises(ValueError, match="not decided"):
+        gateway.event_of("p")
+    await clock.advance(5)
+    told = gateway.decide("p")
+    assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Captured(told["occurred_at_ms"])
+    assert await gateway.refund(REFUND) == await gateway.find_refund("r") == Pending()
+    assert await gateway.book() == GatewayBook(100, 0, 1, 0)
+    told = gateway.decide("r")
+    assert await gateway.refund(REFUND) == await gateway.find_refund("r") == Refunded(told["occurred_at_ms"])
+    assert gateway.event_of("r") == told
+    assert await gateway.book() == GatewayBook(100, 60, 1, 1)
 
 
-GATEWAYS = pytest.mark.parametrize("open_gateway", [open_sandbox, open_scripted])
-
-
-@GATEWAYS
-async def test_a_capture_happens_once_however_often_it_is_asked_for(tmp_path: Path, open_gateway: OpenGateway) -> None:
-    async with open_gateway(tmp_path, False) as (gateway, clock):
-        first = await gateway.capture("p", 100, "CNY")
-        assert first == Captured(clock.wall_ms())
-        await clock.advance(5)
-        assert set(await asyncio.gather(*(gateway.capture("p", 100, "CNY") for _ in range(5)))) == {first}
-        assert await gateway.book() == GatewayBook(100, 0, 1, 0)
-
-
-@GATEWAYS
-async def test_a_decline_is_for_ever_and_moves_no_money(tmp_path: Path, open_gateway: OpenGateway) -> None:
-    async with open_gateway(tmp_path, True) as (gateway, _):
-        first = await gateway.capture("p", 100, "CNY")
-        assert isinstance(first, Declined)
-        assert await gateway.capture("p", 100, "CNY") == first
+async def test_no_charge_gives_back_more_than_it_took() -> None:
+    gateway = ScriptedGateway(SimClock())
+    await gateway.charge(CHARGE)
+    await gateway.refund(REFUND)
+    second = replace(REFUND, refund_id="r2", amount_minor=40)
+    for wrong in ({"amount_minor": 41}, {"currency": "EUR"}, {"payment_id": "ghost"}):
         with pytest.raises(GatewayRefusedError):
-            await gateway.refund("r", "p", 100, "CNY")
-        assert await gateway.book() == GatewayBook(0, 0, 0, 0)
+            await gateway.refund(replace(second, **wrong))
+    await gateway.refund(second)
+    assert await gateway.book() == GatewayBook(100, 100, 1, 2)
 
 
-@GATEWAYS
-async def test_a_refund_happens_once_however_often_it_is_asked_for(tmp_path: Path, open_gateway: OpenGateway) -> None:
-    async with open_gateway(tmp_path, False) as (gateway, clock):
-        await gateway.capture("p", 100, "CNY")
-        first = await gateway.refund("r", "p", 100, "CNY")
-        assert first.at_ms == clock.wall_ms()
-        await clock.advance(5)
-        assert set(await asyncio.gather(*(gateway.refund("r", "p", 100, "CNY") for _ in range(5)))) == {first}
-        assert await gateway.book() == GatewayBook(100, 100, 1, 1)
-
-
-@GATEWAYS
-async def test_no_payment_gives_back_more_than_it_took(tmp_path: Path, open_gateway: OpenGateway) -> None:
-    async with open_gateway(tmp_path, False) as (gateway, _):
-        await gateway.capture("p", 100, "CNY")
-        await gateway.refund("r1", "p", 60, "CNY")
-        for refund in (("r2", "p", 41, "CNY"), ("r2", "p", 10, "EUR"), ("r2", "ghost", 1, "CNY")):
-            with pytest.raises(GatewayRefusedError):
-                await gateway.refund(*refund)
-        await gateway.refund("r2", "p", 40, "CNY")
-        assert await gateway.book() == GatewayBook(100, 100, 1, 2)
-
-
-@GATEWAYS
-async def test_an_id_names_one_thing_for_ever(tmp_path: Path, open_gateway: OpenGateway) -> None:
-    async with open_gateway(tmp_path, False) as (gateway, _):
-        await gateway.capture("p", 100, "CNY")
-        await gateway.capture("p2", 100, "CNY")
-        await gateway.refund("r", "p", 60, "CNY")
-        for amount_minor, currency in ((99, "CNY"), (100, "EUR")):
-            with pytest.raises(GatewayRefusedError):
-                await gateway.capture("p", amount_minor, currency)
-        for refund in (("r", "p2", 60, "CNY"), ("r", "p", 61, "CNY"), ("r", "p", 60, "EUR")):
-            with pytest.raises(GatewayRefusedError):
-                await gateway.refund(*refund)
-        assert await gateway.book() == GatewayBook(200, 60, 2, 1)
-
-
-async def test_the_sandbox_keeps_its_book_in_its_file(tmp_path: Path) -> None:
-    async with open_sandbox(tmp_path, False) as (gateway, _):
-        first = await gateway.capture("p", 100, "CNY")
-    async with open_sandbox(tmp_path, False) as (gateway, clock):
-        await clock.advance(5)
-        assert await gateway.book() == GatewayBook(100, 0, 1, 0)
-        assert await gateway.capture("p", 100, "CNY") == first
-
-
-async def test_the_sandbox_declines_what_is_over_its_limit(tmp_path: Path) -> None:
-    async with open_sandbox(tmp_path, True) as (gateway, _):
-        assert await gateway.capture("p1", 100, "CNY") == Declined(OVER_THE_LIMIT)
-        assert isinstance(await gateway.capture("p2", 99, "CNY"), Captured)
-
-
-async def test_a_sandbox_whose_file_cannot_be_opened_does_not_answer(tmp_path: Path) -> None:
-    gateway = SandboxGateway(str(tmp_path / "missing" / "gateway.db"), SimClock())
-    patient = PatientGateway(gateway, SimClock())
-    try:
-        for asking in (gateway.capture("p", 1, "CNY"), gateway.refund("r", "p", 1, "CNY"), gateway.book()):
-            with pytest.raises(GatewayUnavailableError, match="unable to open"):
-                await asking
-        assert "unable to open" in await patient.health()
-        (tmp_path / "missing").mkdir()
-        assert await patient.health() == OK
-    finally:
-        await gateway.close()
-
-
-async def test_a_sandbox_whose_file_breaks_does_not_answer(tmp_path: Path) -> None:
-    database = Database(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}")
-    async with open_sandbox(tmp_path, False) as (gateway, _):
-        await gateway.capture("p", 1, "CNY")
-        async with database.writing() as connection:
-            await connection.execute(text("DROP TABLE refunds"))
-            await connection.commit()
-        await database.dispose()
-        with pytest.raises(GatewayUnavailableError):
-            await gateway.book()
+async def test_an_id_names_one_thing_for_ever() -> None:
+    gateway = ScriptedGateway(SimClock())
+    await gateway.charge(CHARGE)
+    await gateway.charge(replace(CHARGE, payment_id="p2"))
+    await gateway.refund(REFUND)
+    for wrong in ({"amount_minor": 99}, {"currency": "EUR"}, {"order_id": "o2"}, {"method": PaymentMethod.WALLET}):
+        with pytest.raises(GatewayRefusedError):
+            await gateway.charge(replace(CHARGE, **wrong))
+    for wrong_refund in ({"payment_id": "p2"}, {"amount_minor": 59}, {"currency": "EUR"}):
+        with pytest.raises(GatewayRefusedError):
+            await gateway.refund(replace(REFUND, **wrong_refund))
+    assert await gateway.book() == GatewayBook(200, 60, 2, 1)
 
 
 async def test_a_gateway_is_waited_for_only_so_long() -> None:
     clock = SimClock()
+    gateway = ScriptedGateway(clock, otherwise=Step.HOLD)
+    patient = PatientGateway(gateway, clock)
+    for asking in (patient.charge(CHARGE), patient.refund(REFUND)):
+        task = asyncio.create_task(asking)
+        await clock.advance(PATIENCE_S)
+        with pytest.raises(GatewayUnavailableError, match="within 10 s"):
+            await task
+
+
+async def test_health_is_what_the_gateways_book_says() -> None:
+    clock = SimClock()
     gateway = ScriptedGateway(clock)
+    patient = PatientGateway(gateway, clock)
+    assert await patient.health() == OK
+    assert (await patient.find_charge("p"), await patient.find_refund("r")) == (None, None)
     gateway.book = asyncio.Event().wait  # type: ignore[assignment]  # never answers
-    asking = asyncio.create_task(PatientGateway(gateway, clock).health())
+    asking = asyncio.create_task(patient.health())
     await clock.advance(PATIENCE_S)
     assert await asking == "the gateway gave no answer within 10 s"

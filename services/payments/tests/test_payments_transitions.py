@@ -7,23 +7,40 @@ from dataclasses import replace
 
 import pytest
 
-from payments.domain.errors import IllegalTransitionError, RefundMismatchError
+from payments.domain.errors import (
+    IllegalTransitionError,
+    NotCapturedYetError,
+    RefundMismatchError,
+    RefundTooLargeError,
+)
 from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange, begin
-from payments.domain.payment_status import TRANSITIONS, ChangeReason, PaymentStatus, next_status
-from payments.domain.refund import RefundRequest, refund_id_of, refund_of
+from payments.domain.payment_status import TOOK_MONEY, TRANSITIONS, ChangeReason, PaymentStatus, next_status
+from payments.domain.refund import (
+    Refund,
+    RefundRequest,
+    RefundStatus,
+    WholeRefundRequest,
+    part_of,
+    refund_id_of_key,
+    rest_of,
+    whole_refund_id,
+)
 
 # Written out by hand, so that a slip in the table is seen: from, why, to.
 ALLOWED = {
     ("CREATED", "captured"): "CAPTURED",
     ("CREATED", "declined"): "DECLINED",
+    ("CAPTURED", "partially refunded"): "PARTIALLY_REFUNDED",
     ("CAPTURED", "refunded"): "REFUNDED",
+    ("PARTIALLY_REFUNDED", "partially refunded"): "PARTIALLY_REFUNDED",
+    ("PARTIALLY_REFUNDED", "refunded"): "REFUNDED",
 }
 REQUEST = PaymentRequest("o", "b", 100, "CNY", PaymentMethod.CARD)
 
 
 def payment_in(status: PaymentStatus) -> Payment:
-    took_money = status in {PaymentStatus.CAPTURED, PaymentStatus.REFUNDED}
+    refunded_minor = {PaymentStatus.PARTIALLY_REFUNDED: 30, PaymentStatus.REFUNDED: 100}.get(status, 0)
     return Payment(
         payment_id="p",
         order_id="o",
@@ -33,9 +50,11 @@ def payment_in(status: PaymentStatus) -> Payment:
         method=PaymentMethod.CARD,
         status=status,
         created_at_ms=1,
-        captured_at_ms=5 if took_money else None,
+        captured_at_ms=5 if status in TOOK_MONEY else None,
         refunded_at_ms=6 if status is PaymentStatus.REFUNDED else None,
         decline_reason="no" if status is PaymentStatus.DECLINED else None,
+        refund_requested_minor=100 if status in TOOK_MONEY else 0,
+        refunded_minor=refunded_minor,
     )
 
 
@@ -44,7 +63,8 @@ def changed(payment: Payment, reason: ChangeReason) -> tuple[Payment, StatusChan
         return payment.captured(7)
     if reason is ChangeReason.DECLINED:
         return payment.declined("no", 7)
-    return payment.refunded(7)
+    rest_minor = payment.amount_minor - payment.refunded_minor
+    return payment.refunded(rest_minor if reason is ChangeReason.REFUNDED else 1, 7)
 
 
 @pytest.mark.parametrize(("status", "reason"), list(itertools.product(PaymentStatus, ChangeReason)))
@@ -75,14 +95,15 @@ def test_every_pair_of_statuses_is_reachable_exactly_if_the_table_says_so(
 def test_a_payment_begins_as_an_intent() -> None:
     payment, first = begin("p", REQUEST, 1)
     assert payment == payment_in(PaymentStatus.CREATED)
+    assert payment.refundable_minor == 100
     assert first == StatusChange("p", None, PaymentStatus.CREATED, ChangeReason.REQUESTED, 1)
 
 
 def test_a_refunded_payment_is_still_answered_as_captured() -> None:
+    captured = replace(payment_in(PaymentStatus.CAPTURED), refund_requested_minor=0)
     for status in PaymentStatus:
         payment = payment_in(status)
-        expected = payment_in(PaymentStatus.CAPTURED) if status is PaymentStatus.REFUNDED else payment
-        assert payment.as_answered() == expected
+        assert payment.as_answered() == (captured if status in TOOK_MONEY else payment)
 
 
 @pytest.mark.parametrize("status", PaymentStatus)
@@ -94,6 +115,24 @@ def test_a_payment_whose_times_or_reason_do_not_belong_to_its_status_is_refused(
         replace(payment, refunded_at_ms=None if payment.refunded_at_ms else 5)
     with pytest.raises(ValueError, match="its times or its reason"):
         replace(payment, decline_reason=None if payment.decline_reason else "no")
+
+
+@pytest.mark.parametrize("status", PaymentStatus)
+def test_a_payment_whose_refunds_do_not_belong_to_its_status_is_refused(status: PaymentStatus) -> None:
+    payment = payment_in(status)
+    wrong = {0, 30, 100} - {payment.refunded_minor}
+    for refunded_minor in wrong:
+        with pytest.raises(ValueError, match="the sums of its refunds"):
+            replace(payment, refunded_minor=refunded_minor, refund_requested_minor=100)
+    for sums in ((-1, 0), (1, 0), (0, 101), (101, 101)):
+        with pytest.raises(ValueError, match="the sums of its refunds"):
+            replace(payment, refunded_minor=sums[0], refund_requested_minor=sums[1])
+
+
+def test_no_more_goes_back_than_was_asked_for() -> None:
+    payment = replace(payment_in(PaymentStatus.CAPTURED), refund_requested_minor=50)
+    with pytest.raises(ValueError, match="the sums of its refunds"):
+        payment.refunded(51, 7)
 
 
 def test_a_payment_of_nothing_is_refused() -> None:
@@ -138,10 +177,63 @@ def test_an_open_order_without_terms_is_refused() -> None:
         PayableOrder("o", PayableStatus.OPEN, None)
 
 
+WHOLE = WholeRefundRequest("o", "p", 100, "CNY", "why")
+
+
+def with_asked_back(amount_minor: int) -> Payment:
+    return replace(payment_in(PaymentStatus.CAPTURED), refund_requested_minor=amount_minor)
+
+
 @pytest.mark.parametrize("change", [{"order_id": "x"}, {"amount_minor": 99}, {"currency": "EUR"}])
-def test_a_refund_of_other_money_than_the_payments_is_refused(change: dict[str, object]) -> None:
-    wanted = RefundRequest("o", "p", 100, "CNY", "why")
-    payment = payment_in(PaymentStatus.CAPTURED)
-    assert refund_of(payment, wanted, 3).refund_id == refund_id_of("p")
+def test_a_whole_refund_of_other_money_than_the_payments_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(RefundMismatchError):
-        refund_of(payment, replace(wanted, **change), 3)  # type: ignore[arg-type]
+        rest_of(with_asked_back(0), replace(WHOLE, **change), "orders", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("asked_minor", "rest_minor"), [(0, 100), (1, 99), (99, 1)])
+def test_a_whole_refund_is_of_what_nobody_has_asked_back_yet(asked_minor: int, rest_minor: int) -> None:
+    expected = Refund("refund-p", "p", rest_minor, "CNY", "why", "orders", 3)
+    assert rest_of(with_asked_back(asked_minor), WHOLE, "orders", 3) == expected
+    assert expected.refund_id == whole_refund_id("p")
+
+
+def test_a_whole_refund_of_a_payment_without_a_rest_is_none() -> None:
+    assert rest_of(with_asked_back(100), WHOLE, "orders", 3) is None
+
+
+def test_a_part_is_refunded_up_to_the_rest_and_not_beyond() -> None:
+    payment = with_asked_back(60)
+    part = part_of(payment, RefundRequest("p", 40, "why"), "r", "operator", 3)
+    assert part == Refund("r", "p", 40, "CNY", "why", "operator", 3)
+    with pytest.raises(RefundTooLargeError) as refused:
+        part_of(payment, RefundRequest("p", 41, "why"), "r", "operator", 3)
+    assert (refused.value.amount_minor, refused.value.refundable_minor) == (41, 40)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(PaymentStatus.CREATED, NotCapturedYetError), (PaymentStatus.DECLINED, IllegalTransitionError)],
+)
+def test_nothing_goes_back_of_a_payment_that_took_nothing(status: PaymentStatus, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        rest_of(payment_in(status), WHOLE, "orders", 3)
+    with pytest.raises(error):
+        part_of(payment_in(status), RefundRequest("p", 1, "why"), "r", "operator", 3)
+
+
+def test_a_refund_ends_once() -> None:
+    refund = part_of(with_asked_back(0), RefundRequest("p", 40, "why"), "r", "operator", 3)
+    done = refund.refunded(9)
+    assert (done.status, done.refunded_at_ms) == (RefundStatus.REFUNDED, 9)
+    with pytest.raises(IllegalTransitionError):
+        done.refunded(10)
+    with pytest.raises(ValueError, match="refunded_at_ms"):
+        replace(refund, refunded_at_ms=1)
+    with pytest.raises(ValueError, match="at least 1"):
+        replace(refund, amount_minor=0)
+
+
+def test_the_refunds_of_two_keys_and_of_orders_never_share_an_id() -> None:
+    ids = {refund_id_of_key(*who) for who in (("a", "k"), ("a", "k2"), ("b", "k"))} | {whole_refund_id("p" * 32)}
+    assert len(ids) == 4
+    assert refund_id_of_key("a", "k") == refund_id_of_key("a", "k")

@@ -1,8 +1,9 @@
-"""A whole Hourglass on this machine: name servers, brokers, orders, payments, each a process of its own.
+"""A whole Hourglass on this machine: name servers, brokers, orders, payments, gateway, each a process of its own.
 
 Invariants: started in the order name servers, brokers, services (MISSION N1), each kind ready before the next begins,
-orders before payments; stopped in reverse; after `stop` no process of the cluster runs. Everything on disk lies below
-the cluster's folder. When `start` returns, every slave has all that its master has.
+orders before payments; stopped in reverse, and PostgreSQL, if there is one, last; after `stop` no process of the
+cluster runs. Everything on disk lies below the cluster's folder. When `start` returns, every slave has all that its
+master has.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NoReturn, Self
 
-import httpx
 import psutil
 
+from hourglass_local.badges import Badges
 from hourglass_local.cluster_ports import ClusterPorts, addresses
+from hourglass_local.cluster_shop import GATEWAY, ORDERS, PAYMENTS, ClusterShop
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
-from hourglass_local.ports import LOOPBACK, check_free
-from hourglass_local.probes import grpc_serving, http_ready, is_in_sync, registered_brokers
+from hourglass_local.ports import check_free
+from hourglass_local.probes import grpc_serving, is_in_sync, registered_brokers
 from hourglass_local.process import Check, ManagedProcess
+from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
 
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
@@ -64,11 +67,12 @@ class Cluster:
         flush: str = SYNC_FLUSH,
         commit_log_file_bytes: int = COMMIT_LOG_FILE_BYTES,
         broker_settings: Mapping[str, str] | None = None,
+        shop: ShopSettings | None = None,
         ports: Sequence[int] | None = None,
     ) -> None:
         """`slaves_of` is the role of masters that have a slave each, ASYNC_MASTER or SYNC_MASTER; None: they have none.
-        `ports` are dealt in the order of ClusterPorts; free ones without it. Payments runs where orders runs, unless it
-        is said.
+        `ports` are dealt in the order of ClusterPorts; free ones without it. Payments, with its gateway, runs where
+        orders runs, unless it is said.
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
@@ -77,11 +81,13 @@ class Cluster:
         if slaves_of not in (None, ASYNC_MASTER, SYNC_MASTER):
             raise ValueError(f"slaves_of is {slaves_of!r}; allowed are {ASYNC_MASTER} and {SYNC_MASTER}")
         payments = orders if payments is None else payments
+        shop = shop or ShopSettings()
+        orders_count = shop.orders if orders else 0
         self._ports = ClusterPorts.dealt(
             ports,
             name_servers=name_servers,
             brokers=brokers,
-            services=orders + payments,
+            services=orders_count + 2 * payments,
             slaves=brokers if slaves_of else 0,
         )
         self.folder = folder.absolute()
@@ -96,16 +102,19 @@ class Cluster:
             "mappedFileSizeCommitLog": str(commit_log_file_bytes),
         } | dict(broker_settings or {})
         self._addresses: dict[str, str] = {}
-        self._http: httpx.AsyncClient | None = None
         self.name_servers = [self._name_server(number) for number in range(name_servers)]
         self.brokers = [self._master(number, slaves_of) for number in range(brokers)]
         self.slaves = [self._slave(number) for number in range(len(self.slave_addresses))]
-        self._services: dict[str, ManagedProcess] = {}
-        self._service_urls: dict[str, str] = {}
-        if orders:
-            self._add_orders(self._ports.services[0])
-        if payments:
-            self._add_payments(self._ports.services[-1])
+        self.shop = ClusterShop(
+            self.folder,
+            shop,
+            orders_ports=self._ports.services[:orders_count],
+            payments_ports=self._ports.services[orders_count:],
+            queue_url=self.url,
+            payment_window_ms=self.payment_window_ms,
+            delay_levels=delay_levels,
+            make_process=self._process,
+        )
 
     # ------------------------------------------------------------------------------------------------- addresses
 
@@ -117,32 +126,42 @@ class Cluster:
     @property
     def orders(self) -> ManagedProcess:
         """Raises KeyError in a cluster without orders."""
-        return self._services["orders"]
+        return self.shop.processes[ORDERS]
 
     @property
     def orders_url(self) -> str:
         """Raises KeyError in a cluster without orders."""
-        return self._service_urls["orders"]
+        return self.shop.urls[ORDERS]
 
     @property
     def payments(self) -> ManagedProcess:
         """Raises KeyError in a cluster without payments."""
-        return self._services["payments"]
+        return self.shop.processes[PAYMENTS]
 
     @property
     def payments_url(self) -> str:
         """Raises KeyError in a cluster without payments."""
-        return self._service_urls["payments"]
+        return self.shop.urls[PAYMENTS]
 
     @property
-    def gateway_path(self) -> Path:
-        """The sandbox gateway's own book, a SQLite file."""
-        return self.folder / "gateway.db"
+    def gateway(self) -> ManagedProcess:
+        """Raises KeyError in a cluster without payments."""
+        return self.shop.processes[GATEWAY]
+
+    @property
+    def gateway_url(self) -> str:
+        """Raises KeyError in a cluster without payments."""
+        return self.shop.urls[GATEWAY]
+
+    @property
+    def badges(self) -> Badges:
+        """For callers of orders and payments, once the cluster has been started."""
+        return self.shop.badges
 
     @property
     def processes(self) -> list[ManagedProcess]:
         """All, in the order in which they start."""
-        return [*self.name_servers, *self.brokers, *self.slaves, *self._services.values()]
+        return [*self.name_servers, *self.brokers, *self.slaves, *self.shop.processes.values()]
 
     def address(self, broker: ManagedProcess) -> str:
         """host:port of a broker or slave."""
@@ -157,12 +176,12 @@ class Cluster:
     async def start(self) -> None:
         """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
         check_free(self._ports.all)  # or a stranger's server there would be taken for ours
-        self._http = httpx.AsyncClient()
         try:
+            await self.shop.prepare()
             for group in (self.name_servers, [*self.brokers, *self.slaves]):
                 await _start_together(group)
             await self.wait_in_sync()
-            await _start_together(list(self._services.values()))
+            await _start_together(list(self.shop.processes.values()))
         except BaseException:
             await self.stop()
             raise
@@ -175,9 +194,7 @@ class Cluster:
             await process.terminate()
             if was_running and not process.was_killed_to_stop and process.exit_code != 0:
                 failed.append(f"{process.name} ended with code {process.exit_code}")
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        await self.shop.close()
         return StopReport(
             killed=tuple(process.name for process in self.processes if process.was_killed_to_stop),
             failed=tuple(failed),
@@ -261,31 +278,6 @@ class Cluster:
             return await grpc_serving(address) and await self._is_registered(address)
 
         return self._process(process_name, "mq_broker", arguments, ready)
-
-    def _add_orders(self, port: int) -> None:
-        environment = {
-            "ORDERS_DATABASE_URL": f"sqlite+aiosqlite:///{self.folder / 'orders.db'}",
-            "ORDERS_PAYMENT_WINDOW_MS": str(self.payment_window_ms),
-            "ORDERS_DELAY_LEVELS": self.delay_levels,
-        }
-        self._add_service("orders", port, environment)
-
-    def _add_payments(self, port: int) -> None:
-        environment = {
-            "PAYMENTS_DATABASE_URL": f"sqlite+aiosqlite:///{self.folder / 'payments.db'}",
-            "PAYMENTS_GATEWAY_URL": f"sandbox:///{self.gateway_path}",
-        }
-        self._add_service("payments", port, environment)
-
-    def _add_service(self, name: str, port: int, environment: Mapping[str, str]) -> None:
-        url, prefix = f"http://{LOOPBACK}:{port}", name.upper()
-        common = {f"{prefix}_MQ_URL": self.url, f"{prefix}_LISTEN": f"{LOOPBACK}:{port}"}
-
-        async def ready() -> bool:
-            return self._http is not None and await http_ready(self._http, f"{url}/health/ready")
-
-        self._service_urls[name] = url
-        self._services[name] = self._process(name, name, [], ready, common | dict(environment))
 
     def _process(
         self,

@@ -1,33 +1,44 @@
-"""The demonstration: orders are placed, about half are paid, some of them in the last moment, and the rest close by
-themselves.
+"""The demonstration: orders are placed; about half are paid, some of them in the last moment, through a gateway that
+declines, comes late, says things twice and forgets to say them; they are shipped, cancelled, confirmed, refunded in
+part, or complete by themselves; and the rest close by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 
-from hourglass_local.books import is_settled, read_books
+from hourglass_local.books import read_books
 from hourglass_local.buyers import Buyers
 from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_config import DemoConfig
+from hourglass_local.endings import Deed
 from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import make_plan
 from hourglass_local.progress import Counts, Progress
 from hourglass_local.report import print_report
 from hourglass_local.shop import CLOSED, Shop
+from hourglass_local.shop_settings import ShopSettings
+from hourglass_local.standing import Standing
 from hourglass_local.summary import Shopped, problems, summarize
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 from mqclient import Admin
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
-WATCH_INTERVAL_S = 0.2
+WATCH_INTERVAL_S, SETTLE_INTERVAL_S = 0.2, 0.25
+SHOP = ShopSettings(
+    completion_after_ms=5_000,
+    gateway_failures="declined=0.08,late=0.1:1500,duplicated=0.1,reordered=0.1,never=0.05",
+    gateway_silence_ms=2_000,
+    sandbox_sign_in=True,
+)
 EXIT_GOOD, EXIT_FAILED = 0, 1
 
 
@@ -43,12 +54,14 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
         delay_levels=with_payment_window(config.payment_window),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         broker_settings=QUICK_CHECKS,
+        shop=SHOP,
     )
     with Progress(console) as progress:
         async with cluster:
             names = ", ".join(process.name for process in cluster.processes)
             progress.say(f"Started {names} in {time.monotonic() - begin:.1f} s; level 16 is {config.payment_window}.")
-            async with Shop(cluster.orders_url) as shop, PaymentDesk(cluster.payments_url) as desk:
+            badges = cluster.badges
+            async with Shop(cluster.orders_url, badges) as shop, PaymentDesk(cluster.payments_url, badges) as desk:
                 demonstration = _Demonstration(config, cluster, shop, desk, progress)
                 shopped = await alongside(demonstration.run(), cluster.watch(), demonstration.watch())
             stopped = await cluster.stop()
@@ -90,14 +103,18 @@ class _Demonstration:
         for product in self._plan.products:
             await self._shop.add_product(product)
         before = await self._shop.products()
+        standing = Standing(self._cluster, before)
         await self._trade()
-        await self._settle()
+        await self._settle(standing)
         return Shopped(
             orders_wanted=self._config.orders,
             placed=self._buyers.placed.keys(),
             attempts=list(self._buyers.attempts.values()),
+            cancelled=self._buyers.cancelled,
+            endings={deed: self._buyers.endings.ids(deed) for deed in Deed},
             products_before=before,
             books=await read_books(self._shop, self._desk),
+            invariants=await standing.results(),
             messages_stored=await self._messages_stored(),
             logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.slave_addresses[0]),
         )
@@ -125,22 +142,23 @@ class _Demonstration:
                 f" {time.monotonic() - begin:.1f} s; about half of them will be paid."
             )
 
-    async def _settle(self) -> None:
+    async def _settle(self, standing: Standing) -> None:
         """Until nothing moves any more, or the time for that is over."""
         last_expiry_ms = max(order.expires_at_ms for order in self._buyers.placed.values())
         timeout_s = last_expiry_ms / 1000 - time.time() + self._config.settle_timeout_s
+        is_settled = partial(standing.is_settled, self._shop, shipped_complete=True)
         try:
-            await eventually(self._settled, timeout_s, "every order and every payment decided")
+            await eventually(
+                is_settled, timeout_s, "every order and every payment decided", interval_s=SETTLE_INTERVAL_S
+            )
         except NotInTimeError as error:
             self._progress.say(f"Waited long enough: {error}.")  # the summary counts what is left over, and fails
 
-    async def _settled(self) -> bool:
-        return is_settled(await self._shop.statistics(), await self._desk.statistics())
-
     def _next_close_s(self) -> float | None:
-        """Time to the next expiry of an order for which its buyer has not paid."""
+        """Time to the next expiry of an order that its buyer has neither paid nor cancelled."""
         paid = {order_id for order_id, attempt in self._buyers.attempts.items() if attempt.payment is not None}
-        open_orders = [order for order_id, order in self._buyers.placed.items() if order_id not in paid]
+        decided = paid | self._buyers.cancelled
+        open_orders = [order for order_id, order in self._buyers.placed.items() if order_id not in decided]
         expiries_s = [order.expires_at_ms / 1000 - time.time() for order in open_orders]
         return min((seconds for seconds in expiries_s if seconds > 0), default=0.0) if expiries_s else None
 

@@ -1,17 +1,20 @@
 """An HTTP client as a buyer's program would have it: whoever gets no answer asks again.
 
-Invariant: a request is repeated as it is, with the key of its first try, so that it is carried out once.
+Invariant: a request is repeated as it is, with the key and the token of its first try, so that it is carried out once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
+from hourglass_local.badges import Badges
 
 REQUEST_TIMEOUT_S = 5.0
 GIVE_UP_AFTER_S = 30.0
@@ -28,27 +31,35 @@ class ShopError(RuntimeError):
 
 
 class RefusedError(ShopError):
-    """The service refused, and would refuse again; `problem` is the kind of problem, "" if there is none."""
+    """The service refused, and would refuse again; `problem` is the kind of problem, "" if there is none, and `members`
+    are those of its document. `replayed` says that it is the answer to an earlier request with the same key.
+    """
 
-    def __init__(self, complaint: str, problem: str) -> None:
+    def __init__(self, complaint: str, problem: str, members: Mapping[str, Any], *, replayed: bool = False) -> None:
         super().__init__(complaint)
         self.problem = problem
+        self.members = members
+        self.replayed = replayed
 
 
 class HttpClient:
-    """An async context manager around one connection pool."""
+    """An async context manager around one connection pool; callers are told apart by their tokens (`badges`)."""
 
     def __init__(
         self,
-        url: str,
+        urls: str | Sequence[str],
+        badges: Badges,
         *,
         give_up_after_s: float = GIVE_UP_AFTER_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`transport` is for tests; without it requests go over the network."""
+        """Of several `urls`, all of the same service, each try takes the next. `transport` is for tests; without it
+        requests go over the network.
+        """
+        self.badges = badges
+        self._urls = itertools.cycle([urls] if isinstance(urls, str) else urls)
         self._give_up_after_s = give_up_after_s
         self._client = httpx.AsyncClient(
-            base_url=url,
             timeout=REQUEST_TIMEOUT_S,
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
             transport=transport,
@@ -62,20 +73,23 @@ class HttpClient:
     ) -> None:
         await self._client.aclose()
 
-    async def get(self, path: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
+    async def get(self, path: str, token: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
         """The answer's members. Raises RefusedError, ShopError."""
-        return dict((await self._ask("GET", path, params=parameters or {})).json())
+        return dict((await self._ask("GET", path, headers=_bearer(token), params=parameters or {})).json())
 
-    async def post(self, path: str, body: Mapping[str, Any], key: str | None = None) -> httpx.Response:
+    async def post(
+        self, path: str, token: str, body: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> httpx.Response:
         """The answer when it is the last word; `key` is the idempotency key. Raises RefusedError, ShopError."""
-        return await self._ask("POST", path, json=body, headers={} if key is None else {IDEMPOTENCY_KEY: key})
+        headers = _bearer(token) | ({} if key is None else {IDEMPOTENCY_KEY: key})
+        return await self._ask("POST", path, headers=headers, **({} if body is None else {"json": body}))
 
-    async def all_pages(self, path: str) -> list[dict[str, Any]]:
+    async def all_pages(self, path: str, token: str) -> list[dict[str, Any]]:
         """Everything in a list. Raises RefusedError, ShopError."""
         items: list[dict[str, Any]] = []
         parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
         while True:
-            page = await self.get(path, parameters)
+            page = await self.get(path, token, parameters)
             items += page["items"]
             if page["next_cursor"] is None:
                 return items
@@ -86,12 +100,12 @@ class HttpClient:
         pause_s = BACKOFF_FIRST_S
         while True:
             try:
-                response = await self._client.request(method, path, **request)
+                response = await self._client.request(method, next(self._urls) + path, **request)
                 complaint = f"{method} {path} was answered {response.status_code}: {response.text[:500]}"
                 if not _may_help_to_ask_again(response):
                     if response.is_success:
                         return response
-                    raise RefusedError(complaint, _problem(response))
+                    raise _refused(complaint, response)
             except httpx.TransportError as error:
                 complaint = f"{method} {path} failed: {error!r}"
             if time.monotonic() + pause_s > deadline:
@@ -100,12 +114,23 @@ class HttpClient:
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
 
+def is_replayed(response: httpx.Response) -> bool:
+    """Whether it is the answer to an earlier request with the same key."""
+    return bool(response.headers.get(REPLAYED) == "true")
+
+
 def _may_help_to_ask_again(response: httpx.Response) -> bool:
-    """The services say so: what is in progress, or not known yet, comes with Retry-After."""
-    return response.is_server_error or "Retry-After" in response.headers
+    """The services say so: what is not known yet, or too much at once, comes with Retry-After."""
+    return response.is_server_error or (response.is_client_error and "Retry-After" in response.headers)
 
 
-def _problem(response: httpx.Response) -> str:
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _refused(complaint: str, response: httpx.Response) -> RefusedError:
     if not response.headers.get("Content-Type", "").startswith("application/problem+json"):
-        return ""
-    return str(response.json().get("type", "")).removeprefix(PROBLEM_PREFIX)
+        return RefusedError(complaint, "", {})
+    members = response.json()
+    problem = str(members.get("type", "")).removeprefix(PROBLEM_PREFIX)
+    return RefusedError(complaint, problem, members, replayed=is_replayed(response))

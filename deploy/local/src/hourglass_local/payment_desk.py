@@ -1,4 +1,7 @@
-"""What a buyer can ask of payments."""
+"""What buyers and operators can ask of payments.
+
+The gateway decides later (a payment is answered 202 then), and whoever pays looks at his payment until it has.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from hourglass_local.http_client import REPLAYED, HttpClient
+from hourglass_local.http_client import HttpClient, RefusedError, ShopError, is_replayed
 from hourglass_local.shop import Order
+from hourglass_local.waiting import NotInTimeError, eventually
 
 METHOD = "card"
-CREATED, CAPTURED, REFUNDED = "CREATED", "CAPTURED", "REFUNDED"
-ORDER_CLOSED = "order-closed"  # the problem of an order that can no longer be paid
+CREATED, CAPTURED, DECLINED = "CREATED", "CAPTURED", "DECLINED"
+PARTIALLY_REFUNDED, REFUNDED = "PARTIALLY_REFUNDED", "REFUNDED"
+TOOK_MONEY = frozenset({CAPTURED, PARTIALLY_REFUNDED, REFUNDED})
+ORDER_CLOSED, PAYMENT_DECLINED = "order-closed", "payment-declined"  # problems
+DECISION_TIMEOUT_S, LOOK_INTERVAL_S = 60.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,11 @@ class Payment:
     amount_minor: int
     status: str
     captured_at_ms: int | None
+
+    @property
+    def took_money(self) -> bool:
+        """Whether the money was taken, given back or not."""
+        return self.status in TOOK_MONEY
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Self:
@@ -37,10 +49,24 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """An answer to a request to pay; `replayed` if an earlier request with the same key had made the payment."""
+    """What became of a request to pay; `replayed` if an earlier request with the same key had made the payment."""
 
     payment: Payment
     replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """Money that goes back; a payment may have several."""
+
+    refund_id: str
+    payment_id: str
+    amount_minor: int
+    status: str
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any]) -> Self:
+        return cls(members["refund_id"], members["payment_id"], members["amount_minor"], members["status"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +90,69 @@ class PaymentStatistics:
 
 
 class PaymentDesk(HttpClient):
-    """Methods raise RefusedError and ShopError."""
+    """Each method acts as the caller who may; all raise RefusedError and ShopError."""
 
     async def pay(self, order: Order, key: str) -> Receipt:
-        """Pay the whole order, once for each `key`; a payment in progress is asked for until it is decided."""
+        """Pay the whole order, once for each `key`; returns when the gateway has decided."""
+        token = self.badges.buyer(order.buyer_id)
         body = {
             "order_id": order.order_id,
-            "buyer_id": order.buyer_id,
             "amount_minor": order.total_minor,
             "currency": order.currency,
             "method": METHOD,
         }
-        answer = await self.post("/payments", body, key)
-        return Receipt(Payment.of(answer.json()), answer.headers.get(REPLAYED) == "true")
+        try:
+            answer = await self.post("/payments", token, body, key)
+        except RefusedError as error:
+            if error.problem != PAYMENT_DECLINED:
+                raise
+            declined = await self.payment(str(error.members["payment_id"]), token)
+            return Receipt(await self._decided(declined, token), error.replayed)
+        return Receipt(await self._decided(Payment.of(answer.json()), token), is_replayed(answer))
+
+    async def refund(self, payment_id: str, amount_minor: int, reason: str, key: str) -> Refund:
+        """Give a part back, or all that is left, once for each `key`."""
+        body = {"amount_minor": amount_minor, "reason": reason}
+        answer = await self.post(f"/payments/{payment_id}/refunds", self.badges.operator, body, key)
+        return Refund.of(answer.json())
+
+    async def payment(self, payment_id: str, token: str) -> Payment:
+        return Payment.of(await self.get(f"/payments/{payment_id}", token))
 
     async def payments(self) -> dict[str, Payment]:
-        """All, by id."""
-        return {members["payment_id"]: Payment.of(members) for members in await self.all_pages("/payments")}
+        """All of everybody, by id."""
+        pages = await self.all_pages("/payments", self.badges.operator)
+        return {members["payment_id"]: Payment.of(members) for members in pages}
+
+    async def refunds(self) -> dict[str, Refund]:
+        """All of everybody, by id."""
+        pages = await self.all_pages("/refunds", self.badges.operator)
+        return {members["refund_id"]: Refund.of(members) for members in pages}
 
     async def statistics(self) -> PaymentStatistics:
-        answer = await self.get("/statistics")
+        answer = await self.get("/statistics", self.badges.operator)
         return PaymentStatistics(
             payments=answer["payments"],
             captured_minor=answer["captured_minor"],
             refunded_minor=answer["refunded_minor"],
             gateway=GatewayBook(**answer["gateway"]),
         )
+
+    async def _decided(self, payment: Payment, token: str) -> Payment:
+        seen = payment
+
+        async def decided() -> bool:
+            nonlocal seen
+            seen = await self.payment(payment.payment_id, token)
+            return seen.status != CREATED
+
+        if payment.status != CREATED:
+            return payment
+        try:
+            await eventually(decided, DECISION_TIMEOUT_S, interval_s=LOOK_INTERVAL_S)
+        except NotInTimeError:
+            raise ShopError(
+                f"payment {payment.payment_id} of order {payment.order_id} is still not decided after"
+                f" {DECISION_TIMEOUT_S:g} s"
+            ) from None
+        return seen

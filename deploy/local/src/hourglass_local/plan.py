@@ -1,8 +1,9 @@
-"""Who orders what, and when he pays: a plan that depends on its seed only."""
+"""Who orders what, when he pays, and what happens then: a plan that depends on its seed only."""
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,19 +28,32 @@ class Pays(enum.Enum):
     TWICE = "soon after placing it, and once more with the same key"
     AT_EXPIRY = "in the moments around its expiry"
     TOO_LATE = "clearly after its expiry"
+    CANCELS = "never: he cancels it soon after placing it"
 
 
-# Any five orders that begin with the first have every kind of buyer; of twenty about half end paid.
+class Then(enum.Enum):
+    """What becomes of an order that was paid in time."""
+
+    WAITS = "nobody ships it today"
+    SHIPPED = "the seller ships it, and it completes by itself"
+    RECEIVED = "the seller ships it, and its buyer confirms that he has it"
+    CANCELLED = "the seller cancels it, and the money goes back"
+    PARTLY_REFUNDED = "the seller ships it, and the operator gives a part of the money back"
+
+
+# Any six orders that begin with the first have every kind of buyer; of twenty about half end paid.
 HABITS = (
-    *(Pays.AT_EXPIRY, Pays.TWICE, Pays.NEVER, Pays.SOON, Pays.TOO_LATE),
-    *(Pays.SOON, Pays.NEVER, Pays.SOON, Pays.NEVER, Pays.AT_EXPIRY),
+    *(Pays.AT_EXPIRY, Pays.TWICE, Pays.NEVER, Pays.SOON, Pays.TOO_LATE, Pays.CANCELS),
+    *(Pays.SOON, Pays.NEVER, Pays.SOON, Pays.AT_EXPIRY),
     *(Pays.SOON, Pays.NEVER, Pays.SOON, Pays.TWICE, Pays.NEVER),
-    *(Pays.NEVER, Pays.AT_EXPIRY, Pays.SOON, Pays.NEVER, Pays.AT_EXPIRY),
+    *(Pays.SOON, Pays.AT_EXPIRY, Pays.SOON, Pays.NEVER, Pays.AT_EXPIRY),
 )
 NOBODY_PAYS = (Pays.NEVER,)
+PAID_SOON = frozenset({Pays.SOON, Pays.TWICE})
 
 RACE_MS = 300
-# From when to when he pays: milliseconds after the placing for SOON and TWICE, after the expiry for the others.
+# From when to when he pays, or cancels: milliseconds after the expiry for AT_EXPIRY and TOO_LATE, after the placing for
+# the others.
 PAY_FROM_TO_MS: Mapping[Pays, tuple[int, int]] = MappingProxyType(
     {
         Pays.NEVER: (0, 0),
@@ -47,6 +61,7 @@ PAY_FROM_TO_MS: Mapping[Pays, tuple[int, int]] = MappingProxyType(
         Pays.TWICE: (100, 1_000),
         Pays.AT_EXPIRY: (-RACE_MS, RACE_MS),
         Pays.TOO_LATE: (1_000, 1_500),
+        Pays.CANCELS: (100, 1_000),
     }
 )
 # An order closes some milliseconds after its expiry, more of them when many expire at once, and payments hears of it a
@@ -56,18 +71,22 @@ BEHIND_THE_EXPIRY_MS = (0, RACE_MS)
 
 @dataclass(frozen=True, slots=True)
 class PlannedOrder:
-    """One order: who, what, the idempotency key of all tries to place it, and when it is paid; see PAY_FROM_TO_MS."""
+    """One order: who, what, the idempotency key of all tries to place it, when it is paid (see PAY_FROM_TO_MS), and
+    what follows if it is paid soon.
+    """
 
     buyer_id: str
     items: Mapping[str, int]
     key: str
     pays: Pays
     pay_after_ms: int
+    then: Then = Then.WAITS
 
-    @property
-    def payment_key(self) -> str:
-        """The idempotency key of all tries to pay it."""
-        return f"{self.key}-payment"
+    def payment_key(self, number: int) -> str:
+        """The idempotency key of all tries to make the payment of this number; the next one follows when the gateway
+        declines.
+        """
+        return f"{self.key}-payment-{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +101,7 @@ def make_plan(orders: int, buyers: int, seed: int, habits: Sequence[Pays] = HABI
     """The same plan for the same arguments; the buyers' habits come in turn."""
     rng = Random(seed)  # noqa: S311 - a plan to repeat, not a secret
     seats = {f"{train}-{name}": price for train in TRAINS for name, price in CLASSES.items()}
+    endings = itertools.cycle(Then)
     planned = tuple(
         PlannedOrder(
             buyer_id=f"buyer-{number % buyers + 1}",
@@ -89,6 +109,7 @@ def make_plan(orders: int, buyers: int, seed: int, habits: Sequence[Pays] = HABI
             key=f"demo-{seed}-{number}",
             pays=habits[number % len(habits)],
             pay_after_ms=_pay_after_ms(rng, number, habits[number % len(habits)]),
+            then=next(endings) if habits[number % len(habits)] in PAID_SOON else Then.WAITS,
         )
         for number in range(orders)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from hourglass_local.buyers import PaymentAttempt
-from hourglass_local.payment_desk import REFUNDED, Payment
+from hourglass_local.payment_desk import DECLINED, REFUNDED, Payment
 from hourglass_local.plan import RACE_MS, Pays
 from hourglass_local.shop import Order
 
@@ -17,7 +17,8 @@ class Races:
     """Payments that were aimed at the expiry of their order, and either won in its last 300 ms, or lost.
 
     `won` paid the order, the money being taken RACE_MS before the expiry or later; `refunded` were taken, met a closed
-    order and went back; `refused` came when payments had heard of the closing, and nothing was charged.
+    order and went back; `refused` came when payments had heard of the closing, or were declined, and nothing was
+    charged.
     """
 
     won: int
@@ -37,7 +38,7 @@ class Races:
         for attempt in attempts:
             if attempt.planned.pays is not Pays.AT_EXPIRY:
                 continue
-            if attempt.payment is None:
+            if attempt.payment is None or attempt.payment.status == DECLINED:
                 refused += 1
                 continue
             payment = payments.get(attempt.payment.payment_id)

@@ -7,17 +7,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hourglass_local.books import kept_minor
 from hourglass_local.plan import CURRENCY, RACE_MS, Pays
 from hourglass_local.summary import Shopped, Summary
 
 
 def print_report(console: Console, summary: Summary, shopped: Shopped, folder: Path) -> None:
-    """Both tables, and where to look further."""
-    console.print(_outcome(summary, shopped), _processes(summary), sep="\n")
+    """The tables, and where to look further."""
+    console.print(_outcome(summary, shopped), _invariants(shopped), _processes(summary), sep="\n")
     console.print(
         f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
-        " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the interfaces are then"
-        " described at http://127.0.0.1:8001/docs and http://127.0.0.1:8002/docs, and"
+        " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the shop's pages are then at"
+        " http://127.0.0.1:8001/shop, its interfaces are described at http://127.0.0.1:8001/openapi.json and"
+        " http://127.0.0.1:8002/openapi.json, and"
         " `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and slave.",
         highlight=False,
         soft_wrap=True,
@@ -27,21 +29,25 @@ def print_report(console: Console, summary: Summary, shopped: Shopped, folder: P
 def _outcome(summary: Summary, shopped: Shopped) -> Table:
     lateness, races = summary.close_lateness_ms, shopped.races
     gateway = shopped.books.payment_statistics.gateway
-    paid_minor = sum(order.total_minor for order in shopped.books.orders.values() if order.is_paid)
     table = Table()
     table.add_column("orders and payments")
     table.add_column("result", justify="right")
     table.add_row("orders placed", f"{summary.orders_placed:,}")
     table.add_row("ended paid", f"{summary.paid:,}")
-    table.add_row("closed by themselves", f"{summary.closed:,}")
+    table.add_row("  shipped / completed", f"{summary.shipped:,} / {summary.completed:,}")
+    table.add_row("closed by themselves", f"{summary.expired:,}")
+    table.add_row(
+        "cancelled by buyers / by the seller", f"{summary.cancelled_by_buyers:,} / {summary.cancelled_by_seller:,}"
+    )
     table.add_row("still pending", f"{summary.pending:,}")
     table.add_row(f"paid within {RACE_MS} ms of the expiry (raced)", f"{summary.raced:,}")
     table.add_row("  won / refunded / refused", f"{races.won:,} / {races.refunded:,} / {races.refused:,}")
     table.add_row("paid twice with the same key, charged once", f"{summary.paid_twice_same_key:,}")
     table.add_row("paid long after the expiry, refused", f"{_refused_late(shopped):,}")
-    table.add_row("payments refunded", f"{summary.refunded:,}")
+    table.add_row("payments declined", f"{summary.declined:,}")
+    table.add_row("payments refunded / in part", f"{summary.refunded:,} / {summary.partly_refunded:,}")
     table.add_row("gateway captured - refunded", f"{_money(gateway.captured_minor)} - {_money(gateway.refunded_minor)}")
-    table.add_row("totals of the paid orders", _money(paid_minor))
+    table.add_row("what the paid orders come to", _money(kept_minor(shopped.books)))
     table.add_row("money conserved", "yes" if summary.money_conserved else "NO")
     table.add_row("units on sale before / after", f"{summary.stock_before:,} / {summary.stock_after:,}")
     table.add_row("stock conserved", "yes" if summary.stock_conserved else "NO")
@@ -59,6 +65,15 @@ def _refused_late(shopped: Shopped) -> int:
 
 def _money(minor: int) -> str:
     return f"{minor // 100:,}.{minor % 100:02} {CURRENCY}"
+
+
+def _invariants(shopped: Shopped) -> Table:
+    table = Table()
+    table.add_column("standing invariant (what it says: tools/invariants)")
+    table.add_column("violations", justify="right")
+    for result in shopped.invariants:
+        table.add_row(result.check.name.replace("_", " "), str(len(result.violations)))
+    return table
 
 
 def _processes(summary: Summary) -> Table:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from hourglass_local.http_client import HttpClient
 
-PENDING, CLOSED = "PENDING_PAYMENT", "CLOSED"
-PAID_STATUSES = frozenset({"AWAITING_SHIPMENT", "SHIPPED", "COMPLETED"})
+PENDING, PAID, SHIPPED, COMPLETED, CLOSED = "PENDING_PAYMENT", "AWAITING_SHIPMENT", "SHIPPED", "COMPLETED", "CLOSED"
+PAID_STATUSES = frozenset({PAID, SHIPPED, COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,9 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Times are wall-clock milliseconds; `items` are product id -> quantity; `payment_id` is set once it is paid."""
+    """Times are wall-clock milliseconds; `items` are product id -> quantity; `payment_id` is set once it is paid, and
+    stays when the seller cancels it afterwards.
+    """
 
     order_id: str
     buyer_id: str
@@ -45,6 +47,7 @@ class Order:
 
     @property
     def is_paid(self) -> bool:
+        """Whether its buyer has paid and gets the goods."""
         return self.status in PAID_STATUSES
 
     @classmethod
@@ -64,15 +67,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class OrderStatistics:
-    """Where all orders are, how many were ever paid, and for how many payments orders wants the money to go back."""
+    """Where all orders are, by status."""
 
     orders: Mapping[str, int]
-    paid_orders: int
-    refund_requests: int
+
+    @property
+    def paid_orders(self) -> int:
+        return sum(self.orders.get(status, 0) for status in PAID_STATUSES)
 
 
 class Shop(HttpClient):
-    """Methods raise RefusedError and ShopError."""
+    """Each method acts as the caller who may; all raise RefusedError and ShopError."""
 
     async def add_product(self, product: Product) -> None:
         body = {
@@ -82,21 +87,43 @@ class Shop(HttpClient):
             "currency": product.currency,
             "available": product.available,
         }
-        await self.post("/products", body)
+        await self.post("/products", self.badges.seller, body)
 
     async def place_order(self, buyer_id: str, items: Mapping[str, int], key: str) -> Order:
-        """Order `items` (product id -> quantity), once for each `key`."""
+        """Order `items` (product id -> quantity), once for each `key` of this buyer."""
         lines = [{"product_id": product_id, "quantity": quantity} for product_id, quantity in items.items()]
-        return Order.of((await self.post("/orders", {"buyer_id": buyer_id, "items": lines}, key)).json())
+        return Order.of((await self.post("/orders", self.badges.buyer(buyer_id), {"items": lines}, key)).json())
+
+    async def cancel(self, order: Order) -> Order:
+        """By its buyer."""
+        return await self._command(order.order_id, "cancel", self.badges.buyer(order.buyer_id))
+
+    async def cancel_as_seller(self, order_id: str) -> Order:
+        return await self._command(order_id, "cancel", self.badges.seller)
+
+    async def ship(self, order_id: str) -> Order:
+        return await self._command(order_id, "ship", self.badges.seller)
+
+    async def confirm(self, order: Order) -> Order:
+        """Its buyer has received it."""
+        return await self._command(order.order_id, "confirm", self.badges.buyer(order.buyer_id))
+
+    async def order(self, order_id: str) -> Order:
+        return Order.of(await self.get(f"/orders/{order_id}", self.badges.operator))
 
     async def statistics(self) -> OrderStatistics:
-        answer = await self.get("/statistics")
-        return OrderStatistics(answer["orders"], answer["paid_orders"], answer["refund_requests"])
+        return OrderStatistics((await self.get("/statistics", self.badges.operator))["orders"])
 
     async def products(self) -> dict[str, Product]:
         """All, by id."""
-        return {members["product_id"]: Product(**members) for members in await self.all_pages("/products")}
+        known = {field.name for field in fields(Product)}
+        pages = await self.all_pages("/products", "")
+        return {one["product_id"]: Product(**{name: one[name] for name in known}) for one in pages}
 
     async def orders(self) -> dict[str, Order]:
-        """All, by id."""
-        return {members["order_id"]: Order.of(members) for members in await self.all_pages("/orders")}
+        """All of everybody, by id."""
+        pages = await self.all_pages("/orders", self.badges.operator)
+        return {members["order_id"]: Order.of(members) for members in pages}
+
+    async def _command(self, order_id: str, command: str, token: str) -> Order:
+        return Order.of((await self.post(f"/orders/{order_id}/{command}", token)).json())

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from hourglass_invariants.checking import CheckResult
 from hourglass_local.books import Books, is_closed_early, money_problems, order_problems, some, stock_problems
 from hourglass_local.buyers import PaymentAttempt
 from hourglass_local.cluster import StopReport
+from hourglass_local.endings import Deed
 from hourglass_local.pair import PairLogs
-from hourglass_local.payment_desk import REFUNDED
+from hourglass_local.payment_desk import DECLINED, PARTIALLY_REFUNDED, REFUNDED
 from hourglass_local.plan import Pays
 from hourglass_local.process import MIB, ManagedProcess
 from hourglass_local.races import Races
-from hourglass_local.shop import CLOSED, PENDING, Order, Product
+from hourglass_local.shop import CLOSED, COMPLETED, PENDING, Order, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Lateness:
 
     @classmethod
     def of(cls, orders: Iterable[Order]) -> Lateness:
+        """Of orders that have expired."""
         values = sorted(order.closed_at_ms - order.expires_at_ms for order in orders if order.closed_at_ms is not None)
         return cls(percentile(values, 50), percentile(values, 99), percentile(values, 100))
 
@@ -47,13 +51,16 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True)
 class Shopped:
-    """What the buyers were told, and what the books say when nothing moves any more."""
+    """What everybody was told, and what the books and the invariants say when nothing moves any more."""
 
     orders_wanted: int
     placed: Collection[str]  # ids of the orders that were answered with 201
     attempts: Sequence[PaymentAttempt]
+    cancelled: Collection[str]  # ids of the orders that their buyers have cancelled
+    endings: Mapping[Deed, Collection[str]]  # ids of the orders
     products_before: Mapping[str, Product]
     books: Books
+    invariants: Sequence[CheckResult]
     messages_stored: int
     logs: PairLogs
 
@@ -61,22 +68,40 @@ class Shopped:
     def races(self) -> Races:
         return Races.of(self.attempts, self.books.orders, self.books.payments)
 
+    @property
+    def violations(self) -> list[str]:
+        """Of the invariants, as sentences."""
+        return [str(violation) for result in self.invariants for violation in result.violations]
+
+    @property
+    def closed_by_somebody(self) -> set[str]:
+        """Ids of the orders that were cancelled, by their buyer or by the seller."""
+        return {*self.cancelled, *self.endings[Deed.CANCELLED]}
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The content of summary.json.
 
-    `raced` counts the payments that were aimed at the expiry of their order, and either won in its last 300 ms or
-    lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments that were
-    asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if gateway,
-    database of payments and orders agree on every payment; `stock_before` and `stock_after` are the units on sale.
+    `paid` are orders whose goods their buyers get, `closed` the others; some of these were cancelled, and `expired` is
+    the rest. `raced` counts the payments that were aimed at the expiry of their order, and either won in its last
+    300 ms or lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments
+    that were asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if
+    gateway, database of payments and orders agree; `stock_before` and `stock_after` are the units on sale.
     `logs_identical` says that the slave had everything on disk, and that its log is the master's byte for byte.
     """
 
     orders_placed: int
     paid: int
     closed: int
+    expired: int
+    cancelled_by_buyers: int
+    cancelled_by_seller: int
+    shipped: int
+    completed: int
+    declined: int
     refunded: int
+    partly_refunded: int
     pending: int
     raced: int
     paid_twice_same_key: int
@@ -85,6 +110,8 @@ class Summary:
     stock_after: int
     stock_conserved: bool
     money_conserved: bool
+    invariants_checked: int
+    invariants_violated: int
     close_lateness_ms: Lateness
     messages_stored: int
     log_bytes: int
@@ -111,20 +138,31 @@ def summarize(
     books = shopped.books
     orders = books.orders.values()
     closed = [order for order in orders if order.status == CLOSED]
+    expired = [order for order in closed if order.order_id not in shopped.closed_by_somebody]
+    statuses = Counter(payment.status for payment in books.payments.values())
     return Summary(
         orders_placed=len(orders),
         paid=sum(order.is_paid for order in orders),
         closed=len(closed),
-        refunded=sum(payment.status == REFUNDED for payment in books.payments.values()),
+        expired=len(expired),
+        cancelled_by_buyers=len(shopped.cancelled),
+        cancelled_by_seller=len(shopped.endings[Deed.CANCELLED]),
+        shipped=len(shopped.endings[Deed.SHIPPED]),
+        completed=sum(order.status == COMPLETED for order in orders),
+        declined=statuses[DECLINED],
+        refunded=statuses[REFUNDED],
+        partly_refunded=statuses[PARTIALLY_REFUNDED],
         pending=sum(order.status == PENDING for order in orders),
         raced=shopped.races.total,
         paid_twice_same_key=sum(attempt.replayed for attempt in shopped.attempts),
-        closed_early=sum(is_closed_early(order) for order in orders),
+        closed_early=sum(is_closed_early(order) for order in expired),
         stock_before=_available(shopped.products_before),
         stock_after=_available(books.products),
         stock_conserved=not stock_problems(shopped.products_before, books),
         money_conserved=not money_problems(books),
-        close_lateness_ms=Lateness.of(closed),
+        invariants_checked=len(shopped.invariants),
+        invariants_violated=sum(bool(result.violations) for result in shopped.invariants),
+        close_lateness_ms=Lateness.of(expired),
         messages_stored=shopped.messages_stored,
         log_bytes=shopped.logs.master_end,
         slave_log_bytes=shopped.logs.slave_durable_end,
@@ -143,12 +181,13 @@ def problems(summary: Summary, shopped: Shopped, stopped: StopReport) -> list[st
     if summary.orders_placed != shopped.orders_wanted:
         found.append(f"{shopped.orders_wanted} orders were wanted and the shop has {summary.orders_placed}")
     found += lost_problems(shopped.placed, shopped.attempts, books)
-    found += order_problems(books)
+    found += order_problems(books, shopped.closed_by_somebody)
     found += stock_problems(shopped.products_before, books)
     found += money_problems(books)
+    found += shopped.violations
     if not summary.logs_identical:
         found.append(f"the logs of broker-a and its slave are not the same: {shopped.logs}")
-    found += _show_problems(summary, shopped.attempts)
+    found += _show_problems(summary, shopped)
     if stopped.killed:
         found.append(f"had to be killed to stop: {', '.join(stopped.killed)}")
     found += stopped.failed
@@ -168,10 +207,12 @@ def lost_problems(placed: Iterable[str], attempts: Iterable[PaymentAttempt], boo
     return found
 
 
-def _show_problems(summary: Summary, attempts: Iterable[PaymentAttempt]) -> list[str]:
+def _show_problems(summary: Summary, shopped: Shopped) -> list[str]:
     """A demonstration that does not show what it is there for has failed too."""
-    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in attempts)
-    found = []
+    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in shopped.attempts)
+    found = [f"no order was {deed.value}" for deed in Deed if not shopped.endings[deed]]
+    if not shopped.cancelled:
+        found.append("no order was cancelled by its buyer")
     if summary.raced == 0:
         found.append("no payment raced against the closing of its order")
     if summary.paid_twice_same_key == 0:

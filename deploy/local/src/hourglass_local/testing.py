@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hourglass_local.badges import Badges
 from hourglass_local.books import Books
 from hourglass_local.buyers import PaymentAttempt
-from hourglass_local.payment_desk import CAPTURED, CREATED, REFUNDED, GatewayBook, Payment, PaymentStatistics
+from hourglass_local.payment_desk import CREATED, REFUNDED, GatewayBook, Payment, PaymentStatistics, Refund
 from hourglass_local.plan import Pays, PlannedOrder
-from hourglass_local.shop import CLOSED, PENDING, Order, OrderStatistics, Product
+from hourglass_local.shop import CLOSED, PENDING, Order, Product
 
 EXPIRY_MS = 10_000
 PRICE_MINOR = 93_300
 SEAT = Product("G1-first", "Seat", PRICE_MINOR, "CNY", 50)
 BEFORE = {SEAT.product_id: SEAT}
+BADGES = Badges([("test", 32 * "s")])
 
 
 def closed(order_id: str, late_ms: int = 20) -> Order:
@@ -39,7 +41,9 @@ def pending(order_id: str) -> Order:
     return replace(closed(order_id), status=PENDING, closed_at_ms=None)
 
 
-def payment(payment_id: str, order_id: str, status: str = CAPTURED, captured_at_ms: int | None = EXPIRY_MS) -> Payment:
+def payment(
+    payment_id: str, order_id: str, status: str = "CAPTURED", captured_at_ms: int | None = EXPIRY_MS
+) -> Payment:
     return Payment(payment_id, order_id, 2 * PRICE_MINOR, status, None if status == CREATED else captured_at_ms)
 
 
@@ -47,29 +51,28 @@ def attempt(pays: Pays, told: Payment | None, *, replayed: bool = False) -> Paym
     return PaymentAttempt(PlannedOrder("buyer-1", {SEAT.product_id: 2}, "key", pays, 0), told, replayed)
 
 
-def books(orders: list[Order], payments: list[Payment]) -> Books:
-    """With the statistics that follow."""
-    refunded_minor = sum(one.amount_minor for one in payments if one.status == REFUNDED)
-    captured_minor = refunded_minor + sum(one.amount_minor for one in payments if one.status == CAPTURED)
+def books(orders: list[Order], payments: list[Payment], parts: dict[str, int] | None = None) -> Books:
+    """With the statistics that follow. Refunded are payments with that status, and `parts` (payment id -> money)."""
+    whole = {one.payment_id: one.amount_minor for one in payments if one.status == REFUNDED}
+    refunds = {
+        f"refund-{payment_id}": Refund(f"refund-{payment_id}", payment_id, amount_minor, REFUNDED)
+        for payment_id, amount_minor in (whole | (parts or {})).items()
+    }
+    captured = [one.amount_minor for one in payments if one.took_money]
+    sums = sum(captured), sum(refund.amount_minor for refund in refunds.values())
     statuses = [one.status for one in payments]
     sold = sum(order.items[SEAT.product_id] for order in orders if order.is_paid)
     reserved = sum(order.items[SEAT.product_id] for order in orders if order.status == PENDING)
     seat = replace(SEAT, available=SEAT.available - sold - reserved, reserved=reserved, sold=sold)
-    refunds = statuses.count(REFUNDED)
     return Books(
         orders={order.order_id: order for order in orders},
         products={SEAT.product_id: seat},
-        order_statistics=OrderStatistics(
-            {status: sum(order.status == status for order in orders) for status in (PENDING, CLOSED)},
-            sum(order.is_paid for order in orders),
-            refunds,
-        ),
         payments={one.payment_id: one for one in payments},
+        refunds=refunds,
         payment_statistics=PaymentStatistics(
-            {status: statuses.count(status) for status in (CREATED, CAPTURED, REFUNDED)},
-            captured_minor,
-            refunded_minor,
-            GatewayBook(captured_minor, refunded_minor, statuses.count(CAPTURED) + refunds, refunds),
+            {status: statuses.count(status) for status in statuses},
+            *sums,
+            GatewayBook(*sums, len(captured), len(refunds)),
         ),
     )
 

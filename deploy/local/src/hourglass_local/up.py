@@ -11,12 +11,15 @@ from pathlib import Path
 from rich.console import Console
 
 from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.shop_settings import ShopSettings
 
-NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT = 9876, 10911, 8001, 8002  # the services' own defaults
+NAME_SERVER_PORT, BROKER_PORT = 9876, 10911  # these are the services' own defaults
+ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT = 8001, 8002, 8003
 SLAVE_PORT, REPLICATION_PORT, SLAVES_REPLICATION_PORT = 10921, 10912, 10922  # as in deploy/conf/one-pair
-SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, SLAVE_PORT)
+SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT, SLAVE_PORT)
 USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, SLAVES_REPLICATION_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
+SHOP = ShopSettings(rate_limit="600/60", sandbox_sign_in=True)
 
 
 async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, console: Console) -> None:
@@ -30,6 +33,7 @@ async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, c
         slaves_of=SYNC_MASTER,
         delay_levels=delay_levels,
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+        shop=SHOP,
         ports=ports,
     )
     with contextlib.ExitStack() as stack:
@@ -43,8 +47,12 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
     window = timedelta(milliseconds=cluster.payment_window_ms)
     return (
         f"Started in {seconds:.1f} s. An unpaid order closes after {window} h.\n"
-        f"  shop         {_described(cluster.orders_url)}\n"
+        f"  shop         {cluster.orders_url}/shop   in a browser; choose there who you are\n"
+        f"  orders       {_described(cluster.orders_url)}\n"
         f"  payments     {_described(cluster.payments_url)}\n"
+        f"  gateway      {cluster.gateway_url}   takes no money; declines and delays as PUT /v1/failures says\n"
+        f"  a token      .venv/bin/python -m servicekit.token --keys-file {cluster.shop.secrets.auth_keys}"
+        " --subject buyer-1 --role buyer\n"
         f"  queue        {cluster.url}\n"
         f"  broker       {', '.join(cluster.broker_addresses)}\n"
         f"  its slave    {', '.join(cluster.slave_addresses)}   .venv/bin/python -m mqadmin haStatus -n"
@@ -55,4 +63,4 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
 
 
 def _described(url: str) -> str:
-    return f"{url}   OpenAPI: {url}/openapi.json, as a page: {url}/docs"
+    return f"{url}   described at {url}/openapi.json"

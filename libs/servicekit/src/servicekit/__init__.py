@@ -10,28 +10,41 @@ Plain values and ports, for a service's own `domain` and `service`:
                         TransactionRows
     idempotency         KeyClaim, the port IdempotencyKeys, InFlightKeys.holding(), fingerprint()
     inbox               the port Inbox, require_first(): a message that comes again changes nothing
+    outbox              OutboxPublisher.publish(message, local): by the queue, or kept until it is back; OutboxRelay
+    wake                Wake: a bell between who leaves work behind and the loop that does it
     page_cursor         cursors of lists
-    health              Health over named checks
+    identifiers         ID_PATTERN, is_identifier(): what ids look like
+    auth                Caller, scopes, ROLES, Tokens(keys, clock).issue() and .verify()
+    rate_limit          RateLimit, RequestCounter
+    health              Health over named checks, each of which has its time
 
 Adapters to database, queue and sockets (`servicekit.adapters`):
 
-    database            Database: reading() and writing() transactions on SQLite
+    database            Database(url): looking(), reading(), writing(), migrating(); on SQLite and on PostgreSQL
+    sqlite_database, postgresql_database   the two, and what each of them promises
+    failed_units        why a unit in which something failed cannot be committed
+    storage_errors      which errors of a driver mean "try again"
     sqlite_connection   why a statement costs one hand-over to a thread, or none
+    text_file           the text of the variables that end with _FILE
     migrate             Migrations("orders:migrations").upgrade(database)
     sql_idempotency_keys  IdempotencyKeysTable(metadata, column), .of(connection)
+    insert_together     InsertTogether(*tables): rows of several tables in one statement, where the database can
     mq_connection       MqConnection: topics, producer, consumers; tried until the queue is there
     mq_publisher        MessagePublisher and TransactionalQueue over mqclient, in one
     mq_consumer         a Subscription over mqclient
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
+    sql_outbox          OutboxTable(metadata), .of(connection), `outbox` of a unit of work
     http_server         HttpServer: takes its address first, serves until an event
 
 HTTP (`servicekit.api`):
 
-    application         build_api(...): routes, /health, problems, body limit, spans
-    problem             ProblemType, the common kinds, documented(...)
-    problem_handlers, body_limit, health_routes   what build_api installs
+    application         build_api(...): routes, /health, callers, problems, limits, spans
+    security            requires(scope, ...): the caller as a dependency; CallerOf
+    etag                entity_tag(), IfMatch, IfNoneMatch: preconditions as dependencies
     idempotency_key     IdempotencyKey: the header as a dependency
+    problem             ProblemType, the common kinds, documented(...)
+    problem_handlers, body_limit, request_limit, health_routes, openapi   what build_api installs
     schemas             RequestModel, AnswerModel, Identifier, Currency, Limit, Cursor
 
 The trio at a service's root:
@@ -41,6 +54,9 @@ The trio at a service's root:
     cleaning            cleaning(): old rows of inbox, transactions and keys go, in the background
     command_line        run_service()                                     -> __main__.py
 
+On the command line: `python -m servicekit.token` makes tokens, and keys to sign them with.
+
 For tests (`servicekit.testing`): RecordingPublisher (a queue in memory, with half messages, check-backs and deaths of
-the process), deliver(), until().
+the process), deliver(), until(); `databases`, a plugin of pytest with the fixture `new_database_url`, by which a test
+runs on both kinds of database; PostgresServer, a server that a test may pause and kill.
 """

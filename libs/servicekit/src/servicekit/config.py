@@ -1,5 +1,7 @@
 """The configuration of a service: variables with its prefix, parsed once into one frozen dataclass.
 
+Each variable `X` may be given as `X_FILE`, the path of a file with its text, as secrets are.
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ServiceConfig):
     PREFIX: ClassVar[str] = "ORDERS_"
@@ -12,11 +14,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from servicekit.adapters.text_file import read_text_file
+from servicekit.auth import SECRET_MIN_CHARACTERS, parse_keys
+from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit, parse_rate_limit
 
 SQLITE_PREFIX = "sqlite+aiosqlite:///"
+POSTGRESQL_PREFIX = "postgresql+asyncpg://"
+FILE_SUFFIX = "_FILE"
+DATABASE_POOL_SIZE = 10
+POOL_SIZE_MAX = 100  # PostgreSQL's own default allows as many connections to all processes together
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # A parser gets the variable's whole name and its text, and returns the fields that it sets. Raises ConfigError.
@@ -31,27 +42,43 @@ class ConfigError(ValueError):
 class ServiceConfig:
     """What every service needs. A subclass names its PREFIX, adds fields, and calls this `__post_init__` from its own.
 
-    Raises ConfigError when values do not go together.
+    `auth_keys` are (name, secret): the first signs tokens, all of them verify. `rate_limit` is for each caller, None is
+    no limit. `database_pool_size` connections with PostgreSQL are open at once, at most.
+
+    Raises ConfigError when values do not go together. No error and no `repr` tells a secret: a subclass that gives
+    `database_url` a default says `repr=False` again.
     """
 
     PREFIX: ClassVar[str]
 
-    database_url: str
+    database_url: str = field(repr=False)
+    database_pool_size: int = DATABASE_POOL_SIZE
     mq_url: str = "mq://127.0.0.1:9876"
     listen_host: str = "127.0.0.1"
     listen_port: int = 0  # 0 lets the operating system choose
     log_level: str = "INFO"
+    auth_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    rate_limit: RateLimit | None = DEFAULT_RATE_LIMIT
 
     def __post_init__(self) -> None:
-        path = self.database_url.removeprefix(SQLITE_PREFIX)
-        if path == self.database_url or not path or path == ":memory:":
-            raise self.error("DATABASE_URL", f"={self.database_url!r}: allowed is {SQLITE_PREFIX}<path of a file>")
+        check_database_url(f"{self.PREFIX}DATABASE_URL", self.database_url)
+        if not 1 <= self.database_pool_size <= POOL_SIZE_MAX:
+            raise self.error("DATABASE_POOL_SIZE", f"={self.database_pool_size}: allowed are 1 to {POOL_SIZE_MAX}")
         if "://" not in self.mq_url:
             raise self.error("MQ_URL", f"={self.mq_url!r}: allowed is a URL such as mq://127.0.0.1:9876")
         if not self.listen_host or not 0 <= self.listen_port <= 65535:
             raise self.error("LISTEN", f"={self.listen_host}:{self.listen_port}: allowed is host:port, port 0 to 65535")
         if self.log_level not in LOG_LEVELS:
             raise self.error("LOG_LEVEL", f"={self.log_level!r}: allowed are {', '.join(LOG_LEVELS)}")
+
+    def require_auth_keys(self) -> None:
+        """Raises ConfigError when there are none; for services that take tokens."""
+        if not self.auth_keys:
+            raise self.error(
+                "AUTH_KEYS",
+                f" is not set: it takes name:secret, with a secret of at least {SECRET_MIN_CHARACTERS} characters that"
+                " all services share; make one with: python -m servicekit.token new-key",
+            )
 
     @classmethod
     def error(cls, name: str, complaint: str) -> ConfigError:
@@ -62,12 +89,18 @@ class ServiceConfig:
 def read_environment(environment: Mapping[str, str], prefix: str, parsers: Mapping[str, Parser]) -> dict[str, Any]:
     """The fields that the variables with `prefix` set; others are not looked at. `parsers` have names without prefix.
 
-    Raises ConfigError, for an unknown variable with the known one that is nearest.
+    Raises ConfigError, for an unknown variable with the known one that is nearest, and for one that is given twice.
     """
     known = {prefix + name: parser for name, parser in parsers.items()}
     values: dict[str, Any] = {}
     for name, text in sorted(environment.items()):
         if not name.startswith(prefix):
+            continue
+        base = name.removesuffix(FILE_SUFFIX)
+        if name not in known and base in known:
+            if base in environment:
+                raise ConfigError(f"both {base} and {name} are set; one of the two is allowed")
+            values |= known[base](base, _content(name, text))
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -77,19 +110,57 @@ def read_environment(environment: Mapping[str, str], prefix: str, parsers: Mappi
     return values
 
 
-def as_text(field: str) -> Parser:
-    """The text as it is."""
-    return lambda _name, text: {field: text}
+def check_database_url(name: str, url: str) -> None:
+    """Raises ConfigError unless it is the URL of an SQLite file or of a PostgreSQL database; `name` is the variable's.
+
+    The error repeats no password.
+    """
+    if url.startswith(POSTGRESQL_PREFIX):
+        if _is_postgresql(url):
+            return
+        shown = POSTGRESQL_PREFIX + "..."  # the password may be anywhere in what cannot be understood
+    else:
+        path = url.removeprefix(SQLITE_PREFIX)
+        if path not in ("", url, ":memory:"):
+            return
+        shown = url if "@" not in url else "..."
+    raise ConfigError(
+        f"{name}={shown!r}: allowed are {SQLITE_PREFIX}<path of a file>"
+        f" and {POSTGRESQL_PREFIX}user[:password]@host[:port]/database"
+    )
 
 
-def whole_number(field: str) -> Parser:
-    """A whole number; its range is for the dataclass to check."""
+def _is_postgresql(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    database = parts.path.removeprefix("/")
+    is_complete = bool(parts.username and parts.hostname and database) and "/" not in database
+    return is_complete and port != 0 and not parts.query and not parts.fragment
 
-    def parse(name: str, text: str) -> dict[str, Any]:
+
+def _content(name: str, path: str) -> str:
+    try:
+        return read_text_file(path)
+    except OSError as error:
+        raise ConfigError(f"{name}={path!r} cannot be read: {error.strerror}") from error
+
+
+def as_text(name: str) -> Parser:
+    """The text as it is, for the field `name`."""
+    return lambda _variable, text: {name: text}
+
+
+def whole_number(name: str) -> Parser:
+    """A whole number, for the field `name`; its range is for the dataclass to check."""
+
+    def parse(variable: str, text: str) -> dict[str, Any]:
         try:
-            return {field: int(text)}
+            return {name: int(text)}
         except ValueError:
-            raise ConfigError(f"{name}={text!r} is not a whole number") from None
+            raise ConfigError(f"{variable}={text!r} is not a whole number") from None
 
     return parse
 
@@ -101,11 +172,28 @@ def _listen(name: str, text: str) -> dict[str, Any]:
     return {"listen_host": host, "listen_port": int(port)}
 
 
+def _auth_keys(name: str, text: str) -> dict[str, Any]:
+    try:
+        return {"auth_keys": parse_keys(text)}
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _rate_limit(name: str, text: str) -> dict[str, Any]:
+    try:
+        return {"rate_limit": parse_rate_limit(text)}
+    except ValueError as error:
+        raise ConfigError(f"{name}={text!r}: {error}") from error
+
+
 COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "DATABASE_URL": as_text("database_url"),
+        "DATABASE_POOL_SIZE": whole_number("database_pool_size"),
         "MQ_URL": as_text("mq_url"),
         "LISTEN": _listen,
         "LOG_LEVEL": lambda _name, text: {"log_level": text.upper()},
+        "AUTH_KEYS": _auth_keys,
+        "RATE_LIMIT": _rate_limit,
     }
 )

@@ -1,16 +1,18 @@
 """Idempotency keys: a request that is repeated with its key is answered with what the first one made.
 
-    with self._in_flight.holding(key):
+    with self._in_flight.holding(buyer_id, key):
         async with units.writing() as unit:
-            earlier = await unit.keys.find(key)
+            earlier = await unit.keys.find(buyer_id, key)
             if earlier is not None:
                 earlier.require_fingerprint(fingerprint(request))
                 ... answer with the result of earlier.result_id ...
-            await unit.keys.claim(KeyClaim(key, fingerprint(request), new_id), now_ms)
+            await unit.keys.claim(KeyClaim(buyer_id, key, fingerprint(request), new_id), now_ms)
             ... make it, and commit ...
 
-Invariants: a key makes at most one result, because its claim is part of the result's own transaction; a request that
-was refused leaves no claim behind.
+A key belongs to its subject, who used it: two buyers may use one text, and neither learns of the other.
+
+Invariants: a key of a subject makes at most one result, because its claim is part of the result's own transaction; a
+request that was refused leaves no claim behind.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
-    """A key that was used: for which payload, and what came of it."""
+    """A key that was used: by whom, for which payload, and what came of it."""
 
+    subject: str
     key: str
     fingerprint: str
     result_id: str
@@ -45,8 +48,8 @@ class KeyClaim:
 class IdempotencyKeys(Protocol):
     """The keys that were used, as part of a unit of work."""
 
-    async def find(self, key: str) -> KeyClaim | None:
-        """The earlier use of the key, if there was one."""
+    async def find(self, subject: str, key: str) -> KeyClaim | None:
+        """The subject's earlier use of the key, if there was one."""
 
     async def claim(self, claim: KeyClaim, at_ms: int) -> None:
         """Raises RequestInFlightError when another process claims the key at the same moment."""
@@ -60,18 +63,19 @@ class InFlightKeys:
     """
 
     def __init__(self) -> None:
-        self._keys: set[str] = set()
+        self._keys: set[tuple[str, str]] = set()
 
     @contextmanager
-    def holding(self, key: str) -> Iterator[None]:
-        """Raises RequestInFlightError when somebody holds the key."""
-        if key in self._keys:
+    def holding(self, subject: str, key: str) -> Iterator[None]:
+        """Raises RequestInFlightError when another request of the subject holds the key."""
+        held = (subject, key)
+        if held in self._keys:
             raise RequestInFlightError(key)
-        self._keys.add(key)
+        self._keys.add(held)
         try:
             yield
         finally:
-            self._keys.discard(key)
+            self._keys.discard(held)
 
 
 def fingerprint(request: DataclassInstance) -> str:

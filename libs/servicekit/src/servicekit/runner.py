@@ -17,8 +17,9 @@ from starlette.types import ASGIApp
 import telemetry
 from osenv import Clock, RealClock
 from osenv.clock import timeout
+from osenv.memory import keep_out_of_collections
 from osenv.signals import stop_event
-from servicekit.adapters.database import Database
+from servicekit.adapters.database import Database, without_password
 from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
@@ -42,14 +43,23 @@ class Background:
     stop: Callable[[], None]
 
 
+def _nothing() -> None:
+    """There is nothing to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A service over its ports, ready to be started; `check` is TransactionalPublisher.check."""
+    """A service over its ports, ready to be started; `check` is TransactionalPublisher.check.
+
+    `end_streams` is called as soon as the service is asked to stop: answers that would never end by themselves have to
+    end then, or the stop waits for them as long as it waits for any request.
+    """
 
     api: ASGIApp
     subscriptions: Sequence[Subscription]
     check: TransactionCheck
     background: Sequence[Background] = ()
+    end_streams: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +77,12 @@ Compose = Callable[[Database, MqConnection, Clock], Composition]
 async def run_migrations(service: Service, config: ServiceConfig) -> None:
     """Bring the database to this version and return. Raises StorageUnavailableError."""
     telemetry.configure(service.name, config.log_level)
-    database = Database(config.database_url)
+    database = Database(config.database_url, config.database_pool_size)
     try:
         await service.migrations.upgrade(database)
     finally:
         await database.dispose()
-    log.info("the database is up to date", database_url=config.database_url)
+    log.info("the database is up to date", database_url=without_password(config.database_url))
 
 
 async def serve(service: Service, config: ServiceConfig, compose: Compose) -> None:
@@ -83,12 +93,13 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
     telemetry.configure(service.name, config.log_level)
     stop = stop_event()
     with HttpServer(config.listen_host, config.listen_port) as http:
-        database = Database(config.database_url)
+        database = Database(config.database_url, config.database_pool_size)
         try:
             await service.migrations.upgrade(database)
             clock = RealClock()
             queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics)
             composition = compose(database, queue, clock)
+            keep_out_of_collections()
             log.info(f"{service.name} is listening", host=config.listen_host, port=http.port)
             await _run(composition, http, queue, clock, stop)
         finally:
@@ -108,7 +119,7 @@ async def _run(
             connecting = tasks.create_task(
                 queue.connect(composition.subscriptions, composition.check), name="queue connection"
             )
-            await http.serve(composition.api, stop)
+            await http.serve(composition.api, stop, before_drain=composition.end_streams)
             connecting.cancel()
             await stop_in_time(clock, CONSUMERS_STOP_MAX_S, "consumers", queue.stop_consumers)
             await _stop_background(clock, working)

@@ -11,12 +11,17 @@ class Subscription:
     """`handle` gets a body; when it raises, the message is delivered again later.
 
     It may get a message twice, and carries it out once: servicekit.inbox.
+
+    `is_broadcasting`: every process of the service gets every message that comes after its start, and nothing of it
+    outlives the process. For what only this process can do, such as telling those who wait at it: what was missed while
+    it was away, and what its handler could not do, never comes again.
     """
 
     group: str
     topic: str
     tags: str
     handle: Callable[[bytes], Awaitable[None]]
+    is_broadcasting: bool = False
 
     def takes(self, topic: str, tag: str) -> bool:
         """Whether a message with this tag is for this group. `tags` is `*`, or tags with `||` between them."""

@@ -14,11 +14,12 @@ check, finds the row of the other.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, Protocol, TypeVar
 
 from osenv import Clock
+from servicekit.errors import PublishError
 from servicekit.message import MessagePublisher, OutgoingMessage
 
 T = TypeVar("T")
@@ -93,8 +94,15 @@ class TransactionalPublisher(Generic[UnitT]):
         error comes out of here. Raises PublishError when the queue is not there (nothing was written),
         TransactionGivenUpError, and StorageUnavailableError.
         """
+        return await self.publish_all((message,), local)
+
+    async def publish_all(self, messages: Sequence[OutgoingMessage], local: Callable[[UnitT], Awaitable[T]]) -> T:
+        """As `publish`, for several messages that are told together or not at all.
+
+        Each is a half message of its own, with an id and a row of its own; the rows are committed in one unit.
+        """
         attempt = _Attempt(self._units, self._clock, local)
-        await self._queue.send_in_transaction(message, attempt.run)
+        await self._send(messages, (), attempt)
         return attempt.result()
 
     async def check(self, transaction_id: str) -> LocalOutcome:
@@ -102,33 +110,51 @@ class TransactionalPublisher(Generic[UnitT]):
         async with self._units.writing() as unit:
             return await unit.transactions.answer_check(transaction_id, self._clock.wall_ms())
 
+    async def _send(
+        self, messages: Sequence[OutgoingMessage], transaction_ids: tuple[str, ...], attempt: _Attempt[UnitT, T]
+    ) -> None:
+        """Send the half messages one after the other; with the last one, run the attempt under all their ids."""
+
+        async def proceed(transaction_id: str) -> LocalOutcome:
+            begun = (*transaction_ids, transaction_id)
+            if len(messages) == 1:
+                await attempt.run(begun)
+            else:
+                try:
+                    await self._send(messages[1:], begun, attempt)
+                except PublishError as error:  # the attempt was not run
+                    attempt.error = error
+            return attempt.outcome
+
+        await self._queue.send_in_transaction(messages[0], proceed)
+
 
 class _Attempt(Generic[UnitT, T]):
-    """One run of a local transaction; keeps its result or its error for the caller."""
+    """One run of a local transaction; keeps its result or its error for the caller, and its outcome for the queue."""
 
     def __init__(self, units: WritingUnits[UnitT], clock: Clock, local: Callable[[UnitT], Awaitable[T]]) -> None:
         self._units = units
         self._clock = clock
         self._local = local
         self._results: list[T] = []
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        self.outcome = LocalOutcome.ROLLED_BACK
 
-    async def run(self, transaction_id: str) -> LocalOutcome:
-        outcome = LocalOutcome.ROLLED_BACK
+    async def run(self, transaction_ids: Sequence[str]) -> None:
         try:
             async with self._units.writing() as unit:
-                await unit.transactions.record(transaction_id, self._clock.wall_ms())
+                for transaction_id in transaction_ids:
+                    await unit.transactions.record(transaction_id, self._clock.wall_ms())
                 result = await self._local(unit)
-                outcome = LocalOutcome.UNKNOWN  # a commit that fails may have been carried out
+                self.outcome = LocalOutcome.UNKNOWN  # a commit that fails may have been carried out
                 await unit.commit()
-                outcome = LocalOutcome.COMMITTED
+                self.outcome = LocalOutcome.COMMITTED
                 self._results.append(result)
         except Exception as error:
-            self._error = error
-        return outcome
+            self.error = error
 
     def result(self) -> T:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         (result,) = self._results
         return result

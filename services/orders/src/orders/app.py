@@ -4,20 +4,33 @@ is written in servicekit.runner.
 
 from __future__ import annotations
 
+from orders.adapters.http_payments import HttpPayments
+from orders.adapters.mq_dead_letters import MqDeadLetters
 from orders.adapters.tables import idempotency_keys, inbox, transactions
 from orders.bootstrap import bootstrap
 from orders.config import Config
-from orders.service.events import ORDER_EVENTS_TOPIC, ORDER_TIMEOUTS_TOPIC, PAYMENT_EVENTS_TOPIC
+from orders.service.dead_letters import SHOP_GROUPS
+from orders.service.events import (
+    ORDER_COMPLETIONS_TOPIC,
+    ORDER_EVENTS_TOPIC,
+    ORDER_TIMEOUTS_TOPIC,
+    PAYMENT_EVENTS_TOPIC,
+)
 from osenv import Clock, SystemRng
 from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
+from servicekit.auth import Tokens
 from servicekit.cleaning import cleaning
-from servicekit.runner import Composition, Service
+from servicekit.runner import Background, Composition, Service
 
 MIGRATIONS = Migrations("orders:migrations")
-SERVICE = Service("orders", MIGRATIONS, topics=(ORDER_EVENTS_TOPIC, ORDER_TIMEOUTS_TOPIC, PAYMENT_EVENTS_TOPIC))
+SERVICE = Service(
+    "orders",
+    MIGRATIONS,
+    topics=(ORDER_EVENTS_TOPIC, ORDER_TIMEOUTS_TOPIC, ORDER_COMPLETIONS_TOPIC, PAYMENT_EVENTS_TOPIC),
+)
 
 
 async def run_migrations(config: Config) -> None:
@@ -29,13 +42,31 @@ async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
 
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
-        health_parts = {"producer": queue.producer_health, "consumers": queue.consumers_health}
-        application = bootstrap(config, database, queue.publisher, clock, SystemRng(), health_parts=health_parts)
+        health_parts = {
+            "schema": MIGRATIONS.health_of(database),
+            "producer": queue.producer_health,
+            "consumers": queue.consumers_health,
+        }
+        payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, clock), clock)
+        application = bootstrap(
+            config,
+            database,
+            queue.publisher,
+            clock,
+            SystemRng(),
+            payment_desk=payments,
+            dead_letters=MqDeadLetters(config.mq_url, SHOP_GROUPS, clock),
+            health_parts=health_parts,
+        )
         return Composition(
             application.api,
             application.subscriptions,
             application.transactions.check,
-            [cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys)],
+            [
+                cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
+                Background("connections with payments", payments.run, payments.stop),
+            ],
+            end_streams=application.feed.close,
         )
 
     await runner.serve(SERVICE, config, compose)

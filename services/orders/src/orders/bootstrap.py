@@ -10,19 +10,34 @@ from fastapi import FastAPI
 from orders.adapters.sql_units import SqlUnits
 from orders.api.application import build_api
 from orders.api.dependencies import UseCases
+from orders.api.order_events import order_events
 from orders.config import Config
+from orders.consumers.completion_handler import completion_handler
+from orders.consumers.completion_scheduler import completion_scheduler
+from orders.consumers.order_feed import order_feed
 from orders.consumers.payment_handler import payment_handler
 from orders.consumers.timeout_handler import timeout_handler
 from orders.consumers.timeout_scheduler import timeout_scheduler
+from orders.pages.application import mount_pages
+from orders.pages.parts import PageParts
+from orders.pages.renderer import Renderer
 from orders.service.accept_payment import AcceptPayment
+from orders.service.basket import Baskets
 from orders.service.close_order import CloseOrder
+from orders.service.complete_order import CompleteOrder
+from orders.service.confirm_receipt import ConfirmReceipt
+from orders.service.dead_letters import DeadLetters
+from orders.service.order_feed import OrderFeed
 from orders.service.order_timeouts import OrderTimeouts
+from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import PlaceOrder
 from orders.service.products import AddProduct
 from orders.service.queries import Queries
+from orders.service.ship_order import ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.adapters.database import Database
+from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
 from servicekit.subscription import Subscription
 from servicekit.transactions import Queue, TransactionalPublisher
@@ -36,7 +51,10 @@ class Application:
     transactions: TransactionalPublisher[UnitOfWork]
     use_cases: UseCases
     timeouts: OrderTimeouts
+    complete_order: CompleteOrder
     accept_payment: AcceptPayment
+    tokens: Tokens
+    feed: OrderFeed
     subscriptions: tuple[Subscription, ...]
     api: FastAPI
 
@@ -48,6 +66,8 @@ def bootstrap(
     clock: Clock,
     rng: Rng,
     *,
+    payment_desk: PaymentDesk,
+    dead_letters: DeadLetters,
     health_parts: Mapping[str, HealthCheck],
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside the database."""
@@ -55,19 +75,56 @@ def bootstrap(
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     close_order = CloseOrder(units, transactions, clock)
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
+    complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
     accept_payment = AcceptPayment(units, transactions, clock)
+    tokens = Tokens(config.auth_keys, clock)
     use_cases = UseCases(
         place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms),
         close_order=close_order,
+        ship_order=ShipOrder(units, transactions, clock),
+        confirm_receipt=ConfirmReceipt(units, transactions, clock),
         add_product=AddProduct(units),
         queries=Queries(units),
     )
+    feed = OrderFeed(use_cases.queries, clock)
+    api = build_api(
+        use_cases,
+        Health({"database": database.health, **health_parts}, clock),
+        tokens=tokens,
+        rate_limit=config.rate_limit,
+        clock=clock,
+        more_routers=(order_events(feed, clock),),
+    )
+    pages = PageParts(
+        use_cases=use_cases,
+        baskets=Baskets(units),
+        desk=payment_desk,
+        feed=feed,
+        dead_letters=dead_letters,
+        tokens=tokens,
+        clock=clock,
+        rng=rng,
+        renderer=Renderer(clock),
+        trace_url=config.trace_url,
+        may_choose_anybody=config.sandbox_sign_in,
+    )
+    mount_pages(api, pages)
     return Application(
         units=units,
         transactions=transactions,
         use_cases=use_cases,
         timeouts=timeouts,
+        complete_order=complete_order,
         accept_payment=accept_payment,
-        subscriptions=(timeout_scheduler(timeouts), timeout_handler(timeouts), payment_handler(accept_payment)),
-        api=build_api(use_cases, Health({"database": database.health, **health_parts})),
+        tokens=tokens,
+        feed=feed,
+        subscriptions=(
+            timeout_scheduler(timeouts),
+            timeout_handler(timeouts),
+            payment_handler(accept_payment),
+            completion_scheduler(complete_order),
+            completion_handler(complete_order),
+            order_feed(feed),
+        ),
+        api=api,
     )

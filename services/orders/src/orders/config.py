@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from orders.domain.delay_levels import (
     PAYMENT_WINDOW_LEVEL,
@@ -17,28 +18,40 @@ from servicekit.config import (
     SQLITE_PREFIX,
     ConfigError,
     ServiceConfig,
+    as_text,
     read_environment,
     whole_number,
 )
 
 DEFAULT_PAYMENT_WINDOW_MS = 1_800_000  # MISSION X3: 30 minutes
 DEFAULT_DELAY_LEVELS = default_delay_levels(DEFAULT_PAYMENT_WINDOW_MS)
+DEFAULT_COMPLETION_AFTER_MS = 7 * 86_400_000
+TRACE_ID_PLACE = "{trace_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ServiceConfig):
-    """Everything that can be set. Raises ConfigError when values do not go together."""
+    """Everything that can be set. Raises ConfigError when values do not go together.
+
+    `trace_url` leads to the page of a trace, with {trace_id} in it; None where nobody keeps traces. `sandbox_sign_in`
+    lets everybody sign in to the pages as anybody, an operator too: for demonstrations only.
+    """
 
     PREFIX: ClassVar[str] = "ORDERS_"
 
-    database_url: str = SQLITE_PREFIX + "orders.db"
+    database_url: str = field(default=SQLITE_PREFIX + "orders.db", repr=False)
     listen_port: int = 8001  # 0 lets the operating system choose
     payment_window_ms: int = DEFAULT_PAYMENT_WINDOW_MS
     # The broker's messageDelayLevel; level 16 is the payment window.
     delay_levels: DelayLevels = DEFAULT_DELAY_LEVELS
+    completion_after_ms: int = DEFAULT_COMPLETION_AFTER_MS  # from shipping to completing by itself
+    payments_url: str = "http://127.0.0.1:8002"
+    trace_url: str | None = None
+    sandbox_sign_in: bool = False
 
     def __post_init__(self) -> None:
         ServiceConfig.__post_init__(self)
+        self.require_auth_keys()
         if self.payment_window_ms < 1:
             raise self.error("PAYMENT_WINDOW_MS", f"={self.payment_window_ms}: at least 1 is allowed")
         if self.delay_levels.payment_window_ms != self.payment_window_ms:
@@ -46,6 +59,14 @@ class Config(ServiceConfig):
                 f"level {PAYMENT_WINDOW_LEVEL} of ORDERS_DELAY_LEVELS is {self.delay_levels.payment_window_ms} ms and"
                 f" ORDERS_PAYMENT_WINDOW_MS is {self.payment_window_ms}; an unpaid order closes by level"
                 f" {PAYMENT_WINDOW_LEVEL}, so that both have to be equal"
+            )
+        if self.completion_after_ms < 1:
+            raise self.error("COMPLETION_AFTER_MS", f"={self.completion_after_ms}: at least 1 is allowed")
+        if not _is_http(self.payments_url):
+            raise self.error("PAYMENTS_URL", f"={self.payments_url!r}: allowed is a URL such as http://127.0.0.1:8002")
+        if self.trace_url is not None and not (_is_http(self.trace_url) and TRACE_ID_PLACE in self.trace_url):
+            raise self.error(
+                "TRACE_URL", f"={self.trace_url!r}: allowed is a URL such as http://127.0.0.1:16686/trace/{{trace_id}}"
             )
 
 
@@ -60,6 +81,14 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     return Config(**values)
 
 
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
+
+
 def _delay_levels(name: str, text: str) -> dict[str, Any]:
     try:
         return {"delay_levels": parse_delay_levels(text)}
@@ -67,8 +96,18 @@ def _delay_levels(name: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{name}={text!r}: {error}") from None
 
 
+def _sandbox_sign_in(name: str, text: str) -> dict[str, Any]:
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}={text!r}: allowed are true and false")
+    return {"sandbox_sign_in": text == "true"}
+
+
 _PARSERS = {
     **COMMON_PARSERS,
     "PAYMENT_WINDOW_MS": whole_number("payment_window_ms"),
     "DELAY_LEVELS": _delay_levels,
+    "COMPLETION_AFTER_MS": whole_number("completion_after_ms"),
+    "PAYMENTS_URL": as_text("payments_url"),
+    "TRACE_URL": as_text("trace_url"),
+    "SANDBOX_SIGN_IN": _sandbox_sign_in,
 }

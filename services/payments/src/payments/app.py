@@ -1,11 +1,11 @@
-"""The composition root: payments on a real database, a real queue and a real clock. What starts and stops in which
-order is written in servicekit.runner.
+"""The composition root: payments on a real database, a real gateway, a real queue and a real clock. What starts and
+stops in which order is written in servicekit.runner.
 """
 
 from __future__ import annotations
 
-from osenv import Clock, RealClock, SystemRng
-from payments.adapters.sandbox_gateway import SandboxGateway
+from osenv import Clock, SystemRng
+from payments.adapters.http_gateway import HttpGateway
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config
@@ -29,25 +29,31 @@ async def run_migrations(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
-    gateway = SandboxGateway(config.gateway.path, RealClock(), declines_above_minor=config.gateway.declines_above_minor)
+    gateway = HttpGateway(config.gateway_url, config.gateway_api_key)
 
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
         application = bootstrap(
+            config,
             database,
             gateway,
             queue.publisher,
             clock,
             SystemRng(),
             is_queue_there=lambda: queue.publisher.is_running and queue.publisher.last_send == OK,
-            health_parts={"producer": queue.producer_health, "consumers": queue.consumers_health},
+            health_parts={
+                "schema": MIGRATIONS.health_of(database),
+                "producer": queue.producer_health,
+                "consumers": queue.consumers_health,
+            },
         )
-        resumer = application.resumer
+        resumer, relay = application.resumer, application.relay
         return Composition(
             application.api,
             application.subscriptions,
-            application.check,
+            application.transactions.check,
             [
                 Background("resumer", resumer.run, resumer.stop),
+                Background("outbox relay", relay.run, relay.stop),
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
             ],
         )

@@ -1,4 +1,4 @@
-"""Puts the parts together: use cases, routes, consumers and resumer over whatever ports they are given."""
+"""Puts the parts together: use cases, routes, consumers, resumer and relay over whatever ports they are given."""
 
 from __future__ import annotations
 
@@ -11,35 +11,46 @@ from osenv import Clock, Rng
 from payments.adapters.sql_units import SqlUnits
 from payments.api.application import build_api
 from payments.api.dependencies import UseCases
+from payments.config import Config
 from payments.consumers.payable_orders import payable_orders
 from payments.consumers.refund_handler import refund_handler
+from payments.service.bookkeeper import Bookkeeper
 from payments.service.gateway import PatientGateway, PaymentGateway
 from payments.service.pay_order import PayOrder
 from payments.service.payable_orders import PayableOrders
 from payments.service.queries import Queries
+from payments.service.receive_event import ReceiveEvent
+from payments.service.refund_part import RefundPart
 from payments.service.refund_payment import RefundPayment
-from payments.service.resumer import Resumer, ResumerWake
+from payments.service.resumer import Resumer
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
+from payments.service.webhook_signature import WebhookSignatures
 from servicekit.adapters.database import Database
+from servicekit.auth import Tokens
 from servicekit.health import OK, Health, HealthCheck
+from servicekit.outbox import OutboxPublisher, OutboxRelay
 from servicekit.subscription import Subscription
-from servicekit.transactions import TransactionalPublisher, TransactionalQueue, TransactionCheck
+from servicekit.transactions import TransactionalPublisher, TransactionalQueue
+from servicekit.wake import Wake
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Payments, composed and not started; `check` answers the queue's questions about transactions."""
+    """Payments, composed and not started."""
 
     units: Units
+    transactions: TransactionalPublisher[UnitOfWork]
     use_cases: UseCases
     resumer: Resumer
+    relay: OutboxRelay[UnitOfWork]
+    tokens: Tokens
     subscriptions: tuple[Subscription, ...]
-    check: TransactionCheck
     api: FastAPI
 
 
-def bootstrap(
+def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
+    config: Config,
     database: Database,
     gateway: PaymentGateway,
     queue: TransactionalQueue,
@@ -49,13 +60,16 @@ def bootstrap(
     is_queue_there: Callable[[], bool],
     health_parts: Mapping[str, HealthCheck],
 ) -> Application:
-    """Everything that runs on these ports; `health_parts` say "ok", or what is wrong with them."""
+    """Everything that runs on these ports; `health_parts` are asked beside database and gateway."""
     units = SqlUnits(database)
     patient_gateway = PatientGateway(gateway, clock)
-    publisher: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
-    wake = ResumerWake()
-    settlement = Settlement(units, patient_gateway, publisher, clock)
-    resumer = Resumer(units, settlement, clock, wake)
+    transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
+    relay_wake, resumer_wake = Wake(), Wake()
+    publisher = OutboxPublisher(units, transactions, clock, relay_wake, is_queue_there=is_queue_there)
+    bookkeeper = Bookkeeper(units, publisher, clock)
+    settlement = Settlement(units, patient_gateway, bookkeeper)
+    resumer = Resumer(units, settlement, clock, resumer_wake, silence_ms=config.gateway_silence_ms)
+    tokens = Tokens(config.auth_keys, clock)
 
     async def unfinished_health() -> str:
         return OK if resumer.left == 0 else f"{resumer.left} payments or refunds could not be finished yet"
@@ -66,14 +80,26 @@ def bootstrap(
             "gateway": patient_gateway.health,
             "unfinished": unfinished_health,
             **health_parts,
-        }
+        },
+        clock,
     )
     use_cases = UseCases(
-        pay_order=PayOrder(units, settlement, wake, clock, rng, is_queue_there=is_queue_there),
+        pay_order=PayOrder(units, settlement, resumer_wake, clock, rng, is_queue_there=is_queue_there),
+        refund_part=RefundPart(units, settlement, resumer_wake, clock),
+        receive_event=ReceiveEvent(units, bookkeeper),
+        signatures=WebhookSignatures(config.webhook_secrets, clock),
         queries=Queries(units, patient_gateway),
     )
-    subscriptions = (
-        payable_orders(PayableOrders(units, clock)),
-        refund_handler(RefundPayment(units, settlement, wake, clock)),
+    return Application(
+        units=units,
+        transactions=transactions,
+        use_cases=use_cases,
+        resumer=resumer,
+        relay=OutboxRelay(units, transactions, clock, relay_wake),
+        tokens=tokens,
+        subscriptions=(
+            payable_orders(PayableOrders(units, clock)),
+            refund_handler(RefundPayment(units, settlement, resumer_wake, clock)),
+        ),
+        api=build_api(use_cases, health, tokens=tokens, rate_limit=config.rate_limit, clock=clock),
     )
-    return Application(units, use_cases, resumer, subscriptions, publisher.check, build_api(use_cases, health))

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
-from servicekit.config import COMMON_PARSERS, SQLITE_PREFIX, ConfigError, ServiceConfig, read_environment
+from payments.service.webhook_signature import SECRET_MIN_CHARACTERS
+from servicekit.config import (
+    COMMON_PARSERS,
+    SQLITE_PREFIX,
+    ServiceConfig,
+    as_text,
+    read_environment,
+    whole_number,
+)
 
-_SANDBOX_URL = re.compile(r"sandbox:///(?P<path>[^?]+)(\?declines_above_minor=(?P<limit>[0-9]{1,18}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxConfig:
-    """A gateway that moves no real money; its path is relative unless it begins with a slash, as in SQLite's URLs."""
-
-    path: str = "gateway.db"
-    declines_above_minor: int | None = None  # so that a refusal of the gateway can be seen without a real card
+DEFAULT_GATEWAY_SILENCE_MS = 5_000
+_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_hex(32))"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ServiceConfig):
-    """Everything that can be set. Raises ConfigError when values do not go together."""
+    """Everything that can be set. Raises ConfigError when values do not go together, and repeats no secret in it.
+
+    Every one of `webhook_secrets` is taken, so that the gateway can change over to a new one. `gateway_silence_ms` is
+    how long the gateway may be silent about a charge or a refund before it is asked.
+    """
 
     PREFIX: ClassVar[str] = "PAYMENTS_"
 
-    database_url: str = SQLITE_PREFIX + "payments.db"
+    database_url: str = field(default=SQLITE_PREFIX + "payments.db", repr=False)
     listen_port: int = 8002  # 0 lets the operating system choose
-    gateway: SandboxConfig = SandboxConfig()
+    gateway_url: str = "http://127.0.0.1:8003"
+    gateway_api_key: str = field(default="", repr=False)
+    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
+    gateway_silence_ms: int = DEFAULT_GATEWAY_SILENCE_MS
 
     def __post_init__(self) -> None:
         ServiceConfig.__post_init__(self)
-        if self.gateway.path == self.database_url.removeprefix(SQLITE_PREFIX):
-            raise self.error("GATEWAY_URL", f" names the file of {self.PREFIX}DATABASE_URL; the gateway has its own")
+        self.require_auth_keys()
+        if not _is_http(self.gateway_url):
+            raise self.error("GATEWAY_URL", f"={self.gateway_url!r}: allowed is a URL such as http://127.0.0.1:8003")
+        if not (self.gateway_api_key and self.gateway_api_key.isascii() and self.gateway_api_key.isprintable()):
+            raise self.error(
+                "GATEWAY_API_KEY", " is not set, or not of printable ASCII: it is the key that the gateway gave"
+            )
+        if not self.webhook_secrets or min(len(secret) for secret in self.webhook_secrets) < SECRET_MIN_CHARACTERS:
+            raise self.error(
+                "WEBHOOK_SECRETS",
+                f" takes secrets of at least {SECRET_MIN_CHARACTERS} characters, with commas between, that the gateway"
+                f" signs with; {_MAKE_ONE}",
+            )
+        if self.gateway_silence_ms < 1:
+            raise self.error("GATEWAY_SILENCE_MS", f"={self.gateway_silence_ms}: at least 1 is allowed")
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
@@ -41,15 +62,22 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     return Config(**read_environment(environment, Config.PREFIX, _PARSERS))
 
 
-def _gateway(name: str, text: str) -> dict[str, Any]:
-    found = _SANDBOX_URL.fullmatch(text)
-    if found is None or found["path"] == ":memory:":
-        raise ConfigError(
-            f"{name}={text!r}: allowed is sandbox:///<path of a file>,"
-            " if wanted with ?declines_above_minor=<whole number> behind it"
-        )
-    limit = found["limit"]
-    return {"gateway": SandboxConfig(found["path"], None if limit is None else int(limit))}
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
-_PARSERS = {**COMMON_PARSERS, "GATEWAY_URL": _gateway}
+def _secrets(_name: str, text: str) -> dict[str, Any]:
+    return {"webhook_secrets": tuple(secret.strip() for secret in text.split(","))}
+
+
+_PARSERS = {
+    **COMMON_PARSERS,
+    "GATEWAY_URL": as_text("gateway_url"),
+    "GATEWAY_API_KEY": as_text("gateway_api_key"),
+    "WEBHOOK_SECRETS": _secrets,
+    "GATEWAY_SILENCE_MS": whole_number("gateway_silence_ms"),
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
@@ -19,20 +18,22 @@ logger = logging.getLogger("mqclient.broadcast_offsets")
 
 
 class BroadcastOffsetStore:
-    """An OffsetStore over a file. Each member begins by itself: with what it kept, or at `begin`."""
+    """An OffsetStore over a file, or in memory without one. Each member begins by itself: with what it kept, or at
+    `begin`."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, begin: broker_pb.ConsumeBegin, folder: Path | None
+        self, instance: ClientInstance, begin: broker_pb.ConsumeBegin, file: LocalFileOffsetStore | None
     ) -> None:
         self._instance = instance
         self._begin = begin
-        self._file = LocalFileOffsetStore(group, instance.config.instance_name, instance.local_ip, folder)
+        self._file = file
         self._offsets: dict[MessageQueue, int] = {}
         self._saved: dict[MessageQueue, int] = {}
 
     async def open(self) -> None:
         """Read the file. Raises IllegalStateError when another process of this name has it."""
-        self._saved = await self._file.load()
+        if self._file is not None:
+            self._saved = await self._file.load()
         self._offsets = dict(self._saved)
 
     async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
@@ -45,7 +46,7 @@ class BroadcastOffsetStore:
     async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
         """Write what has changed. What the disk does not take is logged; the next commit tries again."""
         self._offsets.update((queue, one.offset) for queue, one in progress.items())
-        if self._offsets == self._saved:
+        if self._file is None or self._offsets == self._saved:
             return
         offsets = dict(self._offsets)
         try:
@@ -63,7 +64,8 @@ class BroadcastOffsetStore:
 
     async def close(self) -> None:
         """Let another process have the file."""
-        await self._file.close()
+        if self._file is not None:
+            await self._file.close()
 
     async def _ask(self, queue: MessageQueue, begin: broker_pb.ConsumeBegin) -> int:
         connection = self._instance.calls.readers(queue.broker_name)

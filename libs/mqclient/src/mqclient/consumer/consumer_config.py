@@ -23,6 +23,9 @@ class ConsumerConfig:
     `max_reconsume_times` None: the group's own number (16), and for an orderly consumer without end. A message that an
     orderly consumer could not consume is tried again after `suspend_current_queue_time_s`, and its queue waits.
 
+    A broadcasting consumer keeps its offsets in `local_offset_store_dir`, and nowhere without `keep_local_offsets`: it
+    begins anew at each start then, leaves nothing behind, and any number of them may run on one machine.
+
     `consume_timestamp_ms` (since 1970) is where a group begins with CONSUME_FROM_TIMESTAMP; None is half an hour ago.
     """
 
@@ -40,6 +43,7 @@ class ConsumerConfig:
     suspend_current_queue_time_s: float = 1.0
     consume_timestamp_ms: int | None = None
     local_offset_store_dir: Path | None = None
+    keep_local_offsets: bool = True
 
     def __post_init__(self) -> None:
         for name in (

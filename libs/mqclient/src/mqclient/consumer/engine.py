@@ -34,6 +34,7 @@ from mqclient.consumer.listener import (
     MessageModel,
 )
 from mqclient.consumer.listening import Listening
+from mqclient.consumer.local_offset_store import LocalFileOffsetStore
 from mqclient.consumer.member_queues import MemberQueues
 from mqclient.consumer.offset_store import OffsetStore, RemoteBrokerOffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
@@ -200,8 +201,15 @@ class ConsumerEngine:
             given = spec.config.consume_timestamp_ms
             begin.timestamp_ms = instance.clock.wall_ms() - TIMESTAMP_BACK_MS if given is None else given
         if spec.is_broadcasting:
-            return BroadcastOffsetStore(instance, spec.group, begin, spec.config.local_offset_store_dir)
+            return BroadcastOffsetStore(instance, begin, self._make_offset_file())
         return RemoteBrokerOffsetStore(instance, spec.group, begin, self._set_anew)
+
+    def _make_offset_file(self) -> LocalFileOffsetStore | None:
+        config, instance = self._spec.config, self._instance
+        if not config.keep_local_offsets:
+            return None
+        name, folder = instance.config.instance_name, config.local_offset_store_dir
+        return LocalFileOffsetStore(self._spec.group, name, instance.local_ip, folder)
 
     def _make_consume_service(self) -> ConsumeService:
         spec, config, clock = self._spec, self._spec.config, self._instance.clock

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, insert, select
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, bindparam, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,6 +54,10 @@ class TransactionTable:
             Index(f"ix_{name}_created_at_ms", "created_at_ms"),
         )
         self._expiry = Expiry(self.table, created)
+        # Built once: building a statement takes SQLAlchemy longer than a database takes to execute it.
+        columns = self.table.c
+        self._insert_row = insert(self.table)
+        self._select_outcome = select(columns.outcome).where(columns.transaction_id == bindparam("wanted_id"))
 
     async def record(self, connection: Connection, transaction_id: str, now_ms: int) -> None:
         """Write the row in the transaction of the business rows, best before them; the caller commits.
@@ -101,8 +105,9 @@ class TransactionTable:
         return LocalTransactionState.ROLLBACK_MESSAGE
 
     async def _find(self, connection: AsyncConnection, id_: str) -> LocalTransactionState:
-        outcome = await connection.scalar(select(self.table.c.outcome).where(self.table.c.transaction_id == id_))
+        outcome = await connection.scalar(self._select_outcome, {"wanted_id": id_})
         return LocalTransactionState.UNKNOW if outcome is None else _STATE_OF_OUTCOME[outcome]
 
     async def _insert(self, connection: AsyncConnection, id_: str, outcome: str, now_ms: int) -> None:
-        await connection.execute(insert(self.table).values(transaction_id=id_, outcome=outcome, created_at_ms=now_ms))
+        row = {"transaction_id": id_, "outcome": outcome, "created_at_ms": now_ms}
+        await connection.execute(self._insert_row, row)

@@ -181,6 +181,7 @@ class FakeAdmin:
     def _get_broker_status(self, _: pb.GetBrokerStatusRequest) -> pb.GetBrokerStatusResponse:
         stored = sum(map(len, self._broker.queues.values()))
         status = pb.GetBrokerStatusResponse(broker_name=self._broker.name, messages_stored=stored)
+        status.store.write_refusal = self._broker.write_refusal
         status.delay_levels.add(
             level=16,
             delay_ms=1_800_000,

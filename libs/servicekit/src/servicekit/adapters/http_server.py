@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -39,8 +39,13 @@ class HttpServer:
         """The port in use, which the operating system has chosen if 0 was asked for."""
         return int(self._listener.getsockname()[1])
 
-    async def serve(self, app: ASGIApp, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then finish the requests in hand, for `DRAIN_MAX_S` at most."""
+    async def serve(
+        self, app: ASGIApp, stop: asyncio.Event, *, before_drain: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve until `stop` is set, then finish the requests in hand, for `DRAIN_MAX_S` at most.
+
+        `before_drain` is called in between: what would never end by itself ends there.
+        """
         server = _Server(
             uvicorn.Config(
                 app,
@@ -56,6 +61,7 @@ class HttpServer:
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
+            before_drain()
             server.should_exit = True
             await serving
 

@@ -5,11 +5,11 @@ Invariant: the service serves requests while the queue is away. Once connected, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from mqclient import Admin, PushConsumer
+from mqclient import Admin, BrokerStatus, PushConsumer
 from mqclient.errors import BrokerRejectedError, MQClientError, NoRouteError, RejectedError
 from osenv import Clock
 from osenv.clock import timeout
@@ -76,25 +76,24 @@ class MqConnection:
         await self.publisher.shutdown()
 
     async def producer_health(self) -> str:
-        """Whether messages can be sent now: the last one was taken, and every broker answers."""
+        """Whether messages can be sent now: the last one was taken, every broker answers, and one takes messages."""
         if not self.publisher.is_running:
             return NOT_CONNECTED
         last_send = self.publisher.last_send
-        return await self._broker_health() if last_send == OK else last_send
+        return await self._broker_health(_writes) if last_send == OK else last_send
 
     async def consumers_health(self) -> str:
         """Whether messages are consumed now: every group has joined, and every broker answers."""
-        return await self._broker_health() if self._are_consumers_running else NOT_CONNECTED
+        return await self._broker_health(_answers) if self._are_consumers_running else NOT_CONNECTED
 
-    async def _broker_health(self) -> str:
+    async def _broker_health(self, judge: Callable[[Sequence[BrokerStatus]], str]) -> str:
         try:
             async with timeout(self._clock, HEALTH_TIMEOUT_S), Admin(self._url) as admin:
-                await admin.broker_statuses()
+                return judge(await admin.broker_statuses())
         except MQClientError as error:
             return str(error)
         except TimeoutError:
             return f"no answer from the queue in {HEALTH_TIMEOUT_S} s"
-        return OK
 
     async def _connect_once(self, subscriptions: Sequence[Subscription], check: TransactionCheck) -> None:
         if not self.publisher.is_running:
@@ -108,6 +107,16 @@ class MqConnection:
             await consumer.start()
             self._consumers.append(consumer)
         self._are_consumers_running = True
+
+
+def _answers(_statuses: Sequence[BrokerStatus]) -> str:
+    return OK  # whoever does not answer has no status
+
+
+def _writes(statuses: Sequence[BrokerStatus]) -> str:
+    """A broker whose disk is full or has failed answers questions, and takes no message."""
+    refusals = [f"{one.broker_name} takes no messages: {one.store.write_refusal}" for one in statuses]
+    return OK if any(not one.store.write_refusal for one in statuses) else "; ".join(refusals)
 
 
 async def _create_if_missing(admin: Admin, topic: str) -> None:

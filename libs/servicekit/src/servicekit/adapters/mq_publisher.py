@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -31,6 +32,8 @@ _STATE_OF_OUTCOME = {
 
 # A service that is not ready gets no requests, and may have nothing to send: a failure must not count for ever.
 FAILURE_COUNTS_S = 10.0
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 log = structlog.get_logger(__name__)
 
@@ -140,4 +143,12 @@ async def _send_in_transaction(
 
 
 def _to_queue_message(message: OutgoingMessage) -> Message:
-    return Message(message.topic, message.body, tag=message.tag, keys=[message.key], delay_level=message.delay_level)
+    at_ms = message.deliver_at_ms
+    return Message(
+        message.topic,
+        message.body,
+        tag=message.tag,
+        keys=[message.key],
+        delay_level=message.delay_level,
+        deliver_at=None if at_ms is None else _EPOCH + timedelta(milliseconds=at_ms),
+    )

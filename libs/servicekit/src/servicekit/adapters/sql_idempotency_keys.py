@@ -11,6 +11,7 @@ from servicekit.errors import RequestInFlightError
 from servicekit.idempotency import KeyClaim
 
 KEY_LENGTH_MAX = 255
+SUBJECT_LENGTH_MAX = 64
 FINGERPRINT_LENGTH = 64
 
 
@@ -26,6 +27,7 @@ class IdempotencyKeysTable:
         self.table = Table(
             "idempotency_keys",
             metadata,
+            Column("subject", String(SUBJECT_LENGTH_MAX), primary_key=True),
             Column("idempotency_key", String(KEY_LENGTH_MAX), primary_key=True),
             Column("fingerprint", String(FINGERPRINT_LENGTH), nullable=False),
             # Checked at commit: the key is claimed before its result is written.
@@ -38,7 +40,7 @@ class IdempotencyKeysTable:
         self._result_name = result.name
         # Built once: building a statement takes SQLAlchemy longer than SQLite takes to execute it.
         self._find = select(columns.fingerprint, columns[result.name].label("result_id")).where(
-            columns.idempotency_key == bindparam("wanted_key")
+            columns.subject == bindparam("wanted_subject"), columns.idempotency_key == bindparam("wanted_key")
         )
         self._claim = insert(self.table)
 
@@ -46,19 +48,24 @@ class IdempotencyKeysTable:
         """The keys as seen by one transaction."""
         return SqlIdempotencyKeys(self, connection)
 
-    async def find(self, connection: AsyncConnection, key: str) -> KeyClaim | None:
-        row = (await connection.execute(self._find, {"wanted_key": key})).one_or_none()
-        return None if row is None else KeyClaim(key, row.fingerprint, row.result_id)
+    async def find(self, connection: AsyncConnection, subject: str, key: str) -> KeyClaim | None:
+        wanted = {"wanted_subject": subject, "wanted_key": key}
+        row = (await connection.execute(self._find, wanted)).one_or_none()
+        return None if row is None else KeyClaim(subject, key, row.fingerprint, row.result_id)
 
-    async def claim(self, connection: AsyncConnection, claim: KeyClaim, at_ms: int) -> None:
-        row = {
+    def row(self, claim: KeyClaim, at_ms: int) -> dict[str, object]:
+        """The row of a claim, for those who insert it together with its result."""
+        return {
+            "subject": claim.subject,
             "idempotency_key": claim.key,
             "fingerprint": claim.fingerprint,
             self._result_name: claim.result_id,
             "created_at_ms": at_ms,
         }
+
+    async def claim(self, connection: AsyncConnection, claim: KeyClaim, at_ms: int) -> None:
         try:
-            await connection.execute(self._claim, row)
+            await connection.execute(self._claim, self.row(claim, at_ms))
         except IntegrityError as error:
             raise RequestInFlightError(claim.key) from error
 
@@ -70,8 +77,8 @@ class SqlIdempotencyKeys:
         self._table = table
         self._connection = connection
 
-    async def find(self, key: str) -> KeyClaim | None:
-        return await self._table.find(self._connection, key)
+    async def find(self, subject: str, key: str) -> KeyClaim | None:
+        return await self._table.find(self._connection, subject, key)
 
     async def claim(self, claim: KeyClaim, at_ms: int) -> None:
         await self._table.claim(self._connection, claim, at_ms)

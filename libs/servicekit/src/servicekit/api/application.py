@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+from pydantic import BaseModel
 
-from servicekit.api import problem_handlers
+from osenv import Clock
+from servicekit.api import openapi, problem_handlers
 from servicekit.api.body_limit import BodyLimit
 from servicekit.api.health_routes import health_routes
-from servicekit.api.problem import Problem, ProblemType
+from servicekit.api.problem import ProblemType
+from servicekit.api.request_limit import RequestLimit
+from servicekit.api.security import Identification
+from servicekit.auth import Tokens
 from servicekit.errors import ServiceError
 from servicekit.health import Health
+from servicekit.rate_limit import RateLimit, RequestCounter
+
+VERSION = "0.1.0"
+# Whoever watches the service asks every second: a span of each would hide the others.
+UNTRACED_URLS = "/health/(live|ready)$"
+
+_TAGS = [
+    {"name": "products", "description": "What is on sale, and where its units are."},
+    {"name": "orders", "description": "Orders, from their placing to their completion."},
+    {"name": "payments", "description": "Money that buyers pay, and that goes back to them."},
+    {"name": "webhooks", "description": "What the payment gateway tells; its requests are signed."},
+    {"name": "operations", "description": "For those who run the service."},
+]
 
 
 class ServiceApi(FastAPI):
-    """FastAPI with the schema of problems in its OpenAPI document."""
+    """FastAPI with an OpenAPI document that says all that holds for every route."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             document = super().openapi()
-            schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas = document["components"]["schemas"]
-            schemas |= schema.pop("$defs")
-            schemas["Problem"] = schema
+            openapi.complete(document, self._models())
+            used = {tag for path in document["paths"].values() for one in path.values() for tag in one.get("tags", ())}
+            document["tags"] = [tag for tag in _TAGS if tag["name"] in used]
         return super().openapi()
+
+    def _models(self) -> Iterator[type[BaseModel]]:
+        for context in iter_route_contexts(self.routes):
+            route = context.original_route
+            if isinstance(route, APIRoute):
+                answers = [route.response_model, *(answer.get("model") for answer in route.responses.values())]
+                taken = None if route.body_field is None else route.body_field.field_info.annotation
+                for model in (taken, *answers):
+                    if isinstance(model, type) and issubclass(model, BaseModel):
+                        yield model
 
 
 def build_api(
@@ -36,16 +64,39 @@ def build_api(
     routers: Iterable[APIRouter],
     health: Health,
     problem_of_error: Mapping[type[ServiceError], ProblemType],
+    tokens: Tokens | None,
+    rate_limit: RateLimit | None,
+    clock: Clock,
 ) -> ServiceApi:
-    """The routes and /health, with problems for errors, a limit on bodies, and a span for each request.
+    """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
 
-    `problem_of_error` has the service's own errors; those of servicekit.errors are known.
+    `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none.
+    Without `tokens` nobody is known, and the routes see for themselves who may ask.
     """
-    app = ServiceApi(title=title, version="0.1.0", summary=summary)
+    app = ServiceApi(
+        title=title,
+        version=VERSION,
+        summary=summary,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,  # an address is right or wrong; a redirected POST is neither
+        # Their pages run scripts of other hosts, next to those pages of the shop in which people are signed in.
+        docs_url=None,
+        redoc_url=None,
+    )
     for router in routers:
         app.include_router(router)
     app.include_router(health_routes(health))
+    # The last one added sees a request first.
     app.add_middleware(BodyLimit)
+    if rate_limit is not None:
+        app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock))
+    if tokens is not None:
+        app.add_middleware(Identification, tokens=tokens)
     problem_handlers.install(app, problem_of_error)
-    FastAPIInstrumentor.instrument_app(app, excluded_urls="/health/.*", exclude_spans=["receive", "send"])
+    FastAPIInstrumentor.instrument_app(app, excluded_urls=UNTRACED_URLS, exclude_spans=["receive", "send"])
     return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -15,10 +15,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 import telemetry
-from servicekit import errors
+from servicekit import auth, errors
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:hourglass:problem:"
+CHALLENGE = 'Bearer realm="hourglass"'  # of every 401: RFC 9110, 11.6.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,12 @@ MALFORMED_REQUEST = ProblemType("malformed-request", 400, "The request cannot be
 MISSING_IDEMPOTENCY_KEY = ProblemType("missing-idempotency-key", 400, "The Idempotency-Key header is missing")
 INVALID_IDEMPOTENCY_KEY = ProblemType("invalid-idempotency-key", 400, "The Idempotency-Key header is not usable")
 NO_SUCH_ROUTE = ProblemType("no-such-route", 404, "There is nothing at this address")
+UNAUTHENTICATED = ProblemType("unauthenticated", 401, "The request does not say who it comes from")
+FORBIDDEN = ProblemType("forbidden", 403, "The caller may not do this")
 METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "This address does not take this method")
+PRECONDITION_FAILED = ProblemType("precondition-failed", 412, "The object is in another state than If-Match names")
 BODY_TOO_LARGE = ProblemType("body-too-large", 413, "The request body is too large")
+RATE_LIMITED = ProblemType("rate-limited", 429, "Too many requests")
 INTERNAL_ERROR = ProblemType("internal-error", 500, "The service made a mistake")
 KEY_REUSED = ProblemType("idempotency-key-reused", 422, "The idempotency key belongs to another request")
 INVALID_CURSOR = ProblemType("invalid-cursor", 422, "The cursor is not valid")
@@ -59,6 +64,7 @@ COMMON_PROBLEMS: Mapping[type[errors.ServiceError], ProblemType] = MappingProxyT
         errors.StorageUnavailableError: STORAGE_UNAVAILABLE,
         errors.PublishError: QUEUE_UNAVAILABLE,
         errors.TransactionGivenUpError: TRANSACTION_GIVEN_UP,
+        auth.InvalidTokenError: UNAUTHENTICATED,
     }
 )
 
@@ -87,32 +93,75 @@ class Problem(BaseModel):
 
 
 class ProblemError(Exception):
-    """A problem that arises in the HTTP layer itself."""
+    """A problem that arises in the HTTP layer itself; `members` and `headers` are added to its answer."""
 
-    def __init__(self, kind: ProblemType, detail: str) -> None:
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str,
+        *,
+        members: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.members = members
+        self.headers = headers
 
 
-def problem_response(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> JSONResponse:
+def problem_response(
+    kind: ProblemType,
+    detail: str,
+    members: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
     """The answer for a problem."""
-    body = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
-    body |= {"trace_id": telemetry.current_trace_id()}
-    body |= members or {}
-    headers = None if kind.retry_after_s is None else {"Retry-After": str(kind.retry_after_s)}
-    return JSONResponse(body, kind.status, headers, media_type=MEDIA_TYPE)
+    body: dict[str, Any] = {"type": kind.uri, "title": kind.title, "status": kind.status, "detail": detail}
+    body["trace_id"] = telemetry.current_trace_id()
+    body.update(members or {})
+    all_headers = {"WWW-Authenticate": CHALLENGE} if kind.status == UNAUTHENTICATED.status else {}
+    if kind.retry_after_s is not None:
+        all_headers["Retry-After"] = str(kind.retry_after_s)
+    all_headers.update(headers or {})
+    return JSONResponse(body, kind.status, all_headers, media_type=MEDIA_TYPE)
 
 
 def documented(*kinds: ProblemType) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these problems."""
+    """The `responses` of a route that may answer with these problems.
+
+    Those that any route may answer with (401, 403, 429) are added to the document by servicekit.api.openapi.
+    """
     by_status: dict[int | str, list[ProblemType]] = {}
     for kind in kinds:
         by_status.setdefault(kind.status, []).append(kind)
+    return {status: _documented_answer(same_status) for status, same_status in by_status.items()}
+
+
+def _documented_answer(kinds: list[ProblemType]) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": "; ".join(f"{kind.title} (`{kind.uri}`)" for kind in kinds),
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "examples": {kind.name: {"summary": kind.title, "value": _example(kind)} for kind in kinds},
+            }
+        },
+    }
+    headers: dict[str, Any] = {}
+    if any(kind.retry_after_s is not None or kind.status == RATE_LIMITED.status for kind in kinds):
+        description = "seconds after which the same request may succeed"
+        headers["Retry-After"] = {"description": description, "schema": {"type": "integer", "minimum": 0}}
+    if any(kind.status == UNAUTHENTICATED.status for kind in kinds):
+        headers["WWW-Authenticate"] = {"description": "RFC 6750", "schema": {"type": "string"}}
+    return answer | ({"headers": headers} if headers else {})
+
+
+def _example(kind: ProblemType) -> dict[str, Any]:
     return {
-        status: {
-            "description": "; ".join(f"{kind.title} (`{kind.uri}`)" for kind in same_status),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-        }
-        for status, same_status in by_status.items()
+        "type": kind.uri,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": f"{kind.title.lower()}: here is what happened this time",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     }

@@ -42,7 +42,7 @@ def install(app: FastAPI, problem_of_error: Mapping[type[ServiceError], ProblemT
 
 
 async def _problem_error(_request: Request, error: ProblemError) -> Response:
-    return problem_response(error.kind, error.detail)
+    return problem_response(error.kind, error.detail, error.members, error.headers)
 
 
 async def _validation_error(_request: Request, error: RequestValidationError) -> Response:

@@ -1,24 +1,37 @@
-"""Orders in SQL. A status changes by `UPDATE ... WHERE status = old`, and its row count decides (bug zoo 33)."""
+"""Orders in SQL. A status changes by `UPDATE ... WHERE status = old AND version = old`, and its row count decides (bug
+zoo 33).
+
+Each statement costs a round trip on PostgreSQL. There an order is written in one, with its lines, its history and its
+key, it comes in one with its lines, and it is changed in one with the row of its history.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from orders.adapters.tables import order_history, order_lines, orders
-from orders.domain.errors import UnknownOrderError
-from orders.domain.order import Order, OrderLine, StatusChange
+from orders.adapters.tables import idempotency_keys, order_history, order_lines, orders
+from orders.domain.errors import StatusChangedError, UnknownOrderError
+from orders.domain.order import Order, OrderLine
 from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.status_change import StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey
+from servicekit.adapters.insert_together import InsertTogether
+from servicekit.errors import RequestInFlightError
+from servicekit.idempotency import KeyClaim
 
 # Built once, as in sql_products.py.
-_ADD_ORDER = insert(orders)
-_ADD_LINES = insert(order_lines)
-_ADD_HISTORY = insert(order_history)
-_GET = select(orders).where(orders.c.order_id == bindparam("wanted_id"))
+_ADD = InsertTogether(orders, order_lines, order_history, idempotency_keys.table)
+_GET = (
+    select(orders, order_lines.c.product_id, order_lines.c.quantity, order_lines.c.unit_price_minor)
+    .join(order_lines)
+    .where(orders.c.order_id == bindparam("wanted_id"))
+    .order_by(order_lines.c.line_number)
+)
 _LINES_OF = (
     select(order_lines)
     .where(order_lines.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
@@ -26,13 +39,35 @@ _LINES_OF = (
 )
 _CHANGE_STATUS = (
     update(orders)
-    .where(orders.c.order_id == bindparam("wanted_id"), orders.c.status == bindparam("old_status"))
+    .where(
+        orders.c.order_id == bindparam("wanted_id"),
+        orders.c.status == bindparam("old_status"),
+        orders.c.version == bindparam("old_version"),
+    )
     .values(
         status=bindparam("new_status"),
+        version=bindparam("new_version"),
         closed_at_ms=bindparam("new_closed_at_ms"),
         payment_id=bindparam("new_payment_id"),
         paid_at_ms=bindparam("new_paid_at_ms"),
+        shipped_at_ms=bindparam("new_shipped_at_ms"),
+        completed_at_ms=bindparam("new_completed_at_ms"),
     )
+)
+_HISTORY_COLUMNS = ("order_id", "old_status", "new_status", "reason", "at_ms", "actor", "trace_id")
+# `inline`: nobody asks for the number that the row gets.
+_ADD_HISTORY = insert(order_history).inline()
+_CHANGED = _CHANGE_STATUS.returning(orders.c.order_id).cte("changed")
+# Adds one row if the order was changed, else none.
+_CHANGE_STATUS_AND_ADD_HISTORY = insert(order_history).from_select(
+    _HISTORY_COLUMNS,
+    select(
+        _CHANGED.c.order_id,
+        *(bindparam(f"history_{name}", type_=order_history.c[name].type) for name in _HISTORY_COLUMNS[1:]),
+    ),
+)
+_HISTORY = (
+    select(order_history).where(order_history.c.order_id == bindparam("wanted_id")).order_by(order_history.c.change_id)
 )
 
 
@@ -42,72 +77,59 @@ class SqlOrders:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, order: Order, first: StatusChange) -> None:
-        row = {
-            "order_id": order.order_id,
-            "buyer_id": order.buyer_id,
-            "status": order.status,
-            "total_minor": order.total_minor,
-            "currency": order.currency,
-            "created_at_ms": order.created_at_ms,
-            "expires_at_ms": order.expires_at_ms,
-            "closed_at_ms": order.closed_at_ms,
-            "payment_id": order.payment_id,
-            "paid_at_ms": order.paid_at_ms,
-        }
-        lines = [
-            {
-                "order_id": order.order_id,
-                "line_number": number,
-                "product_id": line.product_id,
-                "quantity": line.quantity,
-                "unit_price_minor": line.unit_price_minor,
-            }
-            for number, line in enumerate(order.lines, 1)
+    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
+        rows = [
+            [_order_row(order)],
+            _line_rows(order),
+            [_history_row(first)],
+            [idempotency_keys.row(claim, order.created_at_ms)],
         ]
-        await self._connection.execute(_ADD_ORDER, row)
-        await self._connection.execute(_ADD_LINES, lines)
-        await self._add_history(first)
+        try:
+            await _ADD.execute(self._connection, rows)
+        except IntegrityError as error:
+            # The other constraints are the domain's invariants; what is left is the primary key of the keys.
+            raise RequestInFlightError(claim.key) from error
 
     async def get(self, order_id: str) -> Order:
-        row = (await self._connection.execute(_GET, {"wanted_id": order_id})).one_or_none()
-        if row is None:
+        rows = (await self._connection.execute(_GET, {"wanted_id": order_id})).all()
+        if not rows:
             raise UnknownOrderError(order_id)
-        (order,) = await self._with_lines([row])
-        return order
+        return _order(rows[0], tuple(_line(row) for row in rows))
 
     async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
         query = select(orders).order_by(orders.c.created_at_ms.desc(), orders.c.order_id.desc()).limit(limit)
-        if wanted.buyer_id is not None:
-            query = query.where(orders.c.buyer_id == wanted.buyer_id)
-        if wanted.status is not None:
-            query = query.where(orders.c.status == wanted.status)
+        query = _filtered(query, wanted)
         if after is not None:
             place = tuple_(orders.c.created_at_ms, orders.c.order_id)
             query = query.where(place < (after.created_at_ms, after.order_id))
         return await self._with_lines((await self._connection.execute(query)).all())
 
-    async def change_status(self, order: Order, change: StatusChange) -> bool:
-        result = await self._connection.execute(
-            _CHANGE_STATUS,
-            {
-                "wanted_id": change.order_id,
-                "old_status": change.old_status,
-                "new_status": change.new_status,
-                "new_closed_at_ms": order.closed_at_ms,
-                "new_payment_id": order.payment_id,
-                "new_paid_at_ms": order.paid_at_ms,
-            },
-        )
+    async def change_status(self, order: Order, change: StatusChange) -> None:
+        parameters: dict[str, object] = {
+            "wanted_id": change.order_id,
+            "old_status": change.old_status,
+            "old_version": order.version - 1,
+            "new_status": change.new_status,
+            "new_version": order.version,
+            "new_closed_at_ms": order.closed_at_ms,
+            "new_payment_id": order.payment_id,
+            "new_paid_at_ms": order.paid_at_ms,
+            "new_shipped_at_ms": order.shipped_at_ms,
+            "new_completed_at_ms": order.completed_at_ms,
+        }
+        row = _history_row(change)
+        if self._connection.dialect.name == "postgresql":
+            parameters |= {f"history_{name}": row[name] for name in _HISTORY_COLUMNS[1:]}
+            result = await self._connection.execute(_CHANGE_STATUS_AND_ADD_HISTORY, parameters)
+        else:
+            result = await self._connection.execute(_CHANGE_STATUS, parameters)
+            if result.rowcount == 1:
+                await self._connection.execute(_ADD_HISTORY, row)
         if result.rowcount != 1:
-            return False
-        await self._add_history(change)
-        return True
+            raise StatusChangedError(order.order_id)
 
     async def history(self, order_id: str) -> list[StatusChange]:
-        rows = await self._connection.execute(
-            select(order_history).where(order_history.c.order_id == order_id).order_by(order_history.c.change_id)
-        )
+        rows = await self._connection.execute(_HISTORY, {"wanted_id": order_id})
         return [_change(row) for row in rows]
 
     async def count_by_status(self) -> dict[OrderStatus, int]:
@@ -118,21 +140,70 @@ class SqlOrders:
         query = select(func.count()).select_from(orders).where(orders.c.payment_id.is_not(None))
         return (await self._connection.execute(query)).scalar_one()
 
-    async def _add_history(self, change: StatusChange) -> None:
-        row = {
-            "order_id": change.order_id,
-            "old_status": change.old_status,
-            "new_status": change.new_status,
-            "reason": change.reason,
-            "at_ms": change.at_ms,
-        }
-        await self._connection.execute(_ADD_HISTORY, row)
-
     async def _with_lines(self, rows: Sequence[Row[tuple[object, ...]]]) -> list[Order]:
         lines: dict[str, list[OrderLine]] = defaultdict(list)
         for row in await self._connection.execute(_LINES_OF, {"wanted_ids": [row.order_id for row in rows]}):
-            lines[row.order_id].append(OrderLine(row.product_id, row.quantity, row.unit_price_minor))
+            lines[row.order_id].append(_line(row))
         return [_order(row, tuple(lines[row.order_id])) for row in rows]
+
+
+def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[tuple[object, ...]]:
+    if wanted.buyer_id is not None:
+        query = query.where(orders.c.buyer_id == wanted.buyer_id)
+    if wanted.status is not None:
+        query = query.where(orders.c.status == wanted.status)
+    if wanted.created_from_ms is not None:
+        query = query.where(orders.c.created_at_ms >= wanted.created_from_ms)
+    if wanted.created_before_ms is not None:
+        query = query.where(orders.c.created_at_ms < wanted.created_before_ms)
+    return query
+
+
+def _order_row(order: Order) -> dict[str, object]:
+    return {
+        "order_id": order.order_id,
+        "buyer_id": order.buyer_id,
+        "status": order.status,
+        "total_minor": order.total_minor,
+        "currency": order.currency,
+        "created_at_ms": order.created_at_ms,
+        "expires_at_ms": order.expires_at_ms,
+        "closed_at_ms": order.closed_at_ms,
+        "payment_id": order.payment_id,
+        "paid_at_ms": order.paid_at_ms,
+        "shipped_at_ms": order.shipped_at_ms,
+        "completed_at_ms": order.completed_at_ms,
+        "version": order.version,
+    }
+
+
+def _line_rows(order: Order) -> list[dict[str, object]]:
+    return [
+        {
+            "order_id": order.order_id,
+            "line_number": number,
+            "product_id": line.product_id,
+            "quantity": line.quantity,
+            "unit_price_minor": line.unit_price_minor,
+        }
+        for number, line in enumerate(order.lines, 1)
+    ]
+
+
+def _history_row(change: StatusChange) -> dict[str, object]:
+    return {
+        "order_id": change.order_id,
+        "old_status": change.old_status,
+        "new_status": change.new_status,
+        "reason": change.reason,
+        "at_ms": change.at_ms,
+        "actor": change.actor,
+        "trace_id": change.trace_id,
+    }
+
+
+def _line(row: Row[tuple[object, ...]]) -> OrderLine:
+    return OrderLine(row.product_id, row.quantity, row.unit_price_minor)
 
 
 def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
@@ -148,6 +219,9 @@ def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
         closed_at_ms=row.closed_at_ms,
         payment_id=row.payment_id,
         paid_at_ms=row.paid_at_ms,
+        shipped_at_ms=row.shipped_at_ms,
+        completed_at_ms=row.completed_at_ms,
+        version=row.version,
     )
 
 
@@ -158,4 +232,6 @@ def _change(row: Row[tuple[object, ...]]) -> StatusChange:
         new_status=OrderStatus(row.new_status),
         reason=ChangeReason(row.reason),
         at_ms=row.at_ms,
+        actor=row.actor,
+        trace_id=row.trace_id,
     )

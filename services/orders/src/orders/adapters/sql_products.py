@@ -33,6 +33,11 @@ _SELL = (
     .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
     .values(reserved=products.c.reserved - bindparam("units"), sold=products.c.sold + bindparam("units"))
 )
+_TAKE_BACK = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.sold >= bindparam("units"))
+    .values(available=products.c.available + bindparam("units"), sold=products.c.sold - bindparam("units"))
+)
 
 
 class SqlProducts:
@@ -72,15 +77,18 @@ class SqlProducts:
         return result.rowcount == 1
 
     async def release(self, product_id: str, quantity: int) -> None:
-        await self._take_from_reserved(_RELEASE, product_id, quantity)
+        await self._move(_RELEASE, product_id, quantity, "reserved")
 
     async def sell(self, product_id: str, quantity: int) -> None:
-        await self._take_from_reserved(_SELL, product_id, quantity)
+        await self._move(_SELL, product_id, quantity, "reserved")
 
-    async def _take_from_reserved(self, statement: Update, product_id: str, quantity: int) -> None:
+    async def take_back(self, product_id: str, quantity: int) -> None:
+        await self._move(_TAKE_BACK, product_id, quantity, "sold")
+
+    async def _move(self, statement: Update, product_id: str, quantity: int, place: str) -> None:
         result = await self._connection.execute(statement, {"wanted_id": product_id, "units": quantity})
         if result.rowcount != 1:
-            raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are reserved")
+            raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are {place}")
 
     async def stock_sums(self) -> StockSums:
         row = (

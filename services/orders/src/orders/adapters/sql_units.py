@@ -39,6 +39,11 @@ class SqlUnits:
         self._database = database
 
     @asynccontextmanager
+    async def looking(self) -> AsyncIterator[SqlUnitOfWork]:
+        async with self._database.looking() as connection:
+            yield SqlUnitOfWork(connection)
+
+    @asynccontextmanager
     async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
         async with self._database.reading() as connection:
             yield SqlUnitOfWork(connection)

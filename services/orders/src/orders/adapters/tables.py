@@ -1,9 +1,11 @@
 """The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: stock is never negative, a status is one of the five, closed_at_ms is set
-exactly for closed orders, payment_id and paid_at_ms exactly for paid ones, a payment pays for one order and is sent
-back once, a product is in one line of an order at most, a key makes one order. The SQL is the common part of SQLite and
-PostgreSQL. Times are wall-clock milliseconds, money is in minor units.
+exactly for closed orders, shipped_at_ms exactly for those that are or were on their way, completed_at_ms exactly for
+completed ones; payment_id and paid_at_ms are set together, always for paid orders, never for those that wait for their
+payment, and for closed ones if they were paid before; a payment pays for one order and is sent back once, a product is
+in one line of an order at most, a key of a buyer makes one order. The SQL is the common part of SQLite and PostgreSQL.
+Times are wall-clock milliseconds, money is in minor units.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from mqclient.sqlalchemy import InboxTable, TransactionTable
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
+ACTOR_LENGTH_MAX = 64  # a caller's subject is an id, and the groups' names are shorter
+REASON_LENGTH_MAX = 32
+TRACE_ID_LENGTH = 32
 
 metadata = MetaData(
     naming_convention={
@@ -70,7 +75,8 @@ orders = Table(
         "payment_id",
         String(ID_LENGTH_MAX),
         CheckConstraint(
-            "(payment_id IS NOT NULL) = (status IN ('AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'))", name="payment_id"
+            "status = 'CLOSED' OR (payment_id IS NOT NULL) = (status IN ('AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED'))",
+            name="payment_id",
         ),
     ),
     Column(
@@ -78,6 +84,18 @@ orders = Table(
         BigInteger,
         CheckConstraint("(paid_at_ms IS NOT NULL) = (payment_id IS NOT NULL)", name="paid_at_ms"),
     ),
+    Column(
+        "shipped_at_ms",
+        BigInteger,
+        CheckConstraint("(shipped_at_ms IS NOT NULL) = (status IN ('SHIPPED', 'COMPLETED'))", name="shipped_at_ms"),
+    ),
+    Column(
+        "completed_at_ms",
+        BigInteger,
+        CheckConstraint("(completed_at_ms IS NOT NULL) = (status = 'COMPLETED')", name="completed_at_ms"),
+    ),
+    # The number of rows in the order's history.
+    Column("version", BigInteger, CheckConstraint("version >= 1", name="version"), nullable=False, server_default="1"),
     CheckConstraint(
         "status IN ('PENDING_PAYMENT', 'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED', 'CLOSED')", name="status"
     ),
@@ -109,8 +127,10 @@ order_history = Table(
     Column("order_id", ForeignKey(orders.c.order_id), nullable=False),
     Column("old_status", String(20)),
     Column("new_status", String(20), nullable=False),
-    Column("reason", String(20), nullable=False),
+    Column("reason", String(REASON_LENGTH_MAX), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Column("actor", String(ACTOR_LENGTH_MAX), nullable=False),
+    Column("trace_id", String(TRACE_ID_LENGTH)),
     Index(None, "order_id", "change_id"),
 )
 

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from collections.abc import Iterable
 
-from orders.api import operations, orders, products
+from fastapi import APIRouter, FastAPI
+
+from orders.api import operations, order_commands, orders, products
 from orders.api.dependencies import UseCases
 from orders.api.problem import PROBLEM_OF_ERROR
+from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
+from osenv import Clock
 from servicekit.api import application
+from servicekit.auth import Tokens
 from servicekit.health import Health
+from servicekit.rate_limit import RateLimit
 
 
-def build_api(use_cases: UseCases, health: Health) -> FastAPI:
-    """The routes of orders, with all that servicekit gives a service's API."""
+def build_api(
+    use_cases: UseCases,
+    health: Health,
+    *,
+    tokens: Tokens,
+    rate_limit: RateLimit | None,
+    clock: Clock,
+    more_routers: Iterable[APIRouter] = (),
+) -> FastAPI:
+    """The routes of orders and `more_routers`, with all that servicekit gives a service's API."""
     app = application.build_api(
         title="Hourglass orders",
         summary="Orders that close by themselves when nobody pays",
-        routers=(products.router, orders.router, operations.router),
+        routers=(products.router, orders.router, order_commands.router, operations.router, *more_routers),
         health=health,
-        problem_of_error=PROBLEM_OF_ERROR,
+        problem_of_error={**PROBLEM_OF_ERROR, **STREAM_PROBLEM_OF_ERROR},
+        tokens=tokens,
+        rate_limit=rate_limit,
+        clock=clock,
     )
     app.state.use_cases = use_cases
     return app

@@ -8,9 +8,11 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from orders.service.close_order import CloseOrder
+from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.place_order import PlaceOrder
 from orders.service.products import AddProduct
 from orders.service.queries import Queries
+from orders.service.ship_order import ShipOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class UseCases:
 
     place_order: PlaceOrder
     close_order: CloseOrder
+    ship_order: ShipOrder
+    confirm_receipt: ConfirmReceipt
     add_product: AddProduct
     queries: Queries
 

@@ -1,19 +1,25 @@
-"""The route for those who run the service: statistics. Health comes from servicekit."""
+"""The route for those who run the shop: statistics. Health comes from servicekit."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from orders.api.dependencies import UseCasesOf
 from orders.api.schemas import StatisticsAnswer
 from servicekit.api import problem as common
 from servicekit.api.problem import documented
+from servicekit.api.security import requires
+from servicekit.auth import STATISTICS_READ
 
 router = APIRouter(tags=["operations"])
 
 
 @router.get(
-    "/statistics", summary="Orders by status and units by place", responses=documented(common.STORAGE_UNAVAILABLE)
+    "/statistics",
+    summary="Orders by status and units by place",
+    dependencies=[Depends(requires(STATISTICS_READ))],
+    responses=documented(common.STORAGE_UNAVAILABLE),
 )
-async def statistics(use_cases: UseCasesOf) -> StatisticsAnswer:
+async def get_statistics(use_cases: UseCasesOf) -> StatisticsAnswer:
+    """All numbers are of one moment."""
     return StatisticsAnswer.of(await use_cases.queries.statistics())

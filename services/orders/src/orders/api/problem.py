@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from orders.domain import errors
-from servicekit.api.problem import ProblemType
+from servicekit.api.problem import PRECONDITION_FAILED, ProblemType
 from servicekit.errors import ServiceError
 
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
@@ -28,5 +28,6 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         errors.MixedCurrenciesError: MIXED_CURRENCIES,
         errors.IllegalTransitionError: ILLEGAL_TRANSITION,
         errors.StatusChangedError: STATUS_CHANGED,
+        errors.VersionMismatchError: PRECONDITION_FAILED,
     }
 )

@@ -1,36 +1,44 @@
-"""The routes of products."""
+"""The routes of products. Reading them needs no token: a shop shows what it sells."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from orders.api import problem
 from orders.api.dependencies import UseCasesOf
 from orders.api.schemas import NewProduct, ProductAnswer, ProductPage
 from servicekit.api import problem as common
 from servicekit.api.problem import documented
-from servicekit.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit
+from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER, PAGE_DEFAULT, Cursor, Limit
+from servicekit.api.security import requires
+from servicekit.auth import PRODUCTS_WRITE
 
 router = APIRouter(prefix="/products", tags=["products"])
 
-ProductId = Annotated[str, Path(pattern=ID_PATTERN)]
+ProductId = Annotated[str, Path(pattern=ID_PATTERN, examples=["seat-12A"])]
 
 
 @router.post(
     "",
     status_code=201,
     summary="Put a product on sale",
-    responses=documented(
-        problem.PRODUCT_EXISTS,
-        common.INVALID_REQUEST,
-        common.MALFORMED_REQUEST,
-        common.BODY_TOO_LARGE,
-        common.STORAGE_UNAVAILABLE,
-    ),
+    response_description="The product is on sale",
+    dependencies=[Depends(requires(PRODUCTS_WRITE))],
+    responses={
+        201: {"headers": LOCATION_HEADER},
+        **documented(
+            problem.PRODUCT_EXISTS,
+            common.INVALID_REQUEST,
+            common.MALFORMED_REQUEST,
+            common.BODY_TOO_LARGE,
+            common.STORAGE_UNAVAILABLE,
+        ),
+    },
 )
 async def add_product(new_product: NewProduct, use_cases: UseCasesOf, response: Response) -> ProductAnswer:
+    """Price, currency and number of units stay as they are given; a change of price is a new product."""
     product = await use_cases.add_product(new_product.to_product())
     response.headers["Location"] = f"/products/{product.product_id}"
     return ProductAnswer.of(product)
@@ -46,6 +54,7 @@ async def list_products(
     limit: Annotated[Limit, Query()] = PAGE_DEFAULT,
     cursor: Annotated[Cursor | None, Query()] = None,
 ) -> ProductPage:
+    """In pages: `next_cursor` of one is `cursor` of the next, and null on the last."""
     return ProductPage.of(await use_cases.queries.products(limit, cursor))
 
 
@@ -55,4 +64,5 @@ async def list_products(
     responses=documented(problem.UNKNOWN_PRODUCT, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
 async def get_product(product_id: ProductId, use_cases: UseCasesOf) -> ProductAnswer:
+    """Units are available, reserved by orders that wait for their payment, or sold."""
     return ProductAnswer.of(await use_cases.queries.product(product_id))

@@ -5,25 +5,84 @@ The limits are such that the largest order's total still fits the database's 64-
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, StrictInt
+from pydantic import AfterValidator, ConfigDict, Field, StrictInt
 
-from orders.domain.order import Order, OrderLine, RequestedLine, StatusChange
+from orders.domain.order import Order, OrderLine, RequestedLine
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.product import Product
+from orders.domain.status_change import StatusChange
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
-from servicekit.api.schemas import AnswerModel, Currency, Identifier, RequestModel
+from orders.service.unit_of_work import OrderFilter
+from servicekit.api.schemas import (
+    PAGE_DEFAULT,
+    AnswerModel,
+    Currency,
+    Cursor,
+    Identifier,
+    Limit,
+    Milliseconds,
+    RequestModel,
+)
 
 PRICE_MAX_MINOR = 1_000_000_000_000
 STOCK_MAX = 1_000_000_000
 QUANTITY_MAX = 10_000
 LINES_MAX = 50
 
+_PRODUCT = {"product_id": "seat-12A", "name": "Seat 12A", "price_minor": 15800, "currency": "CNY", "available": 100}
+_PRODUCT_NOW = _PRODUCT | {"available": 97, "reserved": 1, "sold": 2}
+_ITEM = {"product_id": "seat-12A", "quantity": 1}
+_ORDER = {
+    "order_id": "8e03978e40d543e8bc936894a57f9324",
+    "buyer_id": "buyer-7",
+    "status": "AWAITING_SHIPMENT",
+    "items": [_ITEM | {"unit_price_minor": 15800}],
+    "total_minor": 15800,
+    "currency": "CNY",
+    "version": 2,
+    "created_at_ms": 1767225600000,
+    "expires_at_ms": 1767227400000,
+    "paid_at_ms": 1767226200000,
+    "payment_id": "5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f",
+    "shipped_at_ms": None,
+    "completed_at_ms": None,
+    "closed_at_ms": None,
+}
+_PLACED = {
+    "old_status": None,
+    "new_status": "PENDING_PAYMENT",
+    "reason": "placed",
+    "at_ms": 1767225600000,
+    "actor": "buyer-7",
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+}
+_PAID = {
+    "old_status": "PENDING_PAYMENT",
+    "new_status": "AWAITING_SHIPMENT",
+    "reason": "paid",
+    "at_ms": 1767226200125,
+    "actor": "order-payment-handler",
+    "trace_id": "0af7651916cd43dd8448eb211c80319c",
+}
+_CURSOR = "MTc2NzIyNTYwMDAwMB84ZTAzOTc4ZTQwZDU0M2U4YmM5MzY4OTRhNTdmOTMyNA"
+
+
+def _like(example: dict[str, Any]) -> ConfigDict:
+    """The model's example in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [example]})
+
+
+Amount = Annotated[int, Field(ge=0, description="in the currency's minor unit")]
+Units = Annotated[int, Field(ge=0)]
+
 
 class NewProduct(RequestModel):
     """A product and the stock that its seller brings."""
+
+    model_config = _like(_PRODUCT)
 
     product_id: Annotated[Identifier, Field(description="the seller's stock-keeping unit", examples=["seat-12A"])]
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Seat 12A"])]
@@ -38,13 +97,15 @@ class NewProduct(RequestModel):
 class ProductAnswer(AnswerModel):
     """A product and where its units are: available + reserved + sold stays the same whatever is ordered."""
 
+    model_config = _like(_PRODUCT_NOW)
+
     product_id: str
     name: str
-    price_minor: int
-    currency: str
-    available: int
-    reserved: int
-    sold: int
+    price_minor: Annotated[Amount, Field(description="of one unit, in the currency's minor unit")]
+    currency: Currency
+    available: Annotated[Units, Field(description="on sale")]
+    reserved: Annotated[Units, Field(description="in orders that wait for their payment")]
+    sold: Units
 
     @classmethod
     def of(cls, product: Product) -> Self:
@@ -52,6 +113,10 @@ class ProductAnswer(AnswerModel):
 
 
 class ProductPage(AnswerModel):
+    """Part of the list of products."""
+
+    model_config = _like({"items": [_PRODUCT_NOW], "next_cursor": "c2VhdC0xMkE"})
+
     items: list[ProductAnswer]
     next_cursor: str | None
 
@@ -61,6 +126,8 @@ class ProductPage(AnswerModel):
 
 
 class NewOrderItem(RequestModel):
+    """So many units of a product."""
+
     product_id: Annotated[Identifier, Field(examples=["seat-12A"])]
     quantity: Annotated[StrictInt, Field(ge=1, le=QUANTITY_MAX, examples=[1])]
 
@@ -75,19 +142,36 @@ def _each_product_once(items: list[NewOrderItem]) -> list[NewOrderItem]:
 
 
 class NewOrder(RequestModel):
-    """What a buyer orders, at the prices of this moment."""
+    """What a buyer orders, at the prices of this moment; each product once."""
 
-    buyer_id: Annotated[Identifier, Field(examples=["buyer-7"])]
+    model_config = _like({"items": [_ITEM]})
+
     items: Annotated[list[NewOrderItem], Field(min_length=1, max_length=LINES_MAX), AfterValidator(_each_product_once)]
 
-    def to_request(self) -> OrderRequest:
-        return OrderRequest(self.buyer_id, tuple(RequestedLine(item.product_id, item.quantity) for item in self.items))
+    def to_request(self, buyer_id: str) -> OrderRequest:
+        return OrderRequest(buyer_id, tuple(RequestedLine(item.product_id, item.quantity) for item in self.items))
+
+
+class WantedOrders(RequestModel):
+    """The query of a list of orders; whatever is left out is any."""
+
+    buyer_id: Annotated[Identifier | None, Field(description="the orders of this buyer")] = None
+    status: Annotated[OrderStatus | None, Field(description="those that stand here")] = None
+    created_from_ms: Annotated[Milliseconds | None, Field(description="placed at this moment or later")] = None
+    created_before_ms: Annotated[Milliseconds | None, Field(description="placed before this moment")] = None
+    limit: Limit = PAGE_DEFAULT
+    cursor: Cursor | None = None
+
+    def filter(self) -> OrderFilter:
+        return OrderFilter(self.buyer_id, self.status, self.created_from_ms, self.created_before_ms)
 
 
 class OrderItem(AnswerModel):
+    """So many units at the price of the moment of ordering."""
+
     product_id: str
     quantity: int
-    unit_price_minor: int
+    unit_price_minor: Amount
 
     @classmethod
     def of(cls, line: OrderLine) -> Self:
@@ -95,19 +179,27 @@ class OrderItem(AnswerModel):
 
 
 class OrderAnswer(AnswerModel):
-    """An order; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit."""
+    """An order; times are milliseconds since 1970-01-01 UTC, money is in the currency's minor unit.
+
+    A member that does not apply yet, or never will, is null.
+    """
+
+    model_config = _like(_ORDER)
 
     order_id: str
     buyer_id: str
     status: OrderStatus
     items: list[OrderItem]
-    total_minor: int
-    currency: str
+    total_minor: Amount
+    currency: Currency
+    version: Annotated[int, Field(ge=1, description="grows with each change; the ETag names it")]
     created_at_ms: int
     expires_at_ms: Annotated[int, Field(description="unpaid, the order closes at this moment or soon after")]
-    closed_at_ms: int | None
-    payment_id: str | None
     paid_at_ms: int | None
+    payment_id: Annotated[str | None, Field(description="also of an order that was paid and then cancelled")]
+    shipped_at_ms: int | None
+    completed_at_ms: int | None
+    closed_at_ms: int | None
 
     @classmethod
     def of(cls, order: Order) -> Self:
@@ -118,15 +210,22 @@ class OrderAnswer(AnswerModel):
             items=[OrderItem.of(line) for line in order.lines],
             total_minor=order.total_minor,
             currency=order.currency,
+            version=order.version,
             created_at_ms=order.created_at_ms,
             expires_at_ms=order.expires_at_ms,
-            closed_at_ms=order.closed_at_ms,
-            payment_id=order.payment_id,
             paid_at_ms=order.paid_at_ms,
+            payment_id=order.payment_id,
+            shipped_at_ms=order.shipped_at_ms,
+            completed_at_ms=order.completed_at_ms,
+            closed_at_ms=order.closed_at_ms,
         )
 
 
 class OrderPage(AnswerModel):
+    """Part of the list of orders."""
+
+    model_config = _like({"items": [_ORDER], "next_cursor": _CURSOR})
+
     items: list[OrderAnswer]
     next_cursor: str | None
 
@@ -136,10 +235,14 @@ class OrderPage(AnswerModel):
 
 
 class StatusChangeAnswer(AnswerModel):
-    old_status: Annotated[OrderStatus | None, Field(description="null for the first row")]
+    """One change of an order's status."""
+
+    old_status: Annotated[OrderStatus | None, Field(description="null for the first change")]
     new_status: OrderStatus
     reason: ChangeReason
     at_ms: int
+    actor: Annotated[str, Field(description="the caller, or the consumer group that acted by itself")]
+    trace_id: Annotated[str | None, Field(description="where to look up how it happened")]
 
     @classmethod
     def of(cls, change: StatusChange) -> Self:
@@ -147,24 +250,42 @@ class StatusChangeAnswer(AnswerModel):
 
 
 class OrderHistory(AnswerModel):
+    """How an order came to where it is."""
+
+    model_config = _like({"order_id": _ORDER["order_id"], "changes": [_PLACED, _PAID]})
+
     order_id: str
     changes: list[StatusChangeAnswer]
 
 
 class StockAnswer(AnswerModel):
-    available: int
-    reserved: int
-    sold: int
-    total: int
+    """Units over all products."""
+
+    available: Units
+    reserved: Units
+    sold: Units
+    total: Units
 
 
 class StatisticsAnswer(AnswerModel):
     """Where all orders and all units are at one moment."""
 
+    model_config = _like(
+        {
+            "orders": {"PENDING_PAYMENT": 1, "AWAITING_SHIPMENT": 2, "SHIPPED": 0, "COMPLETED": 5, "CLOSED": 3},
+            "stock": {"available": 92, "reserved": 1, "sold": 7, "total": 100},
+            "paid_orders": 8,
+            "refund_requests": 1,
+        }
+    )
+
     orders: dict[OrderStatus, int]
     stock: StockAnswer
     paid_orders: Annotated[int, Field(description="orders that were paid, wherever they stand now")]
-    refund_requests: Annotated[int, Field(description="payments that came too late, twice, or with a wrong amount")]
+    refund_requests: Annotated[
+        int,
+        Field(description="payments that came too late, twice, or with a wrong amount, or whose order was cancelled"),
+    ]
 
     @classmethod
     def of(cls, statistics: Statistics) -> Self:

@@ -8,6 +8,7 @@ ServiceError
 │   ├── InsufficientStockError
 │   ├── MixedCurrenciesError
 │   ├── IllegalTransitionError
+│   ├── VersionMismatchError
 │   └── RefundRequestedError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
     └── StatusChangedError
@@ -27,7 +28,7 @@ class UnknownProductError(RefusedError):
 
 
 class UnknownOrderError(RefusedError):
-    """There is no order with this id."""
+    """There is no order with this id that the caller may see or change."""
 
     def __init__(self, order_id: str) -> None:
         super().__init__(f"there is no order {order_id!r}")
@@ -67,6 +68,15 @@ class IllegalTransitionError(RefusedError):
         super().__init__(f"an order that is {status} cannot be {reason}")
         self.order_status = status
         self.reason = reason
+
+
+class VersionMismatchError(RefusedError):
+    """The order is not in the version that the caller has seen; reading it again shows what has changed."""
+
+    def __init__(self, order_id: str, version: int) -> None:
+        super().__init__(f"the order {order_id!r} is no longer in version {version}; read it again before changing it")
+        self.order_id = order_id
+        self.version = version
 
 
 class RefundRequestedError(RefusedError):

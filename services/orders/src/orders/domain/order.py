@@ -1,8 +1,10 @@
 """An order: who buys what for how much, until when it can be paid, and where it stands.
 
 Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but its
-status and the members that go with it stays as it was placed; closed_at_ms is set exactly when the status is CLOSED,
-payment_id and paid_at_ms exactly when it is one of PAID_STATUSES.
+status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each row of
+the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED or
+COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when the
+status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from dataclasses import dataclass, replace
 
 from orders.domain.errors import InsufficientStockError, MixedCurrenciesError, UnknownProductError
 from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
+from orders.domain.payment import Payment
 from orders.domain.product import Product
+from orders.domain.status_change import Origin, StatusChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +41,6 @@ class OrderLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StatusChange:
-    """One row of an order's history; `old_status` is None for the first."""
-
-    order_id: str
-    old_status: OrderStatus | None
-    new_status: OrderStatus
-    reason: ChangeReason
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Order:
     """An order; times are wall-clock milliseconds, money is in the currency's minor unit."""
 
@@ -62,45 +55,87 @@ class Order:
     closed_at_ms: int | None = None
     payment_id: str | None = None
     paid_at_ms: int | None = None
+    shipped_at_ms: int | None = None
+    completed_at_ms: int | None = None
+    version: int = 1
 
     def __post_init__(self) -> None:
         if not self.lines or self.total_minor != sum(line.quantity * line.unit_price_minor for line in self.lines):
             raise ValueError(f"the total of order {self.order_id!r} is not the sum of its lines")
-        if (self.closed_at_ms is not None) != (self.status is OrderStatus.CLOSED):
-            raise ValueError(f"order {self.order_id!r} is {self.status} and closed_at_ms is {self.closed_at_ms}")
-        is_paid = self.status in PAID_STATUSES
-        if (self.payment_id is not None) != is_paid or (self.paid_at_ms is not None) != is_paid:
+        self._check_time("closed_at_ms", self.closed_at_ms, OrderStatus.CLOSED)
+        self._check_time("shipped_at_ms", self.shipped_at_ms, OrderStatus.SHIPPED, OrderStatus.COMPLETED)
+        self._check_time("completed_at_ms", self.completed_at_ms, OrderStatus.COMPLETED)
+        is_paid = self.payment_id is not None
+        may_be = self.status is OrderStatus.CLOSED or is_paid == (self.status in PAID_STATUSES)
+        if not may_be or (self.paid_at_ms is not None) != is_paid:
             raise ValueError(
                 f"order {self.order_id!r} is {self.status}, payment_id is {self.payment_id} and paid_at_ms is"
                 f" {self.paid_at_ms}"
             )
+        if self.version < 1:
+            raise ValueError(f"order {self.order_id!r} has version {self.version}; versions start at 1")
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the time to pay is over."""
         return now_ms >= self.expires_at_ms
 
-    def changed(self, reason: ChangeReason, at_ms: int) -> tuple[Order, StatusChange]:
+    def changed(self, reason: ChangeReason, origin: Origin) -> tuple[Order, StatusChange]:
         """The order after `reason` happened, and its history row; `paid` is for PAID. Raises IllegalTransitionError."""
-        change = StatusChange(self.order_id, self.status, next_status(self.status, reason), reason, at_ms)
-        closed_at_ms = at_ms if change.new_status is OrderStatus.CLOSED else None
-        return replace(self, status=change.new_status, closed_at_ms=closed_at_ms), change
+        change = self._change(reason, origin)
+        changed_order = replace(
+            self,
+            status=change.new_status,
+            version=self.version + 1,
+            closed_at_ms=origin.at_ms if change.new_status is OrderStatus.CLOSED else None,
+            shipped_at_ms=origin.at_ms if change.new_status is OrderStatus.SHIPPED else self.shipped_at_ms,
+            completed_at_ms=origin.at_ms if change.new_status is OrderStatus.COMPLETED else None,
+        )
+        return changed_order, change
 
-    def paid(self, payment_id: str, paid_at_ms: int, at_ms: int) -> tuple[Order, StatusChange]:
+    def paid(self, payment: Payment, origin: Origin) -> tuple[Order, StatusChange]:
         """The order after this payment, and its history row. Raises IllegalTransitionError.
 
-        `paid_at_ms` is when the buyer paid, `at_ms` when the order learns of it.
+        The payment says when the buyer paid, `origin` when the order learns of it.
         """
-        status = next_status(self.status, ChangeReason.PAID)
-        change = StatusChange(self.order_id, self.status, status, ChangeReason.PAID, at_ms)
-        return replace(self, status=status, payment_id=payment_id, paid_at_ms=paid_at_ms), change
+        change = self._change(ChangeReason.PAID, origin)
+        paid_order = replace(
+            self,
+            status=change.new_status,
+            version=self.version + 1,
+            payment_id=payment.payment_id,
+            paid_at_ms=payment.paid_at_ms,
+        )
+        return paid_order, change
 
     def as_placed(self) -> Order:
         """The order as it was at its first moment: what a repeated request is answered with."""
-        return replace(self, status=OrderStatus.PENDING_PAYMENT, closed_at_ms=None, payment_id=None, paid_at_ms=None)
+        return Order(
+            order_id=self.order_id,
+            buyer_id=self.buyer_id,
+            lines=self.lines,
+            total_minor=self.total_minor,
+            currency=self.currency,
+            status=OrderStatus.PENDING_PAYMENT,
+            created_at_ms=self.created_at_ms,
+            expires_at_ms=self.expires_at_ms,
+        )
+
+    def payment(self) -> Payment | None:
+        """The payment that paid for the order: the amount is the total, or it would not have."""
+        if self.payment_id is None or self.paid_at_ms is None:
+            return None
+        return Payment(self.payment_id, self.order_id, self.total_minor, self.currency, self.paid_at_ms)
 
     def lines_by_product(self) -> list[OrderLine]:
         """The lines in the order in which stock is changed, so that no two orders wait for each other's rows."""
         return sorted(self.lines, key=lambda line: line.product_id)
+
+    def _change(self, reason: ChangeReason, origin: Origin) -> StatusChange:
+        return _change(self.order_id, self.status, next_status(self.status, reason), reason, origin)
+
+    def _check_time(self, name: str, at_ms: int | None, *statuses: OrderStatus) -> None:
+        if (at_ms is not None) != (self.status in statuses):
+            raise ValueError(f"order {self.order_id!r} is {self.status} and {name} is {at_ms}")
 
 
 def price_lines(requested: Sequence[RequestedLine], products: Mapping[str, Product]) -> tuple[OrderLine, ...]:
@@ -127,8 +162,8 @@ def place(
     buyer_id: str,
     lines: tuple[OrderLine, ...],
     currency: str,
+    origin: Origin,
     *,
-    now_ms: int,
     payment_window_ms: int,
 ) -> tuple[Order, StatusChange]:
     """A new order that waits for its payment, and the first row of its history."""
@@ -139,7 +174,13 @@ def place(
         total_minor=sum(line.quantity * line.unit_price_minor for line in lines),
         currency=currency,
         status=OrderStatus.PENDING_PAYMENT,
-        created_at_ms=now_ms,
-        expires_at_ms=now_ms + payment_window_ms,
+        created_at_ms=origin.at_ms,
+        expires_at_ms=origin.at_ms + payment_window_ms,
     )
-    return order, StatusChange(order_id, None, order.status, ChangeReason.PLACED, now_ms)
+    return order, _change(order_id, None, order.status, ChangeReason.PLACED, origin)
+
+
+def _change(
+    order_id: str, old_status: OrderStatus | None, new_status: OrderStatus, reason: ChangeReason, origin: Origin
+) -> StatusChange:
+    return StatusChange(order_id, old_status, new_status, reason, origin.at_ms, origin.actor, origin.trace_id)

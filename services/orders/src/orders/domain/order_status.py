@@ -1,6 +1,7 @@
 """The five states of an order (MISSION X1) and the changes between them.
 
-Invariants: a status changes only by a row of TRANSITIONS; COMPLETED and CLOSED have no row and are final.
+Invariants: a status changes only by a row of TRANSITIONS; COMPLETED and CLOSED have no row and are final. Status and
+reason together say which change it was: a reason that leads somewhere from two states is the same act in both.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ class ChangeReason(enum.StrEnum):
     PLACED = "placed"
     PAID = "paid"
     EXPIRED = "expired"
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # by its buyer
+    SELLER_CANCELLED = "seller-cancelled"
     SHIPPED = "shipped"
     RECEIVED = "received"
+    COMPLETED_AUTOMATICALLY = "completed-automatically"
 
 
 TRANSITIONS = MappingProxyType(
@@ -40,8 +43,11 @@ TRANSITIONS = MappingProxyType(
         (OrderStatus.PENDING_PAYMENT, ChangeReason.PAID): OrderStatus.AWAITING_SHIPMENT,
         (OrderStatus.PENDING_PAYMENT, ChangeReason.EXPIRED): OrderStatus.CLOSED,
         (OrderStatus.PENDING_PAYMENT, ChangeReason.CANCELLED): OrderStatus.CLOSED,
+        (OrderStatus.PENDING_PAYMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
         (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SHIPPED): OrderStatus.SHIPPED,
+        (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
         (OrderStatus.SHIPPED, ChangeReason.RECEIVED): OrderStatus.COMPLETED,
+        (OrderStatus.SHIPPED, ChangeReason.COMPLETED_AUTOMATICALLY): OrderStatus.COMPLETED,
     }
 )
 

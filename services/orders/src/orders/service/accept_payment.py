@@ -10,8 +10,10 @@ import enum
 
 from orders.domain.errors import RefundRequestedError, StatusChangedError
 from orders.domain.order import Order
-from orders.domain.payment import Payment, RefundReason, RefundRequest, Verdict, judge
+from orders.domain.payment import Payment, RefundReason, RefundRequest
+from orders.domain.verdict import Verdict, judge
 from orders.service import events
+from orders.service.order_access import origin_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.errors import ConsumedBeforeError
@@ -45,11 +47,12 @@ class AcceptPayment:
         """
         # Whoever lost the order reads it again. That ends: a status only moves forward.
         while True:
-            async with self._units.reading() as unit:
+            async with self._units.looking() as unit:
                 order = await unit.orders.get(payment.order_id)
-                if await unit.refunds.is_requested(payment.payment_id):
+                verdict = judge(order, payment)
+                # Only such a payment can have been refused before: a verdict other than PAY is final.
+                if isinstance(verdict, RefundReason) and await unit.refunds.is_requested(payment.payment_id):
                     return PaymentOutcome.REFUND_REQUESTED_BEFORE
-            verdict = judge(order, payment)
             if verdict is Verdict.IGNORE:
                 return PaymentOutcome.PAID_BEFORE
             try:
@@ -62,12 +65,11 @@ class AcceptPayment:
                 continue
 
     async def _pay(self, order: Order, payment: Payment) -> PaymentOutcome:
-        paid_order, change = order.paid(payment.payment_id, payment.paid_at_ms, self._clock.wall_ms())
+        paid_order, change = order.paid(payment, origin_of(events.PAYMENT_HANDLER_GROUP, self._clock))
 
         async def write(unit: UnitOfWork) -> None:
             await _consume(unit, payment, change.at_ms)
-            if not await unit.orders.change_status(paid_order, change):
-                raise StatusChangedError(order.order_id)
+            await unit.orders.change_status(paid_order, change)
             for line in order.lines_by_product():
                 await unit.products.sell(line.product_id, line.quantity)
 

@@ -1,7 +1,8 @@
-"""Closing an order that is not paid: because its buyer cancelled it, or because its time is over.
+"""Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
 
-Invariants: an order is closed once, by whoever changes its status first; its units go back on sale in the same unit of
-work, and `closed` is told exactly for the changes that were committed. No order is expired before expires_at_ms.
+Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back on
+sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
+committed. No order is expired before expires_at_ms.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from collections.abc import Awaitable, Callable
 from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order
 from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.payment import RefundReason, RefundRequest
+from orders.domain.status_change import Origin
 from orders.service import events
+from orders.service.order_access import (
+    find_visible,
+    lost_races_as_mismatch,
+    origin_of,
+    require_buyer,
+    require_version,
+)
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
+from servicekit.auth import ORDERS_SHIP, Caller
 from servicekit.errors import ConsumedBeforeError
 from servicekit.inbox import require_first
 from servicekit.transactions import TransactionalPublisher
@@ -41,37 +52,44 @@ class CloseOrder:
         self._transactions = transactions
         self._clock = clock
 
-    async def cancel(self, order_id: str) -> Order:
-        """Close the order for its buyer.
+    async def cancel(self, order_id: str, caller: Caller, version: int | None = None) -> Order:
+        """Close the order: for its seller, if the caller may ship, else for its buyer.
 
-        Raises UnknownOrderError, IllegalTransitionError, StatusChangedError, PublishError, TransactionGivenUpError,
-        StorageUnavailableError.
+        A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back.
+        Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, StatusChangedError, PublishError,
+        TransactionGivenUpError, StorageUnavailableError.
         """
-        async with self._units.reading() as unit:
-            order = await unit.orders.get(order_id)
-        return await self.close(order, ChangeReason.CANCELLED, self._clock.wall_ms())
+        async with self._units.looking() as unit:
+            order = await find_visible(unit.orders, order_id, caller)
+        reason = ChangeReason.SELLER_CANCELLED
+        if not caller.has(ORDERS_SHIP):
+            require_buyer(order, caller)
+            reason = ChangeReason.CANCELLED
+        require_version(order, version)
+        with lost_races_as_mismatch(order_id, version):
+            return await self.close(order, reason, origin_of(caller.subject, self._clock))
 
     async def expire(self, order_id: str) -> ExpiryOutcome:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
 
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
-        async with self._units.reading() as unit:
+        async with self._units.looking() as unit:
             try:
                 order = await unit.orders.get(order_id)
             except UnknownOrderError:
                 return ExpiryOutcome.UNKNOWN_ORDER
         if order.status is not OrderStatus.PENDING_PAYMENT:
             return ExpiryOutcome.ALREADY_DECIDED
-        now_ms = self._clock.wall_ms()
-        if not order.is_due(now_ms):
+        origin = origin_of(events.TIMEOUT_HANDLER_GROUP, self._clock)
+        if not order.is_due(origin.at_ms):
             return ExpiryOutcome.TOO_EARLY
 
         async def consume(unit: UnitOfWork) -> None:
-            await require_first(unit.inbox, events.TIMEOUT_HANDLER_GROUP, order_id, now_ms)
+            await require_first(unit.inbox, events.TIMEOUT_HANDLER_GROUP, order_id, origin.at_ms)
 
         try:
-            await self.close(order, ChangeReason.EXPIRED, now_ms, first=consume)
+            await self.close(order, ChangeReason.EXPIRED, origin, first=consume)
         except (ConsumedBeforeError, StatusChangedError):
             return ExpiryOutcome.ALREADY_DECIDED
         return ExpiryOutcome.CLOSED
@@ -80,22 +98,29 @@ class CloseOrder:
         self,
         order: Order,
         reason: ChangeReason,
-        now_ms: int,
+        origin: Origin,
         *,
         first: Callable[[UnitOfWork], Awaitable[None]] = _go_on,
     ) -> Order:
         """Close `order` as it was read, after `first` in the same unit; what that raises closes nothing.
 
-        Raises IllegalTransitionError, or StatusChangedError if the order has left the status that it was read in.
+        Raises IllegalTransitionError, or StatusChangedError if the order is not as it was read any more.
         """
-        closed_order, change = order.changed(reason, now_ms)
+        closed_order, change = order.changed(reason, origin)
+        payment = order.payment()
+        refund = None if payment is None else RefundRequest(payment, RefundReason.ORDER_CANCELLED)
 
         async def write(unit: UnitOfWork) -> None:
             await first(unit)
-            if not await unit.orders.change_status(closed_order, change):
-                raise StatusChangedError(order.order_id)
+            await unit.orders.change_status(closed_order, change)
+            if refund is not None:
+                await unit.refunds.request(refund, origin.at_ms)
+            put_back = unit.products.release if refund is None else unit.products.take_back
             for line in order.lines_by_product():
-                await unit.products.release(line.product_id, line.quantity)
+                await put_back(line.product_id, line.quantity)
 
-        await self._transactions.publish(events.closed(closed_order, change), write)
+        messages = [events.closed(closed_order, change)]
+        if refund is not None:
+            messages.append(events.refund_requested(refund))
+        await self._transactions.publish_all(messages, write)
         return closed_order

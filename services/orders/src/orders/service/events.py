@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orders.domain.order import Order, StatusChange
+from orders.domain.order import Order
 from orders.domain.payment import Payment, RefundRequest
+from orders.domain.status_change import StatusChange
 from servicekit import message_body
 from servicekit.message import OutgoingMessage
 from servicekit.message_body import MessageBody
@@ -21,9 +22,14 @@ CREATED_TAG = "created"
 CLOSED_TAG = "closed"
 PAID_TAG = "paid"
 REFUND_REQUESTED_TAG = "refund-requested"
+SHIPPED_TAG = "shipped"
+COMPLETED_TAG = "completed"
 
 ORDER_TIMEOUTS_TOPIC = "order-timeouts"
 EXPIRE_TAG = "expire"
+
+ORDER_COMPLETIONS_TOPIC = "order-completions"
+COMPLETE_TAG = "complete"
 
 PAYMENT_EVENTS_TOPIC = "payment-events"
 SUCCEEDED_TAG = "succeeded"
@@ -31,6 +37,8 @@ SUCCEEDED_TAG = "succeeded"
 TIMEOUT_SCHEDULER_GROUP = "order-timeout-scheduler"
 TIMEOUT_HANDLER_GROUP = "order-timeout-handler"
 PAYMENT_HANDLER_GROUP = "order-payment-handler"
+COMPLETION_SCHEDULER_GROUP = "order-completion-scheduler"
+COMPLETION_HANDLER_GROUP = "order-completion-handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,14 @@ class OrderDeadline:
 
     order_id: str
     expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedOrder:
+    """What the completion path reads from a body: which order, and when it was shipped."""
+
+    order_id: str
+    shipped_at_ms: int
 
 
 def created(order: Order) -> OutgoingMessage:
@@ -54,8 +70,15 @@ def created(order: Order) -> OutgoingMessage:
 
 
 def closed(order: Order, change: StatusChange) -> OutgoingMessage:
-    """`order-events`/`closed`: the order is over without payment, and its units are on sale again."""
-    body = _order_members(order) | {"closed_at_ms": change.at_ms, "reason": change.reason.value}
+    """`order-events`/`closed`: the order is over, and its units are on sale again.
+
+    `payment_id` is null, unless the seller cancelled the order after it was paid; `refund-requested` is told with it.
+    """
+    body = _order_members(order) | {
+        "closed_at_ms": change.at_ms,
+        "reason": change.reason.value,
+        "payment_id": order.payment_id,
+    }
     return _message(ORDER_EVENTS_TOPIC, CLOSED_TAG, order.order_id, body)
 
 
@@ -63,6 +86,22 @@ def paid(order: Order) -> OutgoingMessage:
     """`order-events`/`paid`: the order waits for its shipment, and its units are sold."""
     body = _order_members(order) | {"payment_id": order.payment_id, "paid_at_ms": order.paid_at_ms}
     return _message(ORDER_EVENTS_TOPIC, PAID_TAG, order.order_id, body)
+
+
+def shipped(order: Order) -> OutgoingMessage:
+    """`order-events`/`shipped`: the order is on its way to its buyer."""
+    body = _order_members(order) | {"payment_id": order.payment_id, "shipped_at_ms": order.shipped_at_ms}
+    return _message(ORDER_EVENTS_TOPIC, SHIPPED_TAG, order.order_id, body)
+
+
+def completed(order: Order, change: StatusChange) -> OutgoingMessage:
+    """`order-events`/`completed`: its buyer has received the order, or has had the time to say otherwise."""
+    body = _order_members(order) | {
+        "payment_id": order.payment_id,
+        "completed_at_ms": change.at_ms,
+        "reason": change.reason.value,
+    }
+    return _message(ORDER_EVENTS_TOPIC, COMPLETED_TAG, order.order_id, body)
 
 
 def refund_requested(refund: RefundRequest) -> OutgoingMessage:
@@ -83,6 +122,20 @@ def timeout(deadline: OrderDeadline, delay_level: int) -> OutgoingMessage:
     """`order-timeouts`: look at the order again after the delay."""
     body = {"version": VERSION, "order_id": deadline.order_id, "expires_at_ms": deadline.expires_at_ms}
     return _message(ORDER_TIMEOUTS_TOPIC, EXPIRE_TAG, deadline.order_id, body, delay_level)
+
+
+def completion(order_id: str, shipped_at_ms: int, deliver_at_ms: int) -> OutgoingMessage:
+    """`order-completions`: look at the order again at that time."""
+    body = {"version": VERSION, "order_id": order_id, "shipped_at_ms": shipped_at_ms}
+    return OutgoingMessage(
+        ORDER_COMPLETIONS_TOPIC, COMPLETE_TAG, order_id, message_body.encode(body), deliver_at_ms=deliver_at_ms
+    )
+
+
+def read_shipped(body: bytes) -> ShippedOrder:
+    """Order and time from a `shipped` or a completion body. Raises MalformedMessageError."""
+    members = MessageBody(body)
+    return ShippedOrder(members.text("order_id"), members.number("shipped_at_ms"))
 
 
 def read_deadline(body: bytes) -> OrderDeadline:

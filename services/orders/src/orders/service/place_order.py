@@ -1,8 +1,8 @@
 """Placing an order: key, stock, order and history in one unit of work, told by a transactional message.
 
-Invariants: a key makes at most one order; an order exists exactly if its units are reserved, and exactly then its
-`created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is back.
-Prices are read before the message is sent, because it names them; stock is decided inside the unit.
+Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly then
+its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is
+back. Prices are read before the message is sent, because it names them; stock is decided inside the unit.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orders.domain.errors import InsufficientStockError
-from orders.domain.order import Order, RequestedLine, StatusChange, place, price_lines
+from orders.domain.order import Order, RequestedLine, place, price_lines
 from orders.domain.product import Product
+from orders.domain.status_change import StatusChange
 from orders.service import events
+from orders.service.order_access import origin_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
@@ -22,7 +24,7 @@ from servicekit.transactions import TransactionalPublisher
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """What a buyer wants; a product is named in one line at most."""
+    """What a buyer wants, who is the caller; a product is named in one line at most."""
 
     buyer_id: str
     lines: tuple[RequestedLine, ...]
@@ -59,25 +61,25 @@ class PlaceOrder:
         self._in_flight = InFlightKeys()
 
     async def __call__(self, request: OrderRequest, key: str) -> Placed:
-        """Place the order, or answer with the one that this key made before, without a word to the queue.
+        """Place the order, or answer with the one that the buyer's key made before, without a word to the queue.
 
         Raises KeyReusedError, RequestInFlightError, UnknownProductError, MixedCurrenciesError, InsufficientStockError,
         PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
-        with self._in_flight.holding(key):
-            async with self._units.reading() as unit:
-                earlier = await unit.keys.find(key)
+        with self._in_flight.holding(request.buyer_id, key):
+            async with self._units.looking() as unit:
+                earlier = await unit.keys.find(request.buyer_id, key)
                 if earlier is not None:
                     return await _replay(unit, request, earlier)
                 products = await unit.products.find([line.product_id for line in request.lines])
             order, first = self._price(request, products)
-            claim = KeyClaim(key, fingerprint(request), order.order_id)
+            claim = KeyClaim(request.buyer_id, key, fingerprint(request), order.order_id)
 
             async def write(unit: UnitOfWork) -> None:
-                # The claim first: whoever comes second with this key must meet it before the stock.
-                await unit.keys.claim(claim, order.created_at_ms)
+                # First the key, with its order: whoever comes second with it must meet it before the stock. The stock
+                # last: the orders of a product wait for each other from there to the commit, and for nothing else.
+                await unit.orders.add(order, first, claim)
                 await _reserve(unit, order)
-                await unit.orders.add(order, first)
 
             await self._transactions.publish(events.created(order), write)
         return Placed(order, replayed=False)
@@ -89,7 +91,7 @@ class PlaceOrder:
             request.buyer_id,
             lines,
             products[lines[0].product_id].currency,
-            now_ms=self._clock.wall_ms(),
+            origin_of(request.buyer_id, self._clock),
             payment_window_ms=self._payment_window_ms,
         )
 

@@ -1,4 +1,6 @@
-"""What can be read: each query sees one state of the database."""
+"""What can be read. An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the
+statistics are of one moment.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orders.domain.errors import UnknownProductError
-from orders.domain.order import Order, StatusChange
+from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.domain.product import Product
+from orders.domain.status_change import StatusChange
+from orders.service.order_access import find_visible
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
 from servicekit import page_cursor
+from servicekit.auth import Caller
 
 T = TypeVar("T")
 
@@ -41,7 +46,7 @@ class Queries:
 
     async def product(self, product_id: str) -> Product:
         """Raises UnknownProductError."""
-        async with self._units.reading() as unit:
+        async with self._units.looking() as unit:
             found = await unit.products.find([product_id])
         if product_id not in found:
             raise UnknownProductError(product_id)
@@ -50,30 +55,30 @@ class Queries:
     async def products(self, limit: int, cursor: str | None) -> Page[Product]:
         """Products by id. Raises InvalidCursorError."""
         after = None if cursor is None else page_cursor.decode(cursor, 1)[0]
-        async with self._units.reading() as unit:
+        async with self._units.looking() as unit:
             found = await unit.products.page(after, limit + 1)
         items = found[:limit]
         return Page(items, page_cursor.encode(items[-1].product_id) if len(found) > limit else None)
 
-    async def order(self, order_id: str) -> Order:
-        """Raises UnknownOrderError."""
-        async with self._units.reading() as unit:
-            return await unit.orders.get(order_id)
+    async def order(self, order_id: str, caller: Caller) -> Order:
+        """Raises UnknownOrderError, also for an order that the caller may not see."""
+        async with self._units.looking() as unit:
+            return await find_visible(unit.orders, order_id, caller)
 
     async def orders(self, wanted: OrderFilter, limit: int, cursor: str | None) -> Page[Order]:
-        """Orders, newest first. Raises InvalidCursorError."""
+        """Orders, newest first; whose orders the caller may list is for `wanted` to say. Raises InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
-        async with self._units.reading() as unit:
+        async with self._units.looking() as unit:
             found = await unit.orders.page(wanted, after, limit + 1)
         items = found[:limit]
         if len(found) <= limit:
             return Page(items, None)
         return Page(items, page_cursor.encode(str(items[-1].created_at_ms), items[-1].order_id))
 
-    async def history(self, order_id: str) -> list[StatusChange]:
-        """The order's changes, oldest first. Raises UnknownOrderError."""
-        async with self._units.reading() as unit:
-            await unit.orders.get(order_id)
+    async def history(self, order_id: str, caller: Caller) -> list[StatusChange]:
+        """The order's changes, oldest first. Raises UnknownOrderError, also for one that the caller may not see."""
+        async with self._units.looking() as unit:
+            await find_visible(unit.orders, order_id, caller)
             return await unit.orders.history(order_id)
 
     async def statistics(self) -> Statistics:

@@ -11,11 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from orders.domain.order import Order, StatusChange
+from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.domain.payment import RefundRequest
 from orders.domain.product import Product
-from servicekit.idempotency import IdempotencyKeys
+from orders.domain.status_change import StatusChange
+from servicekit.idempotency import IdempotencyKeys, KeyClaim
 from servicekit.inbox import Inbox
 from servicekit.transactions import TransactionRows
 
@@ -30,10 +31,12 @@ class PageKey:
 
 @dataclass(frozen=True, slots=True)
 class OrderFilter:
-    """Which orders a list holds; None is any."""
+    """Which orders a list holds; None is any. `created_from_ms` is in the list, `created_before_ms` is not."""
 
     buyer_id: str | None = None
     status: OrderStatus | None = None
+    created_from_ms: int | None = None
+    created_before_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Products(Protocol):
     async def sell(self, product_id: str, quantity: int) -> None:
         """Move units from reserved to sold."""
 
+    async def take_back(self, product_id: str, quantity: int) -> None:
+        """Move units from sold back to available."""
+
     async def stock_sums(self) -> StockSums:
         """The sums over all products."""
 
@@ -73,8 +79,11 @@ class Products(Protocol):
 class Orders(Protocol):
     """The orders with their lines and their history."""
 
-    async def add(self, order: Order, first: StatusChange) -> None:
-        """Write a new order and the first row of its history."""
+    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
+        """Write a new order, the first row of its history, and the claim of the key that makes it.
+
+        Raises RequestInFlightError when another process claims the key at the same moment.
+        """
 
     async def get(self, order_id: str) -> Order:
         """Raises UnknownOrderError."""
@@ -82,10 +91,10 @@ class Orders(Protocol):
     async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
         """At most `limit` orders, newest first, from behind `after`."""
 
-    async def change_status(self, order: Order, change: StatusChange) -> bool:
-        """Write `order` as it is after `change`, and a history row, by compare-and-set.
+    async def change_status(self, order: Order, change: StatusChange) -> None:
+        """Write `order` as it is after `change`, and a history row, by compare-and-set on status and version.
 
-        False, and nothing changed, if the order left `old_status` before.
+        Raises StatusChangedError, and nothing is changed, if the order is not as it was before `change` any more.
         """
 
     async def history(self, order_id: str) -> list[StatusChange]:
@@ -137,7 +146,13 @@ class UnitOfWork(Protocol):
 
 
 class Units(Protocol):
-    """Opens units of work. Both raise StorageUnavailableError when the database does not answer."""
+    """Opens units of work. They raise StorageUnavailableError when the database does not answer."""
+
+    def looking(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """A unit that only reads, a little cheaper, for what is decided again by who writes.
+
+        Each of its questions may see another state of the database.
+        """
 
     def reading(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """A unit that only reads, and sees one state of the database."""

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from payments.adapters.tables import payment_history, payments
 from payments.domain.errors import PaymentInProgressError, UnknownPaymentError
 from payments.domain.payment import Payment, PaymentMethod, StatusChange
-from payments.domain.payment_status import ChangeReason, PaymentStatus
-from payments.service.unit_of_work import PageKey, PaymentCount
+from payments.domain.payment_status import TOOK_MONEY, ChangeReason, PaymentStatus
+from payments.service.unit_of_work import PageKey, PaymentFilter, UnfinishedPayment
 
 _ADD = insert(payments)
 _ADD_HISTORY = insert(payment_history)
@@ -22,22 +22,36 @@ _LIVE = select(payments).where(
     payments.c.order_id == bindparam("wanted_order_id"), payments.c.status != PaymentStatus.DECLINED
 )
 _UNFINISHED = (
-    select(payments.c.payment_id)
+    select(payments.c.payment_id, payments.c.created_at_ms)
     .where(payments.c.status == PaymentStatus.CREATED, payments.c.payment_id > bindparam("after_id"))
     .order_by(payments.c.payment_id)
     .limit(bindparam("rows_max"))
 )
 _CHANGE_STATUS = (
     update(payments)
-    .where(payments.c.payment_id == bindparam("wanted_id"), payments.c.status == bindparam("old_status"))
+    .where(
+        payments.c.payment_id == bindparam("wanted_id"),
+        payments.c.status == bindparam("old_status"),
+        payments.c.refunded_minor == bindparam("old_refunded_minor"),
+    )
     .values(
         status=bindparam("new_status"),
         captured_at_ms=bindparam("new_captured_at_ms"),
         refunded_at_ms=bindparam("new_refunded_at_ms"),
         decline_reason=bindparam("new_decline_reason"),
+        refunded_minor=bindparam("new_refunded_minor"),
     )
 )
-_COUNT = select(payments.c.status, func.count(), func.sum(payments.c.amount_minor)).group_by(payments.c.status)
+_RESERVE_REFUND = (
+    update(payments)
+    .where(
+        payments.c.payment_id == bindparam("wanted_id"),
+        payments.c.status.in_(TOOK_MONEY),
+        payments.c.refund_requested_minor + bindparam("more_minor") <= payments.c.amount_minor,
+    )
+    .values(refund_requested_minor=payments.c.refund_requested_minor + bindparam("more_minor"))
+)
+_COUNT = select(payments.c.status, func.count()).group_by(payments.c.status)
 
 
 class SqlPayments:
@@ -59,6 +73,8 @@ class SqlPayments:
             "captured_at_ms": payment.captured_at_ms,
             "refunded_at_ms": payment.refunded_at_ms,
             "decline_reason": payment.decline_reason,
+            "refund_requested_minor": payment.refund_requested_minor,
+            "refunded_minor": payment.refunded_minor,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -68,40 +84,54 @@ class SqlPayments:
         await self._add_history(first)
 
     async def get(self, payment_id: str) -> Payment:
-        row = (await self._connection.execute(_GET, {"wanted_id": payment_id})).one_or_none()
-        if row is None:
+        payment = await self.find(payment_id)
+        if payment is None:
             raise UnknownPaymentError(payment_id)
-        return _payment(row)
+        return payment
+
+    async def find(self, payment_id: str) -> Payment | None:
+        row = (await self._connection.execute(_GET, {"wanted_id": payment_id})).one_or_none()
+        return None if row is None else _payment(row)
 
     async def live(self, order_id: str) -> Payment | None:
         row = (await self._connection.execute(_LIVE, {"wanted_order_id": order_id})).one_or_none()
         return None if row is None else _payment(row)
 
-    async def page(self, order_id: str | None, after: PageKey | None, limit: int) -> list[Payment]:
+    async def page(self, wanted: PaymentFilter, after: PageKey | None, limit: int) -> list[Payment]:
         query = select(payments).order_by(payments.c.created_at_ms.desc(), payments.c.payment_id.desc()).limit(limit)
-        if order_id is not None:
-            query = query.where(payments.c.order_id == order_id)
+        if wanted.order_id is not None:
+            query = query.where(payments.c.order_id == wanted.order_id)
+        if wanted.buyer_id is not None:
+            query = query.where(payments.c.buyer_id == wanted.buyer_id)
+        if wanted.status is not None:
+            query = query.where(payments.c.status == wanted.status)
         if after is not None:
             place = tuple_(payments.c.created_at_ms, payments.c.payment_id)
-            query = query.where(place < (after.created_at_ms, after.payment_id))
+            query = query.where(place < (after.at_ms, after.id))
         return [_payment(row) for row in await self._connection.execute(query)]
 
-    async def change_status(self, changed: Payment, change: StatusChange) -> bool:
+    async def change_status(self, changed: Payment, change: StatusChange, old_refunded_minor: int) -> bool:
         result = await self._connection.execute(
             _CHANGE_STATUS,
             {
                 "wanted_id": change.payment_id,
                 "old_status": change.old_status,
+                "old_refunded_minor": old_refunded_minor,
                 "new_status": changed.status,
                 "new_captured_at_ms": changed.captured_at_ms,
                 "new_refunded_at_ms": changed.refunded_at_ms,
                 "new_decline_reason": changed.decline_reason,
+                "new_refunded_minor": changed.refunded_minor,
             },
         )
         if result.rowcount != 1:
             return False
         await self._add_history(change)
         return True
+
+    async def reserve_refund(self, payment_id: str, amount_minor: int) -> bool:
+        parameters = {"wanted_id": payment_id, "more_minor": amount_minor}
+        return (await self._connection.execute(_RESERVE_REFUND, parameters)).rowcount == 1
 
     async def history(self, payment_id: str) -> list[StatusChange]:
         rows = await self._connection.execute(
@@ -111,13 +141,13 @@ class SqlPayments:
         )
         return [_change(row) for row in rows]
 
-    async def count_by_status(self) -> dict[PaymentStatus, PaymentCount]:
+    async def count_by_status(self) -> dict[PaymentStatus, int]:
         rows = await self._connection.execute(_COUNT)
-        return {PaymentStatus(status): PaymentCount(count, int(amount)) for status, count, amount in rows}
+        return {PaymentStatus(status): count for status, count in rows}
 
-    async def unfinished(self, after: str, limit: int) -> list[str]:
+    async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
         rows = await self._connection.execute(_UNFINISHED, {"after_id": after, "rows_max": limit})
-        return [row.payment_id for row in rows]
+        return [UnfinishedPayment(row.payment_id, row.created_at_ms) for row in rows]
 
     async def _add_history(self, change: StatusChange) -> None:
         row = {
@@ -143,6 +173,8 @@ def _payment(row: Row[tuple[object, ...]]) -> Payment:
         captured_at_ms=row.captured_at_ms,
         refunded_at_ms=row.refunded_at_ms,
         decline_reason=row.decline_reason,
+        refund_requested_minor=row.refund_requested_minor,
+        refunded_minor=row.refunded_minor,
     )
 
 

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from payments.adapters.sql_gateway_events import SqlGatewayEvents
+from payments.adapters.sql_ledger import SqlLedger
 from payments.adapters.sql_payable_orders import SqlPayableOrders
 from payments.adapters.sql_payments import SqlPayments
 from payments.adapters.sql_refunds import SqlRefunds
-from payments.adapters.tables import idempotency_keys, inbox, transactions
+from payments.adapters.tables import idempotency_keys, inbox, outbox, transactions
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows
@@ -23,10 +25,13 @@ class SqlUnitOfWork:
         self._connection = connection
         self.payments = SqlPayments(connection)
         self.refunds = SqlRefunds(connection)
+        self.ledger = SqlLedger(connection)
+        self.gateway_events = SqlGatewayEvents(connection)
         self.payable_orders = SqlPayableOrders(connection)
         self.keys = idempotency_keys.of(connection)
         self.transactions = SqlTransactionRows(transactions, connection)
         self.inbox = SqlInbox(inbox, connection)
+        self.outbox = outbox.of(connection)
 
     async def commit(self) -> None:
         await self._connection.commit()

@@ -1,9 +1,10 @@
 """The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
 
-Invariants that the database itself holds: an order has one payment at most that is not DECLINED; a payment has one
-refund at most; a status is one of its kind, and the times and the reason that belong to it are set exactly then; an
-order that can be paid has its terms; a key makes one payment. The SQL is the common part of SQLite and PostgreSQL.
-Times are wall-clock milliseconds, money is in minor units.
+Invariants that the database itself holds: an order has one payment at most that is not DECLINED; the refunds of a
+payment are together never more than it took; a posting is in the ledger once, and stays there (the migration adds
+triggers); an event of the gateway is remembered once; a status is one of its kind, and the times, sums and reasons that
+belong to it are set exactly then; an order that can be paid has its terms; a key makes one payment. The SQL is the
+common part of SQLite and PostgreSQL. Times are wall-clock milliseconds, money is in minor units.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
+from servicekit.adapters.sql_outbox import OutboxTable
 
 ID_LENGTH_MAX = 64
+STATUS_LENGTH_MAX = 20
+REFUND_ID_LENGTH_MAX = 2 * ID_LENGTH_MAX
+POSTING_ID_LENGTH_MAX = REFUND_ID_LENGTH_MAX + 32
+EVENT_ID_LENGTH_MAX = 255
 
 metadata = MetaData(
     naming_convention={
@@ -71,22 +78,38 @@ payments = Table(
     Column("amount_minor", BigInteger, nullable=False),
     Column("currency", String(3), nullable=False),
     Column("method", String(20), nullable=False),
-    Column("status", String(10), nullable=False),
+    Column("status", String(STATUS_LENGTH_MAX), nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("captured_at_ms", BigInteger),
     Column("refunded_at_ms", BigInteger),
     Column("decline_reason", Text),
+    Column("refund_requested_minor", BigInteger, nullable=False),
+    Column("refunded_minor", BigInteger, nullable=False),
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
-    CheckConstraint("status IN ('CREATED', 'CAPTURED', 'DECLINED', 'REFUNDED')", name="status"),
-    CheckConstraint("(status IN ('CAPTURED', 'REFUNDED')) = (captured_at_ms IS NOT NULL)", name="captured_at_ms"),
+    CheckConstraint("status IN ('CREATED', 'CAPTURED', 'DECLINED', 'PARTIALLY_REFUNDED', 'REFUNDED')", name="status"),
+    CheckConstraint(
+        "(status IN ('CAPTURED', 'PARTIALLY_REFUNDED', 'REFUNDED')) = (captured_at_ms IS NOT NULL)",
+        name="captured_at_ms",
+    ),
     CheckConstraint("(status = 'REFUNDED') = (refunded_at_ms IS NOT NULL)", name="refunded_at_ms"),
     CheckConstraint("(status = 'DECLINED') = (decline_reason IS NOT NULL)", name="decline_reason"),
+    CheckConstraint(
+        "refunded_minor >= 0 AND refunded_minor <= refund_requested_minor AND refund_requested_minor <= amount_minor",
+        name="refund_sums",
+    ),
+    CheckConstraint("refund_requested_minor = 0 OR captured_at_ms IS NOT NULL", name="refund_requested_minor"),
+    CheckConstraint(
+        "(status = 'REFUNDED') = (refunded_minor = amount_minor)"
+        " AND (status = 'PARTIALLY_REFUNDED') = (refunded_minor > 0 AND refunded_minor < amount_minor)",
+        name="refunded_minor",
+    ),
     # Of all requests to pay an order exactly one gets past this.
     Index("uq_payments_live", "order_id", unique=True, sqlite_where=_IS_LIVE, postgresql_where=_IS_LIVE),
     Index("ix_payments_unfinished", "payment_id", sqlite_where=_IS_UNFINISHED, postgresql_where=_IS_UNFINISHED),
     Index(None, "created_at_ms", "payment_id"),
     Index(None, "order_id", "created_at_ms", "payment_id"),
-    Index(None, "status", "amount_minor"),
+    Index(None, "buyer_id", "created_at_ms", "payment_id"),
+    Index(None, "status", "created_at_ms", "payment_id"),
 )
 
 payment_history = Table(
@@ -94,23 +117,79 @@ payment_history = Table(
     metadata,
     Column("change_id", _ROW_ID, primary_key=True),
     Column("payment_id", ForeignKey(payments.c.payment_id), nullable=False),
-    Column("old_status", String(10)),
-    Column("new_status", String(10), nullable=False),
-    Column("reason", String(20), nullable=False),
+    Column("old_status", String(STATUS_LENGTH_MAX)),
+    Column("new_status", String(STATUS_LENGTH_MAX), nullable=False),
+    Column("reason", String(STATUS_LENGTH_MAX), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
     Index(None, "payment_id", "change_id"),
 )
 
+_IS_REQUESTED = text("status = 'REQUESTED'")
+
 refunds = Table(
     "refunds",
     metadata,
-    Column("payment_id", ForeignKey(payments.c.payment_id), primary_key=True),
-    Column("refund_id", String(2 * ID_LENGTH_MAX), nullable=False),
+    Column("refund_id", String(REFUND_ID_LENGTH_MAX), primary_key=True),
+    Column("payment_id", ForeignKey(payments.c.payment_id), nullable=False),
     Column("amount_minor", BigInteger, nullable=False),
     Column("currency", String(3), nullable=False),
     Column("reason", Text, nullable=False),
+    Column("requested_by", String(255), nullable=False),
     Column("requested_at_ms", BigInteger, nullable=False),
+    Column("status", String(STATUS_LENGTH_MAX), nullable=False),
+    Column("refunded_at_ms", BigInteger),
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
+    CheckConstraint("status IN ('REQUESTED', 'REFUNDED')", name="status"),
+    CheckConstraint("(status = 'REFUNDED') = (refunded_at_ms IS NOT NULL)", name="refunded_at_ms"),
+    Index("ix_refunds_unfinished", "refund_id", sqlite_where=_IS_REQUESTED, postgresql_where=_IS_REQUESTED),
+    Index(None, "payment_id", "requested_at_ms", "refund_id"),
+    Index(None, "requested_at_ms", "refund_id"),
+)
+
+ledger_entries = Table(
+    "ledger_entries",
+    metadata,
+    Column("entry_id", _ROW_ID, primary_key=True),
+    Column("posting_id", String(POSTING_ID_LENGTH_MAX), nullable=False),
+    Column("account", String(20), nullable=False),
+    Column("amount_minor", BigInteger, nullable=False),  # debits are positive, credits negative
+    Column("currency", String(3), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("payment_id", ForeignKey(payments.c.payment_id), nullable=False),
+    Column("refund_id", ForeignKey(refunds.c.refund_id)),  # NULL: the posting of a capture
+    CheckConstraint("account IN ('gateway', 'buyer-funds')", name="account"),
+    CheckConstraint("amount_minor <> 0", name="amount_minor"),
+    CheckConstraint(
+        "posting_id = CASE WHEN refund_id IS NULL THEN 'capture/' || payment_id ELSE 'refund/' || refund_id END",
+        name="posting_id",
+    ),
+    UniqueConstraint("posting_id", "account"),
+    Index(None, "payment_id"),
+    Index(None, "account", "amount_minor"),
+)
+
+gateway_events = Table(
+    "gateway_events",
+    metadata,
+    Column("event_id", String(EVENT_ID_LENGTH_MAX), primary_key=True),
+    Column("kind", String(STATUS_LENGTH_MAX), nullable=False),
+    Column("occurred_at_ms", BigInteger, nullable=False),
+    Column("received_at_ms", BigInteger, nullable=False),
+    # No foreign keys: an event that names what nobody knows is kept as well.
+    Column("payment_id", String(REFUND_ID_LENGTH_MAX), nullable=False),
+    Column("refund_id", String(REFUND_ID_LENGTH_MAX)),
+    Column("order_id", String(REFUND_ID_LENGTH_MAX), nullable=False),
+    Column("amount_minor", BigInteger, nullable=False),
+    Column("currency", String(3), nullable=False),
+    Column("decline_reason", Text),
+    Column("status", String(STATUS_LENGTH_MAX), nullable=False),
+    Column("reason", Text),
+    CheckConstraint("kind IN ('charge.captured', 'charge.declined', 'refund.refunded')", name="kind"),
+    CheckConstraint("(kind = 'refund.refunded') = (refund_id IS NOT NULL)", name="refund_id"),
+    CheckConstraint("status IN ('HANDLED', 'REPEATED', 'REFUSED')", name="status"),
+    CheckConstraint("(status = 'REFUSED') = (reason IS NOT NULL)", name="reason"),
+    Index(None, "payment_id"),
+    Index(None, "status", "received_at_ms"),
 )
 
 idempotency_keys = IdempotencyKeysTable(metadata, payments.c.payment_id)
@@ -118,3 +197,5 @@ idempotency_keys = IdempotencyKeysTable(metadata, payments.c.payment_id)
 transactions = TransactionTable(metadata)
 
 inbox = InboxTable(metadata)
+
+outbox = OutboxTable(metadata)

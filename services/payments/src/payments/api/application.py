@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from payments.api import operations, payments
+from osenv import Clock
+from payments.api import operations, payments, refunds, webhooks
 from payments.api.dependencies import UseCases
 from payments.api.problem import PROBLEM_OF_ERROR
 from servicekit.api import application
+from servicekit.auth import Tokens
 from servicekit.health import Health
+from servicekit.rate_limit import RateLimit
 
 
-def build_api(use_cases: UseCases, health: Health) -> FastAPI:
+def build_api(
+    use_cases: UseCases, health: Health, *, tokens: Tokens, rate_limit: RateLimit | None, clock: Clock
+) -> FastAPI:
     """The routes of payments, with all that servicekit gives a service's API."""
     app = application.build_api(
         title="Hourglass payments",
         summary="Payments that are captured once and told once",
-        routers=(payments.router, operations.router),
+        routers=(payments.router, refunds.router, webhooks.router, operations.router),
         health=health,
         problem_of_error=PROBLEM_OF_ERROR,
+        tokens=tokens,
+        rate_limit=rate_limit,
+        clock=clock,
     )
     app.state.use_cases = use_cases
     return app

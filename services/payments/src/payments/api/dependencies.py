@@ -9,17 +9,23 @@ from fastapi import Depends, Request
 
 from payments.service.pay_order import PayOrder
 from payments.service.queries import Queries
+from payments.service.receive_event import ReceiveEvent
+from payments.service.refund_part import RefundPart
+from payments.service.webhook_signature import WebhookSignatures
 
 
 @dataclass(frozen=True, slots=True)
 class UseCases:
-    """Everything that the routes can do."""
+    """Everything that the routes can do; `signatures` tells the gateway's requests from others."""
 
     pay_order: PayOrder
+    refund_part: RefundPart
+    receive_event: ReceiveEvent
+    signatures: WebhookSignatures
     queries: Queries
 
 
-def _use_cases(request: Request) -> UseCases:
+async def _use_cases(request: Request) -> UseCases:  # async, because FastAPI hands a plain function to a thread
     return cast(UseCases, request.app.state.use_cases)
 
 

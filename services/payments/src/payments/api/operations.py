@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from payments.api import problem
 from payments.api.dependencies import UseCasesOf
 from payments.api.schemas import StatisticsAnswer
 from servicekit.api import problem as common
 from servicekit.api.problem import documented
+from servicekit.api.security import requires
+from servicekit.auth import STATISTICS_READ
 
 router = APIRouter(tags=["operations"])
 
 
 @router.get(
     "/statistics",
-    summary="Payments by status, money by the database, and money by the gateway's own book",
+    summary="Payments by status, the ledger, the gateway's events, and the gateway's own book",
+    dependencies=[Depends(requires(STATISTICS_READ))],
     responses=documented(common.STORAGE_UNAVAILABLE, problem.GATEWAY_UNAVAILABLE),
 )
-async def statistics(use_cases: UseCasesOf) -> StatisticsAnswer:
+async def get_statistics(use_cases: UseCasesOf) -> StatisticsAnswer:
+    """All numbers of the service are of one moment; those of the gateway are of a moment later."""
     return StatisticsAnswer.of(await use_cases.queries.statistics())

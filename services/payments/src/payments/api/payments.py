@@ -1,29 +1,49 @@
-"""The routes of payments."""
+"""The routes of payments: paying and reading. What goes back is in refunds.py."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from payments.api import problem
 from payments.api.dependencies import UseCasesOf
-from payments.api.schemas import NewPayment, PaymentAnswer, PaymentHistory, PaymentPageAnswer, StatusChangeAnswer
-from payments.domain.payment import Payment
+from payments.api.schemas import (
+    NewPayment,
+    PaymentAnswer,
+    PaymentHistory,
+    PaymentMethods,
+    PaymentPage,
+    StatusChangeAnswer,
+    WantedPayments,
+)
+from payments.domain.payment import Payment, PaymentMethod
 from payments.domain.payment_status import PaymentStatus
 from servicekit.api import problem as common
-from servicekit.api.idempotency_key import REPLAYED_HEADER, IdempotencyKey
+from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
 from servicekit.api.problem import documented, problem_response
-from servicekit.api.schemas import ID_PATTERN, PAGE_DEFAULT, Cursor, Limit
+from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
+from servicekit.api.security import requires
+from servicekit.auth import PAYMENTS_READ, PAYMENTS_WRITE, Caller
 
 router = APIRouter(prefix="/payments", tags=["payments"])
 
-PaymentId = Annotated[str, Path(pattern=ID_PATTERN)]
+PaymentId = Annotated[str, Path(pattern=ID_PATTERN, examples=["5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f"])]
+Buyer = Annotated[Caller, Depends(requires(PAYMENTS_WRITE))]
+Reader = Annotated[Caller, Depends(requires(PAYMENTS_READ))]
 
-
+RETRY_AFTER_S = 1
+RETRY_AFTER_HEADER: dict[str, Any] = {
+    "Retry-After": {"description": "in how many seconds to look again", "schema": {"type": "integer"}}
+}
+_HEADERS = {**LOCATION_HEADER, **REPLAYED_HEADER_DOCUMENTED}
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    201: {"description": "The money was taken, and the order's service will be told"},
-    202: {"model": PaymentAnswer, "description": "In progress: repeat the request with its key, or look later"},
+    201: {"description": "The money was taken, and the order's service will be told", "headers": _HEADERS},
+    202: {
+        "model": PaymentAnswer,
+        "description": "The gateway has not decided yet: look later, or repeat the request with its key",
+        "headers": _HEADERS | RETRY_AFTER_HEADER,
+    },
 }
 
 
@@ -38,7 +58,6 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         common.INVALID_IDEMPOTENCY_KEY,
         common.MALFORMED_REQUEST,
         problem.PAYMENT_DECLINED,
-        problem.ANOTHER_BUYERS_ORDER,
         problem.UNKNOWN_ORDER,
         problem.ORDER_CLOSED,
         problem.ALREADY_PAID,
@@ -54,22 +73,22 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     ),
 )
 async def pay_order(
-    key: IdempotencyKey, new_payment: NewPayment, use_cases: UseCasesOf, response: Response
+    caller: Buyer, key: IdempotencyKey, new_payment: NewPayment, use_cases: UseCasesOf, response: Response
 ) -> PaymentAnswer | Response:
-    """A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first
-    one, and with the header `Idempotency-Replayed: true`. A refused request uses up no key; a declined one does."""
-    paid = await use_cases.pay_order(new_payment.to_request(), key)
+    """The buyer is whoever the token speaks for; another buyer's order is answered as one that is not known.
+
+    A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
+    and with the header `Idempotency-Replayed: true`. A refused request uses up no key; a declined one does."""
+    paid = await use_cases.pay_order(new_payment.to_request(caller.subject), key)
     payment = paid.payment
     headers = {"Location": f"/payments/{payment.payment_id}"}
     if paid.replayed:
         headers[REPLAYED_HEADER] = "true"
     if payment.status is PaymentStatus.DECLINED:
-        declined = _declined(payment)
-        declined.headers.update(headers)
-        return declined
+        return _declined(payment, headers)
     if payment.status is PaymentStatus.CREATED:
         response.status_code = 202
-        headers["Retry-After"] = "1"
+        headers["Retry-After"] = str(RETRY_AFTER_S)
     response.headers.update(headers)
     return PaymentAnswer.of(payment)
 
@@ -80,12 +99,16 @@ async def pay_order(
     responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
 )
 async def list_payments(
-    use_cases: UseCasesOf,
-    order_id: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
-    limit: Annotated[Limit, Query()] = PAGE_DEFAULT,
-    cursor: Annotated[Cursor | None, Query()] = None,
-) -> PaymentPageAnswer:
-    return PaymentPageAnswer.of(await use_cases.queries.payments(order_id, limit, cursor))
+    caller: Reader, wanted: Annotated[WantedPayments, Query()], use_cases: UseCasesOf
+) -> PaymentPage:
+    """Own payments; with the scope `payments:all` those of every buyer. In pages: `next_cursor` of one is `cursor` of
+    the next, and null on the last."""
+    return PaymentPage.of(await use_cases.queries.payments(wanted.filter(), caller, wanted.limit, wanted.cursor))
+
+
+@router.get("/methods", summary="How an order can be paid", dependencies=[Depends(requires(PAYMENTS_READ))])
+async def get_payment_methods() -> PaymentMethods:
+    return PaymentMethods(methods=list(PaymentMethod))
 
 
 @router.get(
@@ -93,8 +116,9 @@ async def list_payments(
     summary="One payment",
     responses=documented(problem.UNKNOWN_PAYMENT, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
-async def get_payment(payment_id: PaymentId, use_cases: UseCasesOf) -> PaymentAnswer:
-    return PaymentAnswer.of(await use_cases.queries.payment(payment_id))
+async def get_payment(payment_id: PaymentId, caller: Reader, use_cases: UseCasesOf) -> PaymentAnswer:
+    """A payment of another buyer is answered as one that does not exist, unless the token has `payments:all`."""
+    return PaymentAnswer.of(await use_cases.queries.payment(payment_id, caller))
 
 
 @router.get(
@@ -102,14 +126,15 @@ async def get_payment(payment_id: PaymentId, use_cases: UseCasesOf) -> PaymentAn
     summary="Every change of a payment's status, oldest first",
     responses=documented(problem.UNKNOWN_PAYMENT, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
 )
-async def get_history(payment_id: PaymentId, use_cases: UseCasesOf) -> PaymentHistory:
-    changes = await use_cases.queries.history(payment_id)
+async def get_payment_history(payment_id: PaymentId, caller: Reader, use_cases: UseCasesOf) -> PaymentHistory:
+    changes = await use_cases.queries.history(payment_id, caller)
     return PaymentHistory(payment_id=payment_id, changes=[StatusChangeAnswer.of(change) for change in changes])
 
 
-def _declined(payment: Payment) -> Response:
+def _declined(payment: Payment, headers: dict[str, str]) -> Response:
     return problem_response(
         problem.PAYMENT_DECLINED,
         f"the gateway declined payment {payment.payment_id!r}: {payment.decline_reason}; a new try needs a new key",
         {"payment_id": payment.payment_id, "order_id": payment.order_id, "decline_reason": payment.decline_reason},
+        headers,
     )

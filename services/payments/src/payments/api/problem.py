@@ -11,7 +11,6 @@ from servicekit.errors import ServiceError
 
 UNKNOWN_PAYMENT = ProblemType("unknown-payment", 404, "There is no such payment", ("payment_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "No such order is known yet", ("order_id",), retry_after_s=1)
-ANOTHER_BUYERS_ORDER = ProblemType("another-buyers-order", 403, "The order belongs to another buyer", ("order_id",))
 WRONG_AMOUNT = ProblemType("wrong-amount", 422, "An order is paid whole", ("order_id", "amount_minor", "total_minor"))
 WRONG_CURRENCY = ProblemType(
     "wrong-currency", 422, "An order is paid in its own currency", ("order_id", "currency", "order_currency")
@@ -22,18 +21,31 @@ PAYMENT_IN_PROGRESS = ProblemType(
     "payment-in-progress", 409, "Another payment of the order is in progress", ("order_id",), retry_after_s=1
 )
 PAYMENT_DECLINED = ProblemType("payment-declined", 402, "The gateway declined the payment")
+NOT_CAPTURED_YET = ProblemType(
+    "not-captured-yet", 409, "The payment is still being captured", ("payment_id",), retry_after_s=1
+)
+NOT_REFUNDABLE = ProblemType("not-refundable", 409, "No money of this payment can go back")
+REFUND_TOO_LARGE = ProblemType(
+    "refund-too-large", 422, "More than is left of the payment", ("payment_id", "amount_minor", "refundable_minor")
+)
+PAYMENT_CHANGED = ProblemType("payment-changed", 503, "Others were changing the payment all the time", retry_after_s=1)
+INVALID_SIGNATURE = ProblemType("invalid-signature", 401, "The signature of the webhook is not valid")
+NOT_A_WEBHOOK = ProblemType("not-a-webhook", 422, "The body is not one of the gateway's events")
 GATEWAY_UNAVAILABLE = ProblemType("gateway-unavailable", 503, "The payment gateway does not answer", retry_after_s=1)
 
 PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
     {
         errors.UnknownPaymentError: UNKNOWN_PAYMENT,
         errors.UnknownOrderError: UNKNOWN_ORDER,
-        errors.AnotherBuyersOrderError: ANOTHER_BUYERS_ORDER,
         errors.WrongAmountError: WRONG_AMOUNT,
         errors.WrongCurrencyError: WRONG_CURRENCY,
         errors.OrderClosedError: ORDER_CLOSED,
         errors.AlreadyPaidError: ALREADY_PAID,
         errors.PaymentInProgressError: PAYMENT_IN_PROGRESS,
+        errors.NotCapturedYetError: NOT_CAPTURED_YET,
+        errors.IllegalTransitionError: NOT_REFUNDABLE,
+        errors.RefundTooLargeError: REFUND_TOO_LARGE,
+        errors.StatusChangedError: PAYMENT_CHANGED,
         errors.GatewayUnavailableError: GATEWAY_UNAVAILABLE,
         errors.QueueUnavailableError: QUEUE_UNAVAILABLE,
     }

@@ -1,4 +1,4 @@
-"""Group `refund-handler`: money that came for an order that had closed goes back."""
+"""Group `refund-handler`: money of an order that is closed goes back."""
 
 from __future__ import annotations
 

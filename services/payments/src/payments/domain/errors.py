@@ -4,13 +4,16 @@ ServiceError
 ├── RefusedError
 │   ├── UnknownPaymentError
 │   ├── UnknownOrderError           it may become known in a moment: its event is on the way
-│   ├── AnotherBuyersOrderError
 │   ├── WrongAmountError
 │   ├── WrongCurrencyError
 │   ├── OrderClosedError
 │   ├── AlreadyPaidError
 │   ├── IllegalTransitionError
 │   ├── RefundMismatchError
+│   ├── RefundTooLargeError
+│   ├── InvalidSignatureError       whoever sent this is not the gateway, or sent it long ago
+│   ├── EventKnownError             the gateway's event was taken note of before
+│   ├── PostedBeforeError           the ledger has this posting: what asked for it twice is a fault on this side
 │   └── GatewayRefusedError         what was asked of the gateway makes no sense: a fault on this side
 └── TryAgainError
     ├── PaymentInProgressError
@@ -26,7 +29,7 @@ from servicekit.errors import RefusedError, TryAgainError
 
 
 class UnknownPaymentError(RefusedError):
-    """There is no payment with this id."""
+    """There is no payment with this id, or it is somebody else's: nobody learns which."""
 
     def __init__(self, payment_id: str) -> None:
         super().__init__(f"there is no payment {payment_id!r}")
@@ -34,18 +37,10 @@ class UnknownPaymentError(RefusedError):
 
 
 class UnknownOrderError(RefusedError):
-    """No event has told of this order yet."""
+    """No event has told of this order yet, or it is somebody else's: nobody learns which."""
 
     def __init__(self, order_id: str) -> None:
         super().__init__(f"no order {order_id!r} is known; if it was placed just now, try again in a moment")
-        self.order_id = order_id
-
-
-class AnotherBuyersOrderError(RefusedError):
-    """Only the buyer of an order pays it."""
-
-    def __init__(self, order_id: str) -> None:
-        super().__init__(f"order {order_id!r} belongs to another buyer")
         self.order_id = order_id
 
 
@@ -86,7 +81,7 @@ class AlreadyPaidError(RefusedError):
 
 
 class IllegalTransitionError(RefusedError):
-    """The payment's status does not allow the change."""
+    """The status of the payment or refund does not allow the change."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(f"a payment that is {status} cannot be {reason}")
@@ -100,6 +95,36 @@ class RefundMismatchError(RefusedError):
     def __init__(self, payment_id: str) -> None:
         super().__init__(f"the refund that was asked for is not about the money of payment {payment_id!r}")
         self.payment_id = payment_id
+
+
+class RefundTooLargeError(RefusedError):
+    """More was asked back than is left of the payment."""
+
+    def __init__(self, payment_id: str, amount_minor: int, refundable_minor: int) -> None:
+        super().__init__(f"of payment {payment_id!r} {refundable_minor} can be given back, and not {amount_minor}")
+        self.payment_id = payment_id
+        self.amount_minor = amount_minor
+        self.refundable_minor = refundable_minor
+
+
+class InvalidSignatureError(RefusedError):
+    """The signature of a webhook is missing, malformed, wrong or not of this moment."""
+
+
+class EventKnownError(RefusedError):
+    """Another delivery of this event was faster; the only effect is that what this one would write is rolled back."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(f"event {event_id!r} was taken note of before")
+        self.event_id = event_id
+
+
+class PostedBeforeError(RefusedError):
+    """Money would be booked twice; whatever led here is rolled back."""
+
+    def __init__(self, posting_id: str) -> None:
+        super().__init__(f"the ledger has the posting {posting_id!r} already")
+        self.posting_id = posting_id
 
 
 class GatewayRefusedError(RefusedError):

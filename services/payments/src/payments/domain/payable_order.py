@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from payments.domain.errors import (
     AlreadyPaidError,
-    AnotherBuyersOrderError,
     OrderClosedError,
+    UnknownOrderError,
     WrongAmountError,
     WrongCurrencyError,
 )
@@ -72,15 +72,15 @@ class PayableOrder:
     def check(self, request: PaymentRequest) -> None:
         """Return if the request pays this order.
 
-        Raises AnotherBuyersOrderError, WrongAmountError, WrongCurrencyError, OrderClosedError, AlreadyPaidError.
+        Raises UnknownOrderError for everybody but the order's buyer, who may then get WrongCurrencyError,
+        WrongAmountError, OrderClosedError or AlreadyPaidError.
         """
-        if self.terms is not None:
-            if request.buyer_id != self.terms.buyer_id:
-                raise AnotherBuyersOrderError(self.order_id)
-            if request.currency != self.terms.currency:
-                raise WrongCurrencyError(self.order_id, request.currency, self.terms.currency)
-            if request.amount_minor != self.terms.total_minor:
-                raise WrongAmountError(self.order_id, request.amount_minor, self.terms.total_minor)
+        if self.terms is None or request.buyer_id != self.terms.buyer_id:
+            raise UnknownOrderError(self.order_id)
+        if request.currency != self.terms.currency:
+            raise WrongCurrencyError(self.order_id, request.currency, self.terms.currency)
+        if request.amount_minor != self.terms.total_minor:
+            raise WrongAmountError(self.order_id, request.amount_minor, self.terms.total_minor)
         if self.status is PayableStatus.CLOSED:
             raise OrderClosedError(self.order_id)
         if self.status is PayableStatus.PAID:

@@ -1,8 +1,10 @@
 """A payment: who pays how much for which order, and where it stands.
 
-Invariants: everything but the status, its times and the decline reason stays as it was requested; captured_at_ms is set
-exactly when the money was taken, refunded_at_ms exactly when it was given back, decline_reason exactly when the gateway
-said no. An order has at most one payment that is not DECLINED, so that it is paid once at most.
+Invariants: everything but the status, its times, the decline reason and the sums of its refunds stays as it was
+requested; captured_at_ms is set exactly when the money was taken, refunded_at_ms exactly when all of it was given back,
+decline_reason exactly when the gateway said no. 0 <= refunded_minor <= refund_requested_minor <= amount_minor, and the
+status says whether nothing, a part or all was given back. An order has at most one payment that is not DECLINED, so
+that it is paid once at most.
 """
 
 from __future__ import annotations
@@ -10,9 +12,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from payments.domain.payment_status import ChangeReason, PaymentStatus, next_status
-
-_TOOK_MONEY = frozenset({PaymentStatus.CAPTURED, PaymentStatus.REFUNDED})
+from payments.domain.errors import NotCapturedYetError
+from payments.domain.payment_status import TOOK_MONEY, ChangeReason, PaymentStatus, next_status
 
 
 class PaymentMethod(enum.StrEnum):
@@ -60,16 +61,30 @@ class Payment:
     captured_at_ms: int | None = None
     refunded_at_ms: int | None = None
     decline_reason: str | None = None
+    refund_requested_minor: int = 0
+    refunded_minor: int = 0
 
     def __post_init__(self) -> None:
         if self.amount_minor < 1:
             raise ValueError(f"payment {self.payment_id!r} is of {self.amount_minor}; at least 1 can be paid")
         if (
-            (self.captured_at_ms is not None) != (self.status in _TOOK_MONEY)
+            (self.captured_at_ms is not None) != (self.status in TOOK_MONEY)
             or (self.refunded_at_ms is not None) != (self.status is PaymentStatus.REFUNDED)
             or (self.decline_reason is not None) != (self.status is PaymentStatus.DECLINED)
         ):
             raise ValueError(f"payment {self.payment_id!r} is {self.status}, and its times or its reason are not")
+        if (
+            not 0 <= self.refunded_minor <= self.refund_requested_minor <= self.amount_minor
+            or (self.refund_requested_minor > 0 and self.status not in TOOK_MONEY)
+            or (self.refunded_minor == self.amount_minor) != (self.status is PaymentStatus.REFUNDED)
+            or (0 < self.refunded_minor < self.amount_minor) != (self.status is PaymentStatus.PARTIALLY_REFUNDED)
+        ):
+            raise ValueError(f"payment {self.payment_id!r} is {self.status}, and the sums of its refunds are not")
+
+    @property
+    def refundable_minor(self) -> int:
+        """What nobody has asked back yet."""
+        return self.amount_minor - self.refund_requested_minor
 
     def captured(self, at_ms: int) -> tuple[Payment, StatusChange]:
         """The payment after the gateway took the money at `at_ms`. Raises IllegalTransitionError."""
@@ -81,16 +96,35 @@ class Payment:
         change = self._change(ChangeReason.DECLINED, at_ms)
         return replace(self, status=change.new_status, decline_reason=decline_reason), change
 
-    def refunded(self, at_ms: int) -> tuple[Payment, StatusChange]:
-        """The payment after the gateway gave the money back at `at_ms`. Raises IllegalTransitionError."""
-        change = self._change(ChangeReason.REFUNDED, at_ms)
-        return replace(self, status=change.new_status, refunded_at_ms=at_ms), change
+    def refunded(self, amount_minor: int, at_ms: int) -> tuple[Payment, StatusChange]:
+        """The payment after the gateway gave so much of what was asked for back at `at_ms`.
+
+        Raises IllegalTransitionError, and ValueError for more than was asked for.
+        """
+        refunded_minor = self.refunded_minor + amount_minor
+        is_whole = refunded_minor == self.amount_minor
+        change = self._change(ChangeReason.REFUNDED if is_whole else ChangeReason.PARTIALLY_REFUNDED, at_ms)
+        refunded_at_ms = at_ms if is_whole else None
+        changed = replace(self, status=change.new_status, refunded_minor=refunded_minor, refunded_at_ms=refunded_at_ms)
+        return changed, change
+
+    def require_captured(self) -> None:
+        """Return if money of this payment can go back.
+
+        Raises NotCapturedYetError while it is undecided, IllegalTransitionError when it was declined.
+        """
+        if self.status is PaymentStatus.CREATED:
+            raise NotCapturedYetError(self.payment_id)
+        if self.status is PaymentStatus.DECLINED:
+            next_status(self.status, ChangeReason.REFUNDED)
 
     def as_answered(self) -> Payment:
         """The payment as its request was answered once it was decided: what a repeated request is told."""
-        if self.status is not PaymentStatus.REFUNDED:
+        if self.status not in TOOK_MONEY:
             return self
-        return replace(self, status=PaymentStatus.CAPTURED, refunded_at_ms=None)
+        return replace(
+            self, status=PaymentStatus.CAPTURED, refunded_at_ms=None, refund_requested_minor=0, refunded_minor=0
+        )
 
     def _change(self, reason: ChangeReason, at_ms: int) -> StatusChange:
         return StatusChange(self.payment_id, self.status, next_status(self.status, reason), reason, at_ms)

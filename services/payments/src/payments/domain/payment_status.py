@@ -17,7 +17,12 @@ class PaymentStatus(enum.StrEnum):
     CREATED = "CREATED"
     CAPTURED = "CAPTURED"
     DECLINED = "DECLINED"
+    PARTIALLY_REFUNDED = "PARTIALLY_REFUNDED"
     REFUNDED = "REFUNDED"
+
+
+# The money was taken, whatever became of it since.
+TOOK_MONEY = frozenset({PaymentStatus.CAPTURED, PaymentStatus.PARTIALLY_REFUNDED, PaymentStatus.REFUNDED})
 
 
 class ChangeReason(enum.StrEnum):
@@ -26,14 +31,18 @@ class ChangeReason(enum.StrEnum):
     REQUESTED = "requested"
     CAPTURED = "captured"
     DECLINED = "declined"
-    REFUNDED = "refunded"
+    PARTIALLY_REFUNDED = "partially refunded"  # something is left to give back
+    REFUNDED = "refunded"  # nothing is left
 
 
 TRANSITIONS = MappingProxyType(
     {
         (PaymentStatus.CREATED, ChangeReason.CAPTURED): PaymentStatus.CAPTURED,
         (PaymentStatus.CREATED, ChangeReason.DECLINED): PaymentStatus.DECLINED,
+        (PaymentStatus.CAPTURED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
         (PaymentStatus.CAPTURED, ChangeReason.REFUNDED): PaymentStatus.REFUNDED,
+        (PaymentStatus.PARTIALLY_REFUNDED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
+        (PaymentStatus.PARTIALLY_REFUNDED, ChangeReason.REFUNDED): PaymentStatus.REFUNDED,
     }
 )
 

@@ -1,20 +1,30 @@
-"""A refund: the whole amount of a payment goes back.
+"""A refund: a part of a payment's money, or all of it, goes back.
 
-Invariant: a payment has at most one refund, whose id follows from the payment's, so that whoever asks the gateway
-again asks for the same refund.
+Invariants: the refunds of a payment are together never more than it took (Payment.refund_requested_minor counts them);
+a refund's id follows from who asks for it, so that whoever asks again asks for the same refund. What is asked for is
+never given up: REFUNDED is the only end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+import hashlib
+from dataclasses import dataclass, replace
 
-from payments.domain.errors import RefundMismatchError
+from payments.domain.errors import IllegalTransitionError, RefundMismatchError, RefundTooLargeError
 from payments.domain.payment import Payment
 
 
+class RefundStatus(enum.StrEnum):
+    """Where a refund stands. REQUESTED is the intent: the gateway may have given the money back already."""
+
+    REQUESTED = "REQUESTED"
+    REFUNDED = "REFUNDED"
+
+
 @dataclass(frozen=True, slots=True)
-class RefundRequest:
-    """What `order-events`/`refund-requested` asks for."""
+class WholeRefundRequest:
+    """What `order-events`/`refund-requested` asks for: all the money of a payment."""
 
     order_id: str
     payment_id: str
@@ -24,32 +34,91 @@ class RefundRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RefundRequest:
+    """What an operator asks for: so much of a payment's money."""
+
+    payment_id: str
+    amount_minor: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refund:
-    """The intent to give money back; done when its payment is REFUNDED."""
+    """So much money that goes back; times are wall-clock milliseconds, money is in the currency's minor unit.
+
+    `requested_by` is the subject of who asked, or the consumer group.
+    """
 
     refund_id: str
     payment_id: str
     amount_minor: int
     currency: str
     reason: str
+    requested_by: str
     requested_at_ms: int
+    status: RefundStatus = RefundStatus.REQUESTED
+    refunded_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.amount_minor < 1:
+            raise ValueError(f"refund {self.refund_id!r} is of {self.amount_minor}; at least 1 can be given back")
+        if (self.refunded_at_ms is not None) != (self.status is RefundStatus.REFUNDED):
+            raise ValueError(f"refund {self.refund_id!r} is {self.status}, and refunded_at_ms is {self.refunded_at_ms}")
+
+    def refunded(self, at_ms: int) -> Refund:
+        """The refund after the gateway gave the money back at `at_ms`. Raises IllegalTransitionError."""
+        if self.status is RefundStatus.REFUNDED:
+            raise IllegalTransitionError(self.status, "refunded")
+        return replace(self, status=RefundStatus.REFUNDED, refunded_at_ms=at_ms)
 
 
-def refund_id_of(payment_id: str) -> str:
-    """The id of the payment's one refund."""
+def whole_refund_id(payment_id: str) -> str:
+    """The id of the one refund that orders asks for."""
     return f"refund-{payment_id}"
 
 
-def refund_of(payment: Payment, request: RefundRequest, now_ms: int) -> Refund:
-    """The refund that the request asks for. Raises RefundMismatchError if it is not about this payment's money."""
+def refund_id_of_key(subject: str, key: str) -> str:
+    """The id of the one refund that an operator's idempotency key makes; it is never forgotten, as keys are."""
+    return "refund-" + hashlib.sha256(f"{subject}/{key}".encode()).hexdigest()[:40]
+
+
+def rest_of(payment: Payment, request: WholeRefundRequest, requested_by: str, now_ms: int) -> Refund | None:
+    """The refund of what nobody has asked back yet; None if there is no rest.
+
+    Raises RefundMismatchError if the request is not about this payment's money, NotCapturedYetError, and
+    IllegalTransitionError when the payment was declined.
+    """
+    payment.require_captured()
     wanted = (request.order_id, request.amount_minor, request.currency)
     if wanted != (payment.order_id, payment.amount_minor, payment.currency):
         raise RefundMismatchError(payment.payment_id)
+    if payment.refundable_minor == 0:
+        return None
     return Refund(
-        refund_id=refund_id_of(payment.payment_id),
+        refund_id=whole_refund_id(payment.payment_id),
         payment_id=payment.payment_id,
-        amount_minor=payment.amount_minor,
+        amount_minor=payment.refundable_minor,
         currency=payment.currency,
         reason=request.reason,
+        requested_by=requested_by,
+        requested_at_ms=now_ms,
+    )
+
+
+def part_of(payment: Payment, request: RefundRequest, refund_id: str, requested_by: str, now_ms: int) -> Refund:
+    """The refund that an operator asks for.
+
+    Raises RefundTooLargeError, NotCapturedYetError, and IllegalTransitionError when the payment was declined.
+    """
+    payment.require_captured()
+    if request.amount_minor > payment.refundable_minor:
+        raise RefundTooLargeError(payment.payment_id, request.amount_minor, payment.refundable_minor)
+    return Refund(
+        refund_id=refund_id,
+        payment_id=payment.payment_id,
+        amount_minor=request.amount_minor,
+        currency=payment.currency,
+        reason=request.reason,
+        requested_by=requested_by,
         requested_at_ms=now_ms,
     )

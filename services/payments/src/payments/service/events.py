@@ -1,7 +1,7 @@
 """The messages that payments reads and tells: topics, tags, groups, and the JSON in the bodies.
 
-Invariants: the key of every message is the order's id, so that messages of one order stay together; a payment is told
-to have succeeded, and to be refunded, by exactly one message each.
+Invariants: the key of every message is the order's id, so that messages of one order stay together; that a payment has
+succeeded, and each of its refunds, is told by exactly one message.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
 from payments.domain.payment import Payment
-from payments.domain.refund import Refund, RefundRequest
+from payments.domain.refund import Refund, WholeRefundRequest
 from servicekit import message_body
 from servicekit.errors import MalformedMessageError
 from servicekit.message import OutgoingMessage
@@ -38,13 +38,13 @@ _STATUS_OF_MOMENT = MappingProxyType({"closed_at_ms": PayableStatus.CLOSED, "pai
 
 def succeeded(payment: Payment) -> OutgoingMessage:
     """`payment-events`/`succeeded`: the money of the order is here."""
-    return _message(SUCCEEDED_TAG, payment, {"paid_at_ms": payment.captured_at_ms})
+    return _message(SUCCEEDED_TAG, payment, payment.amount_minor, {"paid_at_ms": payment.captured_at_ms})
 
 
 def refunded(payment: Payment, refund: Refund) -> OutgoingMessage:
-    """`payment-events`/`refunded`: the money of the order has gone back."""
-    members = {"refund_id": refund.refund_id, "reason": refund.reason, "refunded_at_ms": payment.refunded_at_ms}
-    return _message(REFUNDED_TAG, payment, members)
+    """`payment-events`/`refunded`: so much of the order's money has gone back."""
+    members = {"refund_id": refund.refund_id, "reason": refund.reason, "refunded_at_ms": refund.refunded_at_ms}
+    return _message(REFUNDED_TAG, payment, refund.amount_minor, members)
 
 
 def read_order_event(body: bytes) -> PayableOrder:
@@ -61,10 +61,10 @@ def read_order_event(body: bytes) -> PayableOrder:
     return PayableOrder(order_id, PayableStatus.OPEN, _terms(read))
 
 
-def read_refund_requested(body: bytes) -> RefundRequest:
+def read_refund_requested(body: bytes) -> WholeRefundRequest:
     """The refund that orders asks for. Raises MalformedMessageError."""
     read = MessageBody(body)
-    return RefundRequest(
+    return WholeRefundRequest(
         order_id=read.text("order_id"),
         payment_id=read.text("payment_id"),
         amount_minor=read.number("amount_minor"),
@@ -97,12 +97,12 @@ def _terms(read: MessageBody) -> Terms:
     )
 
 
-def _message(tag: str, payment: Payment, members: dict[str, Any]) -> OutgoingMessage:
+def _message(tag: str, payment: Payment, amount_minor: int, members: dict[str, Any]) -> OutgoingMessage:
     body = {
         "version": VERSION,
         "payment_id": payment.payment_id,
         "order_id": payment.order_id,
-        "amount_minor": payment.amount_minor,
+        "amount_minor": amount_minor,
         "currency": payment.currency,
     } | members
     return OutgoingMessage(PAYMENT_EVENTS_TOPIC, tag, payment.order_id, message_body.encode(body))

@@ -1,7 +1,8 @@
 """The port to the payment gateway: the company that moves the money, and that keeps the true book of it.
 
-Invariants that every gateway holds: an id names one capture or one refund for ever, so that asking again changes
-nothing and answers the same; no payment gives back more than it took. No call is made inside a database transaction.
+Invariants that every gateway holds: an id names one charge or one refund for ever, so that asking again changes
+nothing; what it has decided it never takes back; no charge gives back more than it took. An answer may be `Pending`:
+what becomes of it is told by a webhook, or found out by asking. No call is made inside a database transaction.
 """
 
 from __future__ import annotations
@@ -14,11 +15,36 @@ from typing import Protocol
 from osenv import Clock
 from osenv.clock import timeout
 from payments.domain.errors import GatewayUnavailableError
-from payments.domain.payment import Payment
-from payments.domain.refund import Refund
+from payments.domain.payment import PaymentMethod
 from servicekit.health import OK
 
 PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRequest:
+    """Take so much of the buyer's money; the payment's id is the charge's."""
+
+    payment_id: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    method: PaymentMethod
+
+
+@dataclass(frozen=True, slots=True)
+class RefundOrder:
+    """Give so much of a charge's money back."""
+
+    refund_id: str
+    payment_id: str
+    amount_minor: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Taken note of and not decided yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +81,49 @@ class GatewayBook:
 class PaymentGateway(Protocol):
     """Every method raises GatewayUnavailableError when there is no answer: then nobody knows whether it happened."""
 
-    async def capture(self, payment_id: str, amount_minor: int, currency: str) -> Captured | Declined:
-        """Take the money. Raises GatewayRefusedError if the id was used for something else."""
+    async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
+        """Take the money, once per payment id. Raises GatewayRefusedError if the id was used with other terms."""
 
-    async def refund(self, refund_id: str, payment_id: str, amount_minor: int, currency: str) -> Refunded:
-        """Give money of a captured payment back. Raises GatewayRefusedError if that makes no sense."""
+    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
+        """What became of a charge; None if the gateway has never heard of it."""
+
+    async def refund(self, order: RefundOrder) -> Pending | Refunded:
+        """Give money back, once per refund id. Raises GatewayRefusedError if that makes no sense."""
+
+    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
+        """What became of a refund; None if the gateway has never heard of it."""
 
     async def book(self) -> GatewayBook:
         """The sums of everything that ever happened."""
 
 
 class PatientGateway:
-    """A gateway that is waited for only so long; what it does after that is found out by asking again."""
+    """Implements `PaymentGateway` over another, which is waited for only so long.
+
+    What that one does afterwards is told by its webhook, or found out by asking again.
+    """
 
     def __init__(self, gateway: PaymentGateway, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
 
-    async def capture(self, payment: Payment) -> Captured | Declined:
-        """Ask for the payment's one capture."""
+    async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
         async with self._patience():
-            return await self._gateway.capture(payment.payment_id, payment.amount_minor, payment.currency)
+            return await self._gateway.charge(request)
 
-    async def refund(self, refund: Refund) -> Refunded:
-        """Ask for the payment's one refund."""
+    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
         async with self._patience():
-            return await self._gateway.refund(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
+            return await self._gateway.find_charge(payment_id)
+
+    async def refund(self, order: RefundOrder) -> Pending | Refunded:
+        async with self._patience():
+            return await self._gateway.refund(order)
+
+    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
+        async with self._patience():
+            return await self._gateway.find_refund(refund_id)
 
     async def book(self) -> GatewayBook:
-        """Ask for the sums."""
         async with self._patience():
             return await self._gateway.book()
 

@@ -1,7 +1,8 @@
-"""Paying an order: the intent is recorded, then settled; a repeated request is answered with what became of it.
+"""Paying an order: the intent is recorded, then the gateway is asked to take the money. It may decide at once, or later
+and tell by its webhook. A repeated request is answered with what became of the first.
 
-Invariants: a key makes at most one payment; an order has at most one payment that is not DECLINED; no money moves
-before the intent is committed. A refused request leaves no trace, so that its key may be used again.
+Invariants: a buyer's key makes at most one payment; an order has at most one payment that is not DECLINED; no money
+moves before the intent is committed. A refused request leaves no trace, so that its key may be used again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from payments.domain.errors import (
 )
 from payments.domain.payment import Payment, PaymentRequest, begin
 from payments.domain.payment_status import PaymentStatus
-from payments.service.resumer import ResumerWake
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
 from servicekit.errors import ServiceError
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
+from servicekit.wake import Wake
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class PayOrder:
         self,
         units: Units,
         settlement: Settlement,
-        wake: ResumerWake,
+        wake: Wake,
         clock: Clock,
         rng: Rng,
         *,
@@ -59,16 +60,16 @@ class PayOrder:
         self._in_flight = InFlightKeys()
 
     async def __call__(self, request: PaymentRequest, key: str) -> Paid:
-        """Pay, or answer with what this key has paid before.
+        """Pay, or answer with what this key of this buyer has paid before. The request's buyer is who asks.
 
-        Raises KeyReusedError, RequestInFlightError, UnknownOrderError, AnotherBuyersOrderError, WrongAmountError,
-        WrongCurrencyError, OrderClosedError, AlreadyPaidError, PaymentInProgressError, QueueUnavailableError,
-        StorageUnavailableError; nothing has happened then, and nothing will.
+        Raises KeyReusedError, RequestInFlightError, UnknownOrderError, WrongAmountError, WrongCurrencyError,
+        OrderClosedError, AlreadyPaidError, PaymentInProgressError, QueueUnavailableError, StorageUnavailableError;
+        nothing has happened then, and nothing will.
         """
         payment_id = self._rng.randbytes(16).hex()
-        with self._in_flight.holding(key), self._settlement.holding(payment_id):
+        with self._in_flight.holding(request.buyer_id, key), self._settlement.holding(payment_id):
             async with self._units.writing() as unit:
-                earlier = await unit.keys.find(key)
+                earlier = await unit.keys.find(request.buyer_id, key)
                 if earlier is not None:
                     earlier.require_fingerprint(fingerprint(request))
                     payment = await unit.payments.get(earlier.result_id)
@@ -91,7 +92,7 @@ class PayOrder:
             raise QueueUnavailableError("the queue is away, and a payment could not be told; nothing was charged")
         now_ms = self._clock.wall_ms()
         payment, first = begin(payment_id, request, now_ms)
-        await unit.keys.claim(KeyClaim(key, fingerprint(request), payment_id), now_ms)
+        await unit.keys.claim(KeyClaim(request.buyer_id, key, fingerprint(request), payment_id), now_ms)
         await unit.payments.add(payment, first)
         return payment
 
@@ -99,8 +100,8 @@ class PayOrder:
         """From here on the intent counts: what goes wrong is for the resumer, and the answer is "in progress"."""
         is_finished = False
         try:
-            settled = await self._settlement.finish_payment(payment.payment_id)
-            is_finished = True
+            settled = await self._settlement.charge(payment)
+            is_finished = settled.status is not PaymentStatus.CREATED
         except ServiceError as error:
             log.warning("a payment is left to the resumer", payment_id=payment.payment_id, error=str(error))
             return payment

@@ -1,7 +1,9 @@
-"""Giving money back: orders asks for it when a payment lost against the closing of its order.
+"""Giving all the money back: orders asks for it when a payment lost against the closing of its order, and when the
+seller cancels an order that was paid.
 
-Invariants: a payment is refunded once at most, however often that is asked for; a request is taken only once its refund
-is recorded, so that from then on the resumer sees to it.
+Invariants: what orders asks for happens once at most, however often it asks; what operators have given back before is
+not given back again, and the rest is. A request is taken only once its refund is recorded, so that from then on the
+resumer sees to it.
 """
 
 from __future__ import annotations
@@ -9,14 +11,13 @@ from __future__ import annotations
 import structlog
 
 from osenv import Clock
-from payments.domain.errors import NotCapturedYetError
-from payments.domain.payment_status import ChangeReason, PaymentStatus, next_status
-from payments.domain.refund import RefundRequest, refund_of
+from payments.domain.errors import StatusChangedError
+from payments.domain.refund import Refund, RefundStatus, WholeRefundRequest, rest_of, whole_refund_id
 from payments.service import events
-from payments.service.resumer import ResumerWake
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import Units
 from servicekit.errors import ServiceError
+from servicekit.wake import Wake
 
 log = structlog.get_logger(__name__)
 
@@ -24,41 +25,50 @@ log = structlog.get_logger(__name__)
 class RefundPayment:
     """The use case behind the group `refund-handler`; a request may come twice."""
 
-    def __init__(self, units: Units, settlement: Settlement, wake: ResumerWake, clock: Clock) -> None:
+    def __init__(self, units: Units, settlement: Settlement, wake: Wake, clock: Clock) -> None:
         self._units = units
         self._settlement = settlement
         self._wake = wake
         self._clock = clock
 
-    async def __call__(self, request: RefundRequest) -> None:
+    async def __call__(self, request: WholeRefundRequest) -> None:
         """Record the refund and begin it; when this returns the money is back, or the resumer sees to it.
 
         Raises UnknownPaymentError, NotCapturedYetError, RefundMismatchError, IllegalTransitionError (the payment was
         declined), StatusChangedError and StorageUnavailableError: the request must then be delivered again.
         """
+        refund = await self._record(request)
+        if refund is None or refund.status is RefundStatus.REFUNDED or self._settlement.is_held(refund.refund_id):
+            return
+        await begin_refund(refund, self._settlement, self._wake)
+
+    async def _record(self, request: WholeRefundRequest) -> Refund | None:
         async with self._units.writing() as unit:
             payment = await unit.payments.get(request.payment_id)
-            if payment.status is PaymentStatus.CREATED:
-                raise NotCapturedYetError(payment.payment_id)
-            refund = refund_of(payment, request, self._clock.wall_ms())
-            if payment.status is PaymentStatus.REFUNDED:
-                return
-            next_status(payment.status, ChangeReason.REFUNDED)
-            is_first = await unit.inbox.once(events.REFUND_HANDLER_GROUP, payment.payment_id, refund.requested_at_ms)
-            if is_first and await unit.refunds.find(payment.payment_id) is None:
-                await unit.refunds.add(refund)
-                await unit.commit()
-        if not self._settlement.is_held(payment.payment_id):
-            await self._settle(payment.payment_id)
+            now_ms = self._clock.wall_ms()
+            rest = rest_of(payment, request, events.REFUND_HANDLER_GROUP, now_ms)
+            recorded = await unit.refunds.find(whole_refund_id(payment.payment_id))
+            if recorded is not None or rest is None:
+                return recorded
+            if not await unit.inbox.once(events.REFUND_HANDLER_GROUP, payment.payment_id, now_ms):
+                return None
+            await unit.refunds.add(rest)
+            if not await unit.payments.reserve_refund(payment.payment_id, rest.amount_minor):
+                raise StatusChangedError("payment", payment.payment_id)  # an operator has just asked for a part
+            await unit.commit()
+        return rest
 
-    async def _settle(self, payment_id: str) -> None:
-        is_finished = False
-        try:
-            with self._settlement.holding(payment_id):
-                await self._settlement.finish_refund(payment_id)
-            is_finished = True
-        except ServiceError as error:
-            log.warning("a refund is left to the resumer", payment_id=payment_id, error=str(error))
-        finally:
-            if not is_finished:
-                self._wake.ring()
+
+async def begin_refund(refund: Refund, settlement: Settlement, wake: Wake) -> Refund:
+    """Ask the gateway for a recorded refund; what does not end here is for the resumer."""
+    is_finished = False
+    try:
+        with settlement.holding(refund.refund_id):
+            refund = await settlement.refund(refund)
+        is_finished = refund.status is RefundStatus.REFUNDED
+    except ServiceError as error:
+        log.warning("a refund is left to the resumer", refund_id=refund.refund_id, error=str(error))
+    finally:
+        if not is_finished:
+            wake.ring()
+    return refund

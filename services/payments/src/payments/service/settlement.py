@@ -1,11 +1,10 @@
 """Settlement: from a recorded intent to its end, however often it is begun and wherever it breaks off.
 
-    intent (CREATED, committed) -> gateway -> half message -> CAPTURED and transaction row, committed -> message
+    intent (CREATED or REQUESTED, committed) -> gateway -> bookkeeper
 
-Invariants: the gateway is asked only after the intent is committed, and always under the same id; a payment becomes
-CAPTURED, or REFUNDED, in the very transaction whose message tells it. So money that moved is told exactly once: whoever
-dies before that transaction leaves the intent, which is begun again; whoever dies after it leaves the transaction row,
-which answers the queue's check.
+Invariants: the gateway is asked only after the intent is committed, always under the same id, and never inside a unit
+of work. So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
+and what the gateway has not decided yet is decided by its webhook, or by asking again.
 """
 
 from __future__ import annotations
@@ -13,83 +12,123 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from osenv import Clock
+import structlog
+
 from payments.domain.errors import StatusChangedError
-from payments.domain.payment import Payment, StatusChange
-from payments.domain.payment_status import PaymentStatus
-from payments.service import events
-from payments.service.gateway import Declined, PatientGateway
-from payments.service.unit_of_work import UnitOfWork, Units
-from servicekit.message import OutgoingMessage
-from servicekit.transactions import TransactionalPublisher
+from payments.domain.payment import Payment
+from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
+from payments.domain.refund import Refund, RefundStatus
+from payments.service.bookkeeper import Bookkeeper
+from payments.service.gateway import (
+    Captured,
+    ChargeRequest,
+    Declined,
+    PaymentGateway,
+    Pending,
+    Refunded,
+    RefundOrder,
+)
+from payments.service.unit_of_work import Units
+
+# A loser of a compare-and-set looks again: each time somebody else has got one step further.
+ATTEMPTS_MAX = 5
+
+log = structlog.get_logger(__name__)
 
 
 class Settlement:
-    """Finishes payments and refunds. `holding` keeps two of this process's tasks off one payment."""
+    """Finishes payments and refunds. `holding` keeps two of this process's tasks off one of them."""
 
-    def __init__(
-        self, units: Units, gateway: PatientGateway, publisher: TransactionalPublisher[UnitOfWork], clock: Clock
-    ) -> None:
+    def __init__(self, units: Units, gateway: PaymentGateway, bookkeeper: Bookkeeper) -> None:
         self._units = units
         self._gateway = gateway
-        self._publisher = publisher
-        self._clock = clock
+        self._bookkeeper = bookkeeper
         self._held: set[str] = set()
 
-    def is_held(self, payment_id: str) -> bool:
-        return payment_id in self._held
+    def is_held(self, its_id: str) -> bool:
+        """Whether a task of this process has the payment or refund in hand."""
+        return its_id in self._held
 
     @contextmanager
-    def holding(self, payment_id: str) -> Iterator[None]:
-        """Whoever sees `is_held` leaves the payment alone. Two processes need no such thing: the database decides."""
-        self._held.add(payment_id)
+    def holding(self, its_id: str) -> Iterator[None]:
+        """Whoever sees `is_held` leaves it alone. Two processes need no such thing: the database decides."""
+        self._held.add(its_id)
         try:
             yield
         finally:
-            self._held.discard(payment_id)
+            self._held.discard(its_id)
 
-    async def finish_payment(self, payment_id: str) -> Payment:
-        """Take the money and tell it, unless that was done before; returns the payment as it stands then.
+    async def charge(self, payment: Payment) -> Payment:
+        """Let the gateway take the money of a CREATED payment; returns the payment as it stands then.
 
-        Raises GatewayUnavailableError, PublishError, StorageUnavailableError and StatusChangedError: the payment may
-        still be CREATED then, and this is to be called again. Raises GatewayRefusedError, which needs a person.
+        It is still CREATED when the gateway decides later. Raises GatewayUnavailableError, StorageUnavailableError and
+        StatusChangedError: this may be called again, and must be by somebody. Raises GatewayRefusedError, which needs
+        a person.
         """
+        request = ChargeRequest(
+            payment.payment_id, payment.order_id, payment.amount_minor, payment.currency, payment.method
+        )
+        return await self._write_down(payment, await self._gateway.charge(request))
+
+    async def ask_charge(self, payment_id: str) -> Payment:
+        """Ask what became of a payment, and begin it if the gateway has never heard of it. Raises as `charge` does."""
         async with self._units.reading() as unit:
             payment = await unit.payments.get(payment_id)
         if payment.status is not PaymentStatus.CREATED:
             return payment
-        answer = await self._gateway.capture(payment)
-        if isinstance(answer, Declined):
-            changed, change = payment.declined(answer.reason, self._clock.wall_ms())
-            async with self._units.writing() as unit:
-                await _change_status(unit, changed, change)
-                await unit.commit()
-            return changed
-        changed, change = payment.captured(answer.at_ms)
-        return await self._tell(events.succeeded(changed), changed, change)
+        answer = await self._gateway.find_charge(payment_id)
+        return await self.charge(payment) if answer is None else await self._write_down(payment, answer)
 
-    async def finish_refund(self, payment_id: str) -> Payment:
-        """Give the money back and tell it, unless nobody asked for it or it was done before.
+    async def refund(self, refund: Refund) -> Refund:
+        """Let the gateway give the money of a REQUESTED refund back; returns the refund as it stands then.
 
-        Raises as `finish_payment` does.
+        It is still REQUESTED when the gateway does so later. Raises as `charge` does.
+        """
+        order = RefundOrder(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
+        return await self._write_down_refund(refund, await self._gateway.refund(order))
+
+    async def ask_refund(self, refund_id: str) -> Refund | None:
+        """Ask what became of a refund, and begin it if the gateway has never heard of it; None if there is none.
+
+        Raises as `charge` does.
         """
         async with self._units.reading() as unit:
-            payment = await unit.payments.get(payment_id)
-            refund = await unit.refunds.find(payment_id)
-        if refund is None or payment.status is not PaymentStatus.CAPTURED:
+            refund = await unit.refunds.find(refund_id)
+        if refund is None or refund.status is not RefundStatus.REQUESTED:
+            return refund
+        answer = await self._gateway.find_refund(refund_id)
+        return await self.refund(refund) if answer is None else await self._write_down_refund(refund, answer)
+
+    async def _write_down(self, payment: Payment, answer: Pending | Captured | Declined) -> Payment:
+        if isinstance(answer, Pending):
             return payment
-        answer = await self._gateway.refund(refund)
-        changed, change = payment.refunded(answer.at_ms)
-        return await self._tell(events.refunded(changed, refund), changed, change)
+        try:
+            if isinstance(answer, Captured):
+                return await self._bookkeeper.captured(payment, answer.at_ms)
+            return await self._bookkeeper.declined(payment, answer.reason)
+        except StatusChangedError:  # the webhook, or another process, was faster
+            return await self._look_again(payment.payment_id, answer)
 
-    async def _tell(self, message: OutgoingMessage, changed: Payment, change: StatusChange) -> Payment:
-        async def write(unit: UnitOfWork) -> Payment:
-            await _change_status(unit, changed, change)
-            return changed
+    async def _look_again(self, payment_id: str, answer: Captured | Declined) -> Payment:
+        async with self._units.reading() as unit:
+            payment = await unit.payments.get(payment_id)
+        if (payment.status in TOOK_MONEY) != isinstance(answer, Captured):
+            log.error(
+                "the gateway contradicts itself", payment_id=payment_id, status=payment.status, answer=str(answer)
+            )
+        return payment
 
-        return await self._publisher.publish(message, write)
-
-
-async def _change_status(unit: UnitOfWork, changed: Payment, change: StatusChange) -> None:
-    if not await unit.payments.change_status(changed, change):
-        raise StatusChangedError("payment", changed.payment_id)
+    async def _write_down_refund(self, refund: Refund, answer: Pending | Refunded) -> Refund:
+        if isinstance(answer, Pending):
+            return refund
+        for _ in range(ATTEMPTS_MAX):
+            async with self._units.reading() as unit:
+                payment = await unit.payments.get(refund.payment_id)
+                found = await unit.refunds.find(refund.refund_id)
+            if found is None or found.status is RefundStatus.REFUNDED:
+                return found or refund
+            try:
+                return (await self._bookkeeper.refunded(payment, found, answer.at_ms))[1]
+            except StatusChangedError:
+                continue
+        raise StatusChangedError("payment", refund.payment_id)

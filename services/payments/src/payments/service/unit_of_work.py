@@ -11,29 +11,58 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement
+from payments.domain.ledger import Account, Posting
 from payments.domain.payable_order import PayableOrder, PayableStatus
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
-from payments.domain.refund import Refund
+from payments.domain.refund import Refund, RefundStatus
 from servicekit.idempotency import IdempotencyKeys
 from servicekit.inbox import Inbox
+from servicekit.outbox import Outbox
 from servicekit.transactions import TransactionRows
 
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """The place of a payment in a list: lists run from the newest to the oldest, by creation time, then by id."""
+    """The place of a payment or refund in a list: lists run from the newest to the oldest, by time, then by id."""
 
-    created_at_ms: int
-    payment_id: str
+    at_ms: int
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
-class PaymentCount:
-    """How many payments stand somewhere, and their amounts together."""
+class PaymentFilter:
+    """Which payments a list has: those that fit everything that is not None."""
 
-    payments: int
-    amount_minor: int
+    order_id: str | None = None
+    buyer_id: str | None = None
+    status: PaymentStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedPayment:
+    """A payment that the gateway has not decided, as far as this service knows."""
+
+    payment_id: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRefund:
+    """A refund that the gateway has not made, as far as this service knows."""
+
+    refund_id: str
+    requested_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEvent:
+    """An event of the gateway as it was taken note of."""
+
+    event: GatewayEvent
+    judgement: Judgement
+    received_at_ms: int
 
 
 class Payments(Protocol):
@@ -48,36 +77,83 @@ class Payments(Protocol):
     async def get(self, payment_id: str) -> Payment:
         """Raises UnknownPaymentError."""
 
+    async def find(self, payment_id: str) -> Payment | None:
+        """None for an unknown payment."""
+
     async def live(self, order_id: str) -> Payment | None:
         """The order's one payment that is not DECLINED, if there is one."""
 
-    async def page(self, order_id: str | None, after: PageKey | None, limit: int) -> list[Payment]:
-        """At most `limit` payments, newest first, from behind `after`; of any order if `order_id` is None."""
+    async def page(self, wanted: PaymentFilter, after: PageKey | None, limit: int) -> list[Payment]:
+        """At most `limit` payments, newest first, from behind `after`."""
 
-    async def change_status(self, changed: Payment, change: StatusChange) -> bool:
-        """Compare-and-set with a history row; False, and nothing changed, if the payment left `old_status` before."""
+    async def change_status(self, changed: Payment, change: StatusChange, old_refunded_minor: int) -> bool:
+        """Compare-and-set with a history row, on the old status and the old sum of what was given back.
+
+        False, and nothing changed, if somebody else has changed one of them before.
+        """
+
+    async def reserve_refund(self, payment_id: str, amount_minor: int) -> bool:
+        """Count so much more as asked back; False, and nothing changed, if that would be more than was captured."""
 
     async def history(self, payment_id: str) -> list[StatusChange]:
         """The payment's changes, oldest first; none for an unknown payment."""
 
-    async def count_by_status(self) -> Mapping[PaymentStatus, PaymentCount]:
-        """Counts and sums; statuses without payments are left out."""
+    async def count_by_status(self) -> Mapping[PaymentStatus, int]:
+        """Counts; statuses without payments are left out."""
 
-    async def unfinished(self, after: str, limit: int) -> list[str]:
-        """At most `limit` ids of CREATED payments, ascending, from behind `after`."""
+    async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
+        """At most `limit` CREATED payments by ascending id, from behind `after`."""
 
 
 class Refunds(Protocol):
-    """The refunds, one of a payment at most."""
+    """The refunds."""
 
     async def add(self, refund: Refund) -> None:
-        """Raises StatusChangedError when another process has just written this payment's refund."""
+        """Raises StatusChangedError when another process has just written this refund."""
 
-    async def find(self, payment_id: str) -> Refund | None:
-        """The payment's refund, if one was asked for."""
+    async def find(self, refund_id: str) -> Refund | None:
+        """None for an unknown refund."""
 
-    async def unfinished(self, after: str, limit: int) -> list[str]:
-        """At most `limit` ids of CAPTURED payments whose refund was asked for, ascending, from behind `after`."""
+    async def change(self, refunded: Refund) -> bool:
+        """Compare-and-set from REQUESTED to REFUNDED; False, and nothing changed, if that was done before."""
+
+    async def page(self, payment_id: str | None, after: PageKey | None, limit: int) -> list[Refund]:
+        """At most `limit` refunds, newest first, from behind `after`; of any payment if `payment_id` is None."""
+
+    async def count_by_status(self) -> Mapping[RefundStatus, int]:
+        """Counts; statuses without refunds are left out."""
+
+    async def unfinished(self, after: str, limit: int) -> list[UnfinishedRefund]:
+        """At most `limit` REQUESTED refunds by ascending id, from behind `after`."""
+
+
+class Ledger(Protocol):
+    """The ledger; what is in it stays in it."""
+
+    async def post(self, posting: Posting) -> None:
+        """Write the posting's entries. Raises PostedBeforeError when it is there already: a fault of the code."""
+
+    async def balances(self) -> Mapping[Account, int]:
+        """What all entries of each account sum to, over all currencies; accounts without entries are left out."""
+
+    async def captured_and_refunded_minor(self) -> tuple[int, int]:
+        """What was ever taken, and what was ever given back."""
+
+
+class GatewayEvents(Protocol):
+    """The events of the gateway. An id is remembered for ever."""
+
+    async def find(self, event_id: str) -> KnownEvent | None:
+        """None if no such event was taken note of."""
+
+    async def add(self, known: KnownEvent) -> None:
+        """Raises EventKnownError when another delivery of the same event was faster: the database decides."""
+
+    async def count_by_status(self) -> Mapping[EventStatus, int]:
+        """Counts; statuses without events are left out."""
+
+    async def refused(self, limit: int) -> list[KnownEvent]:
+        """The latest REFUSED events, newest first."""
 
 
 class PayableOrdersTable(Protocol):
@@ -103,6 +179,12 @@ class UnitOfWork(Protocol):
     def refunds(self) -> Refunds: ...
 
     @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def gateway_events(self) -> GatewayEvents: ...
+
+    @property
     def payable_orders(self) -> PayableOrdersTable: ...
 
     @property
@@ -113,6 +195,9 @@ class UnitOfWork(Protocol):
 
     @property
     def inbox(self) -> Inbox: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
 
     async def commit(self) -> None:
         """Make the unit's changes durable; without it they are rolled back."""

@@ -1,0 +1,98 @@
+"""How the shop of a cluster is set: orders, payments and the sandbox gateway, each by its own environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hourglass_local.shop_secrets import ShopSecrets
+from servicekit.testing.postgresql import NOT_DURABLE
+
+ORDERS_MAX = 9  # processes
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopSettings:
+    """`orders` is how many processes of orders share one database. With `postgresql` orders and payments have their
+    databases on a PostgreSQL server of the cluster's own, else in SQLite files; the gateway, which stands for somebody
+    else's system, has its own file. The others are as the services document them. Raises ValueError.
+    """
+
+    orders: int = 1
+    postgresql: bool = False
+    postgresql_settings: Mapping[str, str] = field(default_factory=lambda: NOT_DURABLE)
+    rate_limit: str = "off"
+    sandbox_sign_in: bool = False
+    completion_after_ms: int = WEEK_MS
+    gateway_failures: str = ""
+    gateway_seed: int = 1
+    gateway_delay_ms: int = 50
+    gateway_silence_ms: int = 5_000
+    pool_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.orders <= ORDERS_MAX:
+            raise ValueError(f"a cluster has 1 to {ORDERS_MAX} processes of orders, not {self.orders}")
+        if self.orders > 1 and not self.postgresql:
+            raise ValueError("several processes of orders need a PostgreSQL server: a SQLite file is one process's own")
+
+
+@dataclass(frozen=True, slots=True)
+class ShopPlaces:
+    """Where the parts of one shop are, for each other. `database_urls` are files that hold a URL, by service."""
+
+    secrets: ShopSecrets
+    database_urls: Mapping[str, Path]
+    payments_url: str
+    gateway_url: str
+
+
+def orders_environment(
+    settings: ShopSettings, places: ShopPlaces, *, payment_window_ms: int, delay_levels: str
+) -> dict[str, str]:
+    """What orders is told beside its address and the queue's."""
+    return {
+        **_common("ORDERS", settings, places),
+        "ORDERS_PAYMENT_WINDOW_MS": str(payment_window_ms),
+        "ORDERS_DELAY_LEVELS": delay_levels,
+        "ORDERS_COMPLETION_AFTER_MS": str(settings.completion_after_ms),
+        "ORDERS_PAYMENTS_URL": places.payments_url,
+        "ORDERS_SANDBOX_SIGN_IN": "true" if settings.sandbox_sign_in else "false",
+    }
+
+
+def payments_environment(settings: ShopSettings, places: ShopPlaces) -> dict[str, str]:
+    """What payments is told beside its address and the queue's."""
+    return {
+        **_common("PAYMENTS", settings, places),
+        "PAYMENTS_GATEWAY_URL": places.gateway_url,
+        "PAYMENTS_GATEWAY_API_KEY_FILE": str(places.secrets.gateway_api_key),
+        "PAYMENTS_WEBHOOK_SECRETS_FILE": str(places.secrets.webhook_secret),
+        "PAYMENTS_GATEWAY_SILENCE_MS": str(settings.gateway_silence_ms),
+    }
+
+
+def gateway_environment(settings: ShopSettings, places: ShopPlaces) -> dict[str, str]:
+    """What the gateway is told beside its address."""
+    failures = {"GATEWAY_FAILURES": settings.gateway_failures} if settings.gateway_failures else {}
+    return {
+        "GATEWAY_DATABASE_URL_FILE": str(places.database_urls["gateway"]),
+        "GATEWAY_API_KEY_FILE": str(places.secrets.gateway_api_key),
+        "GATEWAY_WEBHOOK_URL": f"{places.payments_url}/webhooks/gateway",
+        "GATEWAY_WEBHOOK_SECRET_FILE": str(places.secrets.webhook_secret),
+        "GATEWAY_DELAY_MS": str(settings.gateway_delay_ms),
+        "GATEWAY_SEED": str(settings.gateway_seed),
+        **failures,
+    }
+
+
+def _common(prefix: str, settings: ShopSettings, places: ShopPlaces) -> dict[str, str]:
+    pool = {} if settings.pool_size is None else {f"{prefix}_DATABASE_POOL_SIZE": str(settings.pool_size)}
+    return {
+        f"{prefix}_DATABASE_URL_FILE": str(places.database_urls[prefix.lower()]),
+        f"{prefix}_AUTH_KEYS_FILE": str(places.secrets.auth_keys),
+        f"{prefix}_RATE_LIMIT": settings.rate_limit,
+        **pool,
+    }

@@ -1,0 +1,1 @@
+"""The database that the lottery keeps its tickets in."""

@@ -1,0 +1,1 @@
+"""The file that the comparison is kept in."""

@@ -1,0 +1,128 @@
+"""The shop's database, which outlives every process, and which counts what it is asked.
+
+Invariants: an order leaves PENDING once, by compare-and-set; whoever comes later has tried in vain and changes nothing.
+Every statement takes DATABASE_MS of simulated time, so that two instances can be at work at the same moment.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from osenv import Clock
+
+DATABASE_MS = 5
+
+
+class Status(enum.StrEnum):
+    """Where an order stands, as far as timers care."""
+
+    PENDING = "PENDING"
+    PAID = "PAID"
+    CLOSED = "CLOSED"
+
+
+@dataclass(slots=True)
+class Order:
+    """A row; `server_id` is the instance that took the order (MISSION X6)."""
+
+    order_id: str
+    server_id: str
+    expires_at_ms: int
+    status: Status = Status.PENDING
+    ended_at_ms: int = 0
+    looks: int = 0  # how many scans have read this order
+
+    @property
+    def is_pending(self) -> bool:
+        return self.status is Status.PENDING
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the database was asked by timers."""
+
+    scans: int = 0
+    idle_scans: int = 0  # found nothing to close
+    looks: int = 0  # rows that scans read
+    wasted_looks: int = 0  # of orders that were not due
+    loaded: int = 0  # rows that were read into the memory of an instance that started
+    closings_in_vain: int = 0  # somebody else was faster
+
+
+class OrderBook:
+    """All orders."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._orders: dict[str, Order] = {}
+        self.counts = Counts()
+
+    @property
+    def orders(self) -> list[Order]:
+        """For whoever measures; asking costs nothing."""
+        return list(self._orders.values())
+
+    async def add(self, order: Order) -> None:
+        await self._take_time()
+        self._orders[order.order_id] = order
+
+    async def find(self, order_id: str) -> Order | None:
+        await self._take_time()
+        return self._orders.get(order_id)
+
+    async def pay(self, order_id: str) -> bool:
+        """False if the order is closed already."""
+        return await self._end(order_id, Status.PAID)
+
+    async def close(self, order_id: str) -> bool:
+        """False, and nothing changed, if the order is not pending any more, or not there."""
+        is_closed = await self._end(order_id, Status.CLOSED)
+        self.counts.closings_in_vain += not is_closed
+        return is_closed
+
+    async def scan(self, server_id: str | None = None) -> list[Order]:
+        """The orders that are due; every pending one is looked at, of one server or of all."""
+        await self._take_time()
+        now_ms = self._clock.wall_ms()
+        looked_at = list(self._pending(server_id))
+        due = [order for order in looked_at if order.expires_at_ms <= now_ms]
+        for order in looked_at:
+            order.looks += 1
+        self.counts.scans += 1
+        self.counts.idle_scans += not due
+        self.counts.looks += len(looked_at)
+        self.counts.wasted_looks += len(looked_at) - len(due)
+        return due
+
+    async def load_pending(self, server_id: str | None = None) -> list[Order]:
+        """What an instance reads when it starts: the pending orders, of one server or of all."""
+        await self._take_time()
+        found = list(self._pending(server_id))
+        self.counts.loaded += len(found)
+        return found
+
+    async def reassign(self, from_server_id: str, to_server_id: str) -> int:
+        """The repair by hand of MISSION X6: UPDATE orders SET server_id = ... ; returns how many rows it changed."""
+        await self._take_time()
+        found = list(self._pending(from_server_id))
+        for order in found:
+            order.server_id = to_server_id
+        return len(found)
+
+    def _pending(self, server_id: str | None) -> Iterator[Order]:
+        for order in self._orders.values():
+            if order.is_pending and server_id in (None, order.server_id):
+                yield order
+
+    async def _end(self, order_id: str, status: Status) -> bool:
+        await self._take_time()
+        order = self._orders.get(order_id)
+        if order is None or not order.is_pending:
+            return False
+        order.status, order.ended_at_ms = status, self._clock.wall_ms()
+        return True
+
+    async def _take_time(self) -> None:
+        await self._clock.sleep(DATABASE_MS / 1000)

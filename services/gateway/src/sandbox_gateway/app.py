@@ -1,0 +1,69 @@
+"""The composition root: the gateway on a real database, a real network and a real clock.
+
+Start: address taken, database migrated, background work, HTTP. Stop: HTTP finishes its requests, then the background
+work its own, for `BACKGROUND_STOP_MAX_S` at most; what was not sent is sent after the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+import telemetry
+from osenv import Clock, RealClock, SystemRng
+from osenv.signals import stop_event
+from sandbox_gateway.adapters.http_webhooks import HttpWebhooks
+from sandbox_gateway.bootstrap import Application, bootstrap
+from sandbox_gateway.config import Config
+from servicekit import runner
+from servicekit.adapters.database import Database
+from servicekit.adapters.http_server import HttpServer
+from servicekit.adapters.migrate import Migrations
+from servicekit.runner import Service, stop_in_time
+
+MIGRATIONS = Migrations("sandbox_gateway:migrations")
+SERVICE = Service("gateway", MIGRATIONS, topics=())
+BACKGROUND_STOP_MAX_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+async def run_migrations(config: Config) -> None:
+    """Bring the database to this version and return. Raises StorageUnavailableError."""
+    await runner.run_migrations(SERVICE, config)
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
+    telemetry.configure(SERVICE.name, config.log_level)
+    stop = stop_event()
+    clock = RealClock()
+    with HttpServer(config.listen_host, config.listen_port) as http:
+        database = Database(config.database_url, config.database_pool_size)
+        receiver = HttpWebhooks(config.webhook_url, config.webhook_secrets, clock)
+        try:
+            await MIGRATIONS.upgrade(database)
+            application = bootstrap(database, receiver, config.behaviour(), clock, SystemRng(), api_key=config.api_key)
+            log.info("gateway is listening", host=config.listen_host, port=http.port)
+            await _run(application, http, clock, stop)
+        finally:
+            await receiver.close()
+            await database.dispose()
+    log.info("gateway has stopped")
+
+
+async def _run(application: Application, http: HttpServer, clock: Clock, stop: asyncio.Event) -> None:
+    # A task that fails takes the process down: half a gateway would be worse than none.
+    async with asyncio.TaskGroup() as tasks:
+        working = [tasks.create_task(work.run()) for work in application.background]
+        await http.serve(application.api, stop)
+        for work in application.background:
+            work.stop()
+
+        async def end() -> None:
+            await asyncio.wait(working)
+
+        await stop_in_time(clock, BACKGROUND_STOP_MAX_S, "background work", end)
+        for task in working:
+            task.cancel()

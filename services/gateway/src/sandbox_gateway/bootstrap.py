@@ -1,0 +1,51 @@
+"""Puts the parts together: use cases, routes and background work over whatever ports they are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from osenv import Clock, Rng
+from sandbox_gateway.adapters.sql_units import SqlUnits
+from sandbox_gateway.api.application import build_api
+from sandbox_gateway.api.dependencies import UseCases
+from sandbox_gateway.service.behaviour import Behaviour
+from sandbox_gateway.service.decisions import Decisions
+from sandbox_gateway.service.due_work import DueWork
+from sandbox_gateway.service.gateway import Gateway
+from sandbox_gateway.service.webhook_sender import WebhookReceiver, WebhookSender
+from servicekit.adapters.database import Database
+from servicekit.health import Health
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The gateway, composed and not started: `background` runs beside the requests, and does what the two before do."""
+
+    gateway: Gateway
+    behaviour: Behaviour
+    decisions: Decisions
+    sender: WebhookSender
+    background: tuple[DueWork, ...]
+    api: FastAPI
+
+
+def bootstrap(
+    database: Database, receiver: WebhookReceiver, behaviour: Behaviour, clock: Clock, rng: Rng, *, api_key: str
+) -> Application:
+    """Everything that runs on these ports."""
+    units = SqlUnits(database)
+    sender = WebhookSender(units, receiver, clock, rng)
+    sending = DueWork("webhooks", sender.send_due, clock)
+    decisions = Decisions(units, behaviour, clock, sending.wake)
+    deciding = DueWork("decisions", decisions.decide_due, clock)
+
+    def written() -> None:
+        deciding.wake()
+        sending.wake()
+
+    gateway = Gateway(units, decisions, behaviour, clock, written)
+    # Whether webhooks are taken is no part of its health: it does its work without.
+    api = build_api(UseCases(gateway, behaviour, api_key), Health({"database": database.health}, clock), clock)
+    return Application(gateway, behaviour, decisions, sender, (deciding, sending), api)

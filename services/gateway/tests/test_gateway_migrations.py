@@ -1,0 +1,143 @@
+"""The migrations: from the empty database to the schema of the code, and back; and what the schema itself refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, Select, inspect, text
+from sqlalchemy.engine.interfaces import ReflectedIndex
+from sqlalchemy.exc import IntegrityError
+
+from sandbox_gateway.adapters import sql_charges, sql_refunds, sql_webhooks
+from sandbox_gateway.adapters.tables import metadata
+from sandbox_gateway.app import MIGRATIONS
+from servicekit.adapters.database import Database
+from servicekit.config import SQLITE_PREFIX
+from servicekit.testing.databases import NewDatabaseUrl
+
+
+def differences(connection: Connection) -> list[object]:
+    return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
+
+
+def schema(connection: Connection) -> dict[str, tuple[object, ...]]:
+    """What alembic does not compare: checks, and the conditions of indexes."""
+    inspector = inspect(connection)
+
+    def conditions(index: ReflectedIndex) -> list[str]:
+        return [str(condition) for condition in index.get("dialect_options", {}).values()]
+
+    return {
+        table: (
+            sorted(str(check["sqltext"]) for check in inspector.get_check_constraints(table)),
+            sorted((str(index["name"]), conditions(index)) for index in inspector.get_indexes(table)),
+        )
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def table_names(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())
+
+
+async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    database = Database(new_database_url("gateway"))
+    try:
+        await MIGRATIONS.upgrade(database)
+        async with database.reading() as connection:
+            assert await connection.run_sync(differences) == []
+        await MIGRATIONS.upgrade(database)  # nothing left to do
+        await MIGRATIONS.downgrade(database, "base")
+        async with database.reading() as connection:
+            assert await connection.run_sync(table_names) == {"alembic_version"}
+        await MIGRATIONS.upgrade(database)
+        async with database.reading() as connection:
+            assert await connection.run_sync(differences) == []
+    finally:
+        await database.dispose()
+
+
+async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    migrated, created = Database(new_database_url("migrated")), Database(new_database_url("created"))
+    try:
+        await MIGRATIONS.upgrade(migrated)
+        async with created.writing() as connection:
+            await connection.run_sync(metadata.create_all)
+            await connection.commit()
+        async with migrated.reading() as one, created.reading() as other:
+            assert await one.run_sync(schema) == await other.run_sync(schema)
+    finally:
+        await migrated.dispose()
+        await created.dispose()
+
+
+CHARGE = "INSERT INTO charges VALUES ('{id}', 'o', {amount}, 'CNY', 'card', '{status}', 1, 1, {rest})"
+REFUND = "INSERT INTO refunds VALUES ('r', '{charge}', {amount}, 'CNY', '{status}', 1, 1, {at})"
+WEBHOOK = (
+    "INSERT INTO webhooks VALUES ({id}, '{event}', '{charge}', NULL, 't', 'b', 1, {wanted}, {sent}, 0, 1, true, NULL)"
+)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        CHARGE.format(id="p", amount=0, status="pending", rest="NULL, NULL, 0"),
+        CHARGE.format(id="p", amount=1, status="lost", rest="2, NULL, 0"),
+        CHARGE.format(id="p", amount=1, status="pending", rest="2, NULL, 0"),
+        CHARGE.format(id="p", amount=1, status="captured", rest="NULL, NULL, 0"),
+        CHARGE.format(id="p", amount=1, status="captured", rest="2, 'why', 0"),
+        CHARGE.format(id="p", amount=1, status="declined", rest="2, NULL, 0"),
+        CHARGE.format(id="p", amount=1, status="declined", rest="2, 'why', 1"),
+        CHARGE.format(id="p", amount=1, status="captured", rest="2, NULL, 2"),
+        REFUND.format(charge="nobody", amount=1, status="pending", at="NULL"),
+        REFUND.format(charge="there", amount=0, status="pending", at="NULL"),
+        REFUND.format(charge="there", amount=1, status="pending", at="2"),
+        REFUND.format(charge="there", amount=1, status="refunded", at="NULL"),
+        WEBHOOK.format(id=2, event="e2", charge="nobody", wanted=1, sent=0),
+        WEBHOOK.format(id=2, event="e1", charge="there", wanted=1, sent=0),
+        WEBHOOK.format(id=2, event="e2", charge="there", wanted=1, sent=2),
+    ],
+)
+async def test_the_schema_itself_refuses_what_must_never_be(tmp_path: Path, statement: str) -> None:
+    database = Database(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}")
+    try:
+        await MIGRATIONS.upgrade(database)
+        async with database.writing() as connection:
+            there = CHARGE.format(id="there", amount=9, status="captured", rest="2, NULL, 0")
+            for legal in (there, WEBHOOK.format(id=1, event="e1", charge="there", wanted=1, sent=0)):
+                await connection.execute(text(legal))
+            with pytest.raises(IntegrityError):
+                await connection.execute(text(statement))
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (sql_charges._NEXT_DUE, "ix_charges_pending"),
+        (sql_refunds._NEXT_DUE, "ix_refunds_pending"),
+        (sql_webhooks._NEXT_DUE, "ix_webhooks_unsent"),
+    ],
+)
+async def test_what_is_due_is_found_without_reading_what_is_done(
+    tmp_path: Path, query: Select[Any], index: str
+) -> None:
+    database = Database(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}")
+    try:
+        await MIGRATIONS.upgrade(database)
+        async with database.reading() as connection:
+            written_out = query.limit(1).compile(compile_kwargs={"literal_binds": True})
+            plan = await connection.execute(text(f"EXPLAIN QUERY PLAN {written_out}"))
+            assert index in str(plan.all())
+    finally:
+        await database.dispose()

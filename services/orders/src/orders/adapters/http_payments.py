@@ -1,0 +1,175 @@
+"""Payments over HTTP. Each request carries a token that is issued for the very caller, with no more than his scopes and
+for a minute only, so that payments checks him as if he had come himself.
+
+A request that is refused with Retry-After is repeated, with the key of its first try, while it may help: an order that
+was placed a moment ago may not have reached payments yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+
+import telemetry
+from orders.service.payment_desk import OrderToPay, PaymentView, RefundPage, RefundView
+from orders.service.shop_errors import PaymentRefusedError, PaymentsUnavailableError
+from osenv import Clock
+from servicekit.auth import Caller, Tokens
+
+ANSWER_MAX_S = 5.0
+TOKEN_LIFETIME_S = 60
+REPEAT_FOR_S = 3.0
+REPEAT_INTERVAL_S = 0.2
+PAGE_SIZE = 50
+PROBLEM_PREFIX = "urn:hourglass:problem:"
+KEY_HEADER = "Idempotency-Key"
+
+TOO_MANY_REQUESTS = 429
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class HttpPayments:
+    """Implements `PaymentDesk`. Its connections are closed when `run` ends, soon after `stop`."""
+
+    def __init__(
+        self, url: str, tokens: Tokens, clock: Clock, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """`transport` is for tests; without it requests go over the network."""
+        self._tokens = tokens
+        self._clock = clock
+        self._stopped = asyncio.Event()
+        self._client = httpx.AsyncClient(base_url=url, timeout=ANSWER_MAX_S, transport=transport, trust_env=False)
+
+    async def run(self) -> None:
+        """Keep the connections until `stop`."""
+        try:
+            await self._stopped.wait()
+        finally:
+            await self._client.aclose()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def methods(self, caller: Caller) -> tuple[str, ...]:
+        answer = await self._ask(caller, "GET", "/payments/methods")
+        return _read(lambda: tuple(str(one) for one in answer.json()["methods"]))
+
+    async def pay(self, caller: Caller, order: OrderToPay, method: str, key: str) -> PaymentView:
+        body = {
+            "order_id": order.order_id,
+            "amount_minor": order.amount_minor,
+            "currency": order.currency,
+            "method": method,
+        }
+        answer = await self._ask(caller, "POST", "/payments", key=key, body=body)
+        return _read(lambda: _payment(answer.json()))
+
+    async def payments_of(self, caller: Caller, order_id: str) -> tuple[PaymentView, ...]:
+        answer = await self._ask(caller, "GET", "/payments", parameters={"order_id": order_id, "limit": PAGE_SIZE})
+        return _read(lambda: tuple(_payment(one) for one in answer.json()["items"]))
+
+    async def payment(self, caller: Caller, payment_id: str) -> PaymentView:
+        answer = await self._ask(caller, "GET", f"/payments/{payment_id}")
+        return _read(lambda: _payment(answer.json()))
+
+    async def refunds_of(self, caller: Caller, payment_id: str) -> tuple[RefundView, ...]:
+        answer = await self._ask(caller, "GET", f"/payments/{payment_id}/refunds")
+        return _read(lambda: tuple(_refund(one) for one in answer.json()["items"]))
+
+    async def refund(self, caller: Caller, payment_id: str, amount_minor: int, reason: str, key: str) -> RefundView:
+        body = {"amount_minor": amount_minor, "reason": reason}
+        answer = await self._ask(caller, "POST", f"/payments/{payment_id}/refunds", key=key, body=body)
+        return _read(lambda: _refund(answer.json()))
+
+    async def refunds(self, caller: Caller, cursor: str | None) -> RefundPage:
+        parameters: dict[str, str | int] = {"limit": PAGE_SIZE} | ({} if cursor is None else {"cursor": cursor})
+        answer = await self._ask(caller, "GET", "/refunds", parameters=parameters)
+        return _read(
+            lambda: RefundPage(tuple(_refund(one) for one in answer.json()["items"]), answer.json()["next_cursor"])
+        )
+
+    async def _ask(
+        self,
+        caller: Caller,
+        method: str,
+        path: str,
+        *,
+        key: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, str | int] | None = None,
+    ) -> httpx.Response:
+        """The answer that is no refusal. Raises PaymentRefusedError, PaymentsUnavailableError."""
+        headers = {"Authorization": f"Bearer {self._tokens.issue(caller.subject, caller.scopes, TOKEN_LIFETIME_S)}"}
+        if key is not None:
+            headers[KEY_HEADER] = key
+        telemetry.inject(headers)
+        until = self._clock.monotonic() + REPEAT_FOR_S
+        while True:
+            try:
+                answer = await self._client.request(method, path, headers=headers, json=body, params=parameters)
+            except httpx.TransportError as error:
+                log.warning("payments does not answer", method=method, path=path, error=repr(error))
+                raise PaymentsUnavailableError("payments does not answer; nothing was lost, try again") from error
+            if answer.is_success:
+                return answer
+            refused = _refusal(answer)
+            may_help = "Retry-After" in answer.headers and answer.status_code != TOO_MANY_REQUESTS
+            if not may_help or self._clock.monotonic() >= until:
+                raise refused
+            await self._clock.sleep(REPEAT_INTERVAL_S)
+
+
+def _refusal(answer: httpx.Response) -> PaymentRefusedError | PaymentsUnavailableError:
+    try:
+        members = answer.json()
+        problem = str(members["type"]).removeprefix(PROBLEM_PREFIX)
+        detail = str(members["detail"])
+    except (ValueError, KeyError, TypeError):
+        return PaymentsUnavailableError(f"payments answered {answer.status_code} and said nothing that can be read")
+    if answer.is_server_error or answer.status_code == TOO_MANY_REQUESTS:
+        return PaymentsUnavailableError(f"payments cannot do this now: {detail}")
+    return PaymentRefusedError(problem, answer.status_code, detail)
+
+
+def _read(read: Callable[[], T]) -> T:
+    """What `read` makes of an answer. Raises PaymentsUnavailableError when it is not what was promised."""
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PaymentsUnavailableError(f"payments gave an answer that cannot be read: {error!r}") from error
+
+
+def _payment(members: Mapping[str, Any]) -> PaymentView:
+    return PaymentView(
+        payment_id=members["payment_id"],
+        order_id=members["order_id"],
+        amount_minor=members["amount_minor"],
+        refunded_minor=members["refunded_minor"],
+        currency=members["currency"],
+        method=members["method"],
+        status=members["status"],
+        created_at_ms=members["created_at_ms"],
+        captured_at_ms=members["captured_at_ms"],
+        decline_reason=members["decline_reason"],
+    )
+
+
+def _refund(members: Mapping[str, Any]) -> RefundView:
+    return RefundView(
+        refund_id=members["refund_id"],
+        payment_id=members["payment_id"],
+        amount_minor=members["amount_minor"],
+        currency=members["currency"],
+        reason=members["reason"],
+        requested_by=members["requested_by"],
+        status=members["status"],
+        requested_at_ms=members["requested_at_ms"],
+        refunded_at_ms=members["refunded_at_ms"],
+    )

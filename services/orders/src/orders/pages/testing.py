@@ -1,0 +1,134 @@
+"""Payments and dead letters as tests of the pages want them: they remember, and fail when they are told to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
+from orders.service.payment_desk import DECLINED, IN_PROGRESS, OrderToPay, PaymentView, RefundPage, RefundView
+from orders.service.shop_errors import (
+    PaymentRefusedError,
+    PaymentsUnavailableError,
+    QueueUnreachableError,
+    UnknownDeadLetterError,
+)
+from osenv import Clock
+from servicekit.auth import Caller
+
+METHODS = ("card", "wallet", "bank_transfer")
+
+
+class ScriptedDesk:
+    """Implements `PaymentDesk`. `decides` is the status of new payments, `refuses_with` an error instead of any."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.decides = IN_PROGRESS
+        self.is_away = False
+        self.refuses_with: PaymentRefusedError | None = None
+        self.payments: dict[str, PaymentView] = {}  # by idempotency key
+        self.all_refunds: dict[str, RefundView] = {}  # by idempotency key
+        self.callers: list[Caller] = []
+
+    async def methods(self, caller: Caller) -> tuple[str, ...]:
+        self._answer(caller)
+        return METHODS
+
+    async def pay(self, caller: Caller, order: OrderToPay, method: str, key: str) -> PaymentView:
+        self._answer(caller)
+        if self.refuses_with is not None:
+            raise self.refuses_with
+        if key not in self.payments:
+            is_captured = self.decides not in (IN_PROGRESS, DECLINED)
+            self.payments[key] = PaymentView(
+                payment_id=f"payment-{len(self.payments) + 1}",
+                order_id=order.order_id,
+                amount_minor=order.amount_minor,
+                refunded_minor=0,
+                currency=order.currency,
+                method=method,
+                status=self.decides,
+                created_at_ms=self._clock.wall_ms(),
+                captured_at_ms=self._clock.wall_ms() if is_captured else None,
+                decline_reason="insufficient-funds" if self.decides == DECLINED else None,
+            )
+        if self.payments[key].status == DECLINED:
+            raise PaymentRefusedError("payment-declined", 402, "the gateway declined it")
+        return self.payments[key]
+
+    async def payments_of(self, caller: Caller, order_id: str) -> tuple[PaymentView, ...]:
+        self._answer(caller)
+        return tuple(one for one in reversed(self.payments.values()) if one.order_id == order_id)
+
+    async def payment(self, caller: Caller, payment_id: str) -> PaymentView:
+        self._answer(caller)
+        for payment in self.payments.values():
+            if payment.payment_id == payment_id:
+                return payment
+        raise PaymentRefusedError("unknown-payment", 404, f"there is no payment {payment_id!r}")
+
+    async def refunds_of(self, caller: Caller, payment_id: str) -> tuple[RefundView, ...]:
+        self._answer(caller)
+        return tuple(one for one in self.all_refunds.values() if one.payment_id == payment_id)
+
+    async def refund(self, caller: Caller, payment_id: str, amount_minor: int, reason: str, key: str) -> RefundView:
+        self._answer(caller)
+        if key not in self.all_refunds:
+            place, payment = next(one for one in self.payments.items() if one[1].payment_id == payment_id)
+            if amount_minor > payment.amount_minor - payment.refunded_minor:
+                raise PaymentRefusedError("refund-too-large", 422, "more than what is left")
+            now_ms = self._clock.wall_ms()
+            self.payments[place] = replace(
+                payment, refunded_minor=payment.refunded_minor + amount_minor, status="PARTIALLY_REFUNDED"
+            )
+            self.all_refunds[key] = RefundView(
+                refund_id=f"refund-{len(self.all_refunds) + 1}",
+                payment_id=payment_id,
+                amount_minor=amount_minor,
+                currency=payment.currency,
+                reason=reason,
+                requested_by=caller.subject,
+                status="REFUNDED",
+                requested_at_ms=now_ms,
+                refunded_at_ms=now_ms,
+            )
+        return self.all_refunds[key]
+
+    async def refunds(self, caller: Caller, cursor: str | None) -> RefundPage:
+        self._answer(caller)
+        return RefundPage(tuple(self.all_refunds.values()), None)
+
+    def _answer(self, caller: Caller) -> None:
+        self.callers.append(caller)
+        if self.is_away:
+            raise PaymentsUnavailableError("payments does not answer")
+
+
+class ScriptedDeadLetters:
+    """Implements `DeadLetters`: `letters` are the open ones."""
+
+    def __init__(self) -> None:
+        self.letters: list[DeadLetterView] = []
+        self.replayed: list[DeadLetterView] = []
+        self.is_away = False
+
+    async def open_letters(self) -> tuple[DeadLettersOfGroup, ...]:
+        self._answer()
+        groups = dict.fromkeys(letter.group for letter in self.letters)
+        return tuple(
+            DeadLettersOfGroup(group, tuple(one for one in self.letters if one.group == group), has_more=False)
+            for group in groups
+        )
+
+    async def replay(self, group: str, letter_id: str) -> None:
+        self._answer()
+        for letter in self.letters:
+            if (letter.group, letter.letter_id) == (group, letter_id):
+                self.letters.remove(letter)
+                self.replayed.append(letter)
+                return
+        raise UnknownDeadLetterError(group, letter_id)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise QueueUnreachableError("the queue does not answer")

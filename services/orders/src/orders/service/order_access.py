@@ -1,0 +1,56 @@
+"""Which orders a caller may see and change, and in which version.
+
+Invariant: an order that the caller may not see is answered like one that does not exist, so that nobody learns of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import telemetry
+from orders.domain.errors import StatusChangedError, UnknownOrderError, VersionMismatchError
+from orders.domain.order import Order
+from orders.domain.status_change import Origin
+from orders.service.unit_of_work import Orders
+from osenv import Clock
+from servicekit.auth import ORDERS_ALL, Caller
+
+
+async def find_visible(orders: Orders, order_id: str, caller: Caller) -> Order:
+    """The order, for its buyer and for whoever may see all orders. Raises UnknownOrderError."""
+    order = await orders.get(order_id)
+    if order.buyer_id != caller.subject and not caller.has(ORDERS_ALL):
+        raise UnknownOrderError(order_id)
+    return order
+
+
+def require_buyer(order: Order, caller: Caller) -> None:
+    """Raises UnknownOrderError unless the caller is the order's buyer: what is the buyer's to do, nobody else does."""
+    if order.buyer_id != caller.subject:
+        raise UnknownOrderError(order.order_id)
+
+
+def require_version(order: Order, version: int | None) -> None:
+    """Raises VersionMismatchError when a version is asked for and the order is in another."""
+    if version is not None and order.version != version:
+        raise VersionMismatchError(order.order_id, version)
+
+
+@contextmanager
+def lost_races_as_mismatch(order_id: str, version: int | None) -> Iterator[None]:
+    """For whoever named a version, a race that was lost since the order was read is a mismatch of versions as well.
+
+    Raises VersionMismatchError in place of StatusChangedError, when there is a version.
+    """
+    try:
+        yield
+    except StatusChangedError as error:
+        if version is None:
+            raise
+        raise VersionMismatchError(order_id, version) from error
+
+
+def origin_of(actor: str, clock: Clock) -> Origin:
+    """A change by `actor`, now, in the trace that is going on."""
+    return Origin(actor, clock.wall_ms(), telemetry.current_trace_id())

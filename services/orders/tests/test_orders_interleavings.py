@@ -1,0 +1,224 @@
+"""Pay, expire, cancel, cancel as the seller and ship, in every order in which their steps can meet.
+
+Each use case is cut at its read and at its write; one that loses and reads again is cut there too. Orders that differ
+only in the order of reads which follow each other are one. All of them run on units in memory, and each 97th of them
+on a database, where it has to come to the same end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from orders.adapters.sql_units import SqlUnits
+from orders.app import MIGRATIONS
+from orders.domain.errors import IllegalTransitionError, StatusChangedError
+from orders.domain.order import Order, OrderLine, place
+from orders.domain.order_status import TRANSITIONS, ChangeReason, OrderStatus
+from orders.domain.payment import Payment
+from orders.domain.product import Product
+from orders.domain.status_change import Origin
+from orders.service.accept_payment import AcceptPayment, PaymentOutcome
+from orders.service.close_order import CloseOrder, ExpiryOutcome
+from orders.service.ship_order import ShipOrder
+from orders.service.unit_of_work import UnitOfWork, Units
+from orders.testing import BUYER, SELLER
+from orders.testing_units import MemoryState, MemoryUnits
+from osenv import SimClock
+from servicekit.adapters.database import Database
+from servicekit.idempotency import KeyClaim
+from servicekit.testing import RecordingPublisher
+from servicekit.testing.databases import NewDatabaseUrl
+from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice
+from servicekit.transactions import TransactionalPublisher
+
+REASON_OF = {
+    "cancel": ChangeReason.CANCELLED,
+    "expire": ChangeReason.EXPIRED,
+    "pay": ChangeReason.PAID,
+    "pay again": ChangeReason.PAID,  # the same payment, delivered twice
+    "pay twice": ChangeReason.PAID,  # another payment for the same order
+    "seller-cancel": ChangeReason.SELLER_CANCELLED,
+    "ship": ChangeReason.SHIPPED,
+}
+PAYMENT_OF = {"pay": "1", "pay again": "1", "pay twice": "2"}
+REFUND_REASONS = {
+    OrderStatus.PENDING_PAYMENT: set(),
+    OrderStatus.AWAITING_SHIPMENT: {"already-paid"},
+    OrderStatus.SHIPPED: {"already-paid"},
+    OrderStatus.CLOSED: {"already-paid", "order-closed", "order-cancelled"},
+}
+STOCK, UNITS = 5, 2
+
+
+class Shop:
+    """The use cases over units that can be stepped, and one order at a time that is due and unpaid."""
+
+    def __init__(self, units: Units) -> None:
+        self.units: SteppedUnits[UnitOfWork] = SteppedUnits(units)
+        self.queue = RecordingPublisher()
+        self.clock = SimClock()
+        transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
+        self.close_order = CloseOrder(self.units, transactions, self.clock)
+        self.accept_payment = AcceptPayment(self.units, transactions, self.clock)
+        self.ship_order = ShipOrder(self.units, transactions, self.clock)
+
+    async def place(self, number: int) -> Order:
+        product = Product(f"product-{number}", "A seat", 100, "CNY", available=STOCK)
+        lines = (OrderLine(product.product_id, UNITS, product.price_minor),)
+        origin = Origin(BUYER.subject, self.clock.wall_ms())
+        order, first = place(f"order-{number}", BUYER.subject, lines, "CNY", origin, payment_window_ms=0)
+        async with self.units.writing() as unit:
+            await unit.products.add(product)
+            await unit.orders.add(order, first, KeyClaim(BUYER.subject, order.order_id, "fingerprint", order.order_id))
+            assert await unit.products.reserve(product.product_id, UNITS)
+            await unit.commit()
+        return order
+
+    def contender(self, name: str, order: Order) -> Coroutine[Any, Any, object]:
+        order_id = order.order_id
+        if name in PAYMENT_OF:
+            payment_id = payment_of(name, order)
+            return self.accept_payment(Payment(payment_id, order_id, order.total_minor, "CNY", self.clock.wall_ms()))
+        coroutines: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "cancel": lambda: self.close_order.cancel(order_id, BUYER),
+            "expire": lambda: self.close_order.expire(order_id),
+            "seller-cancel": lambda: self.close_order.cancel(order_id, SELLER),
+            "ship": lambda: self.ship_order(order_id, SELLER),
+        }
+        return coroutines[name]()
+
+    async def race(self, order: Order, names: tuple[str, ...], choices: Choices) -> dict[str, object] | None:
+        """What the contenders returned or raised; None for a schedule that another one stands for."""
+        self.units.stage = Stage(choices)
+        results = await self.units.stage.run({name: self.contender(name, order) for name in names})
+        self.units.stage = None
+        return results
+
+    async def check(self, order: Order, results: dict[str, object]) -> tuple[ChangeReason, ...]:
+        """Exactly one winner of each state, the right thing by each loser, and the money where it belongs."""
+        async with self.units.reading() as unit:
+            final = await unit.orders.get(order.order_id)
+            history = await unit.orders.history(order.order_id)
+            product_id = order.lines[0].product_id
+            product = (await unit.products.find([product_id]))[product_id]
+        reasons = [change.reason for change in history][1:]
+        # Each state that the order has left was left once, and each contender who says so is in the history.
+        assert len(history) == final.version
+        for before, after in pairwise(history):
+            assert after.old_status is before.new_status
+            assert TRANSITIONS[before.new_status, after.reason] is after.new_status
+        assert history[-1].new_status is final.status
+        assert Counter(reasons) == Counter(REASON_OF[name] for name, result in results.items() if has_won(result))
+        assert all(is_right_for_a_loser(name, result) for name, result in results.items() if not has_won(result))
+        assert reasons, "nobody decided the order"
+        places = {OrderStatus.CLOSED: (STOCK, 0, 0)}
+        stock = product.available, product.reserved, product.sold
+        assert stock == places.get(final.status, (STOCK - UNITS, 0, UNITS))
+        self.check_messages(final, reasons, {payment_of(name, order) for name in results if name in PAYMENT_OF})
+        self.queue.messages.clear()
+        return tuple(reasons)
+
+    def forget_messages(self) -> None:
+        self.queue.messages.clear()
+        self.queue.halves.clear()
+
+    def check_messages(self, final: Order, reasons: list[ChangeReason], payments: set[str]) -> None:
+        assert self.queue.halves == {}
+        told = Counter(message.tag for message in self.queue.messages)
+        assert told["closed"] == (final.status is OrderStatus.CLOSED)
+        assert told["paid"] == (ChangeReason.PAID in reasons)
+        assert told["shipped"] == (ChangeReason.SHIPPED in reasons)
+        # Exactly one refund for each payment that arrived and does not pay for an order that is kept.
+        refunds = [json.loads(message.body) for message in self.queue.taken("order-events", "refund-requested")]
+        kept = set() if final.status is OrderStatus.CLOSED else {final.payment_id}
+        assert sorted(refund["payment_id"] for refund in refunds) == sorted(payments - kept)
+        for refund in refunds:
+            assert refund["amount_minor"] == final.total_minor
+            assert (refund["reason"] == "order-cancelled") == (refund["payment_id"] == final.payment_id)
+            assert refund["reason"] in REFUND_REASONS[final.status]
+
+
+def payment_of(name: str, order: Order) -> str:
+    return f"{order.order_id}-payment-{PAYMENT_OF[name]}"
+
+
+def has_won(result: object) -> bool:
+    return isinstance(result, Order) or result in (PaymentOutcome.PAID, ExpiryOutcome.CLOSED)
+
+
+def is_right_for_a_loser(name: str, result: object) -> bool:
+    """What has lost says so: a person by an error, a message by an outcome that ends it."""
+    if name in PAYMENT_OF:
+        return isinstance(result, PaymentOutcome)
+    if name == "expire":
+        return result is ExpiryOutcome.ALREADY_DECIDED
+    return isinstance(result, StatusChangedError | IllegalTransitionError)
+
+
+RACES = {
+    ("cancel", "expire", "pay", "seller-cancel", "ship"): {
+        ("expired",),
+        ("cancelled",),
+        ("seller-cancelled",),
+        ("paid",),
+        ("paid", "shipped"),
+        ("paid", "seller-cancelled"),
+    },
+    ("expire", "pay", "pay again", "pay twice"): {("expired",), ("paid",)},
+    ("pay", "pay twice", "seller-cancel", "ship"): {
+        ("seller-cancelled",),
+        ("paid",),
+        ("paid", "shipped"),
+        ("paid", "seller-cancelled"),
+    },
+}
+each_race = pytest.mark.parametrize("names", RACES, ids="+".join)
+
+
+@each_race
+async def test_one_wins_each_state_in_every_interleaving(
+    names: tuple[str, ...], record_property: Callable[[str, str], None]
+) -> None:
+    units = MemoryUnits()
+    shop = Shop(units)
+    order = await shop.place(1)
+    placed = units.state
+    ends: Counter[tuple[ChangeReason, ...]] = Counter()
+    for choices in every_choice():
+        units.state = placed.copy()
+        results = await shop.race(order, names, choices)
+        if results is not None:
+            ends[await shop.check(order, results)] += 1
+        shop.forget_messages()
+    assert set(ends) == RACES[names]  # every end that there is was seen, and no other
+    record_property("figure", f"orders: {ends.total():,} interleavings of {', '.join(names)}: one wins each state")
+
+
+@each_race
+async def test_interleavings_come_to_the_same_end_on_a_database(
+    new_database_url: NewDatabaseUrl, names: tuple[str, ...]
+) -> None:
+    database = Database(new_database_url("orders"))
+    memory = MemoryUnits()
+    in_memory = Shop(memory)
+    try:
+        await MIGRATIONS.upgrade(database)
+        shop = Shop(SqlUnits(database))
+        for number, choices in enumerate(every_choice()):
+            memory.state = MemoryState()
+            twin = await in_memory.place(number)
+            twin_results = await in_memory.race(twin, names, choices)
+            if twin_results is not None and number % 97 == 0:
+                order = await shop.place(number)
+                results = await shop.race(order, names, Choices(choices.made))
+                assert results is not None
+                assert await shop.check(order, results) == await in_memory.check(twin, twin_results)
+            in_memory.forget_messages()
+    finally:
+        await database.dispose()

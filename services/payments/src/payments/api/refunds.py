@@ -1,0 +1,99 @@
+"""The routes of refunds: what operators give back, and what orders has asked to be given back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from payments.api import problem
+from payments.api.dependencies import UseCasesOf
+from payments.api.payments import RETRY_AFTER_HEADER, RETRY_AFTER_S, PaymentId, Reader
+from payments.api.schemas import NewRefund, Paging, RefundAnswer, RefundPage
+from payments.domain.refund import RefundStatus
+from servicekit.api import problem as common
+from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
+from servicekit.api.problem import documented
+from servicekit.api.schemas import LOCATION_HEADER
+from servicekit.api.security import requires
+from servicekit.auth import PAYMENTS_ALL, REFUNDS_WRITE, Caller
+
+router = APIRouter(tags=["payments"])
+
+Refunder = Annotated[Caller, Depends(requires(REFUNDS_WRITE))]
+
+_HEADERS = {**LOCATION_HEADER, **REPLAYED_HEADER_DOCUMENTED}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    201: {"description": "The money has gone back", "headers": _HEADERS},
+    202: {
+        "model": RefundAnswer,
+        "description": "The gateway has not given it back yet: look later, or repeat the request with its key",
+        "headers": _HEADERS | RETRY_AFTER_HEADER,
+    },
+}
+
+
+@router.post(
+    "/payments/{payment_id}/refunds",
+    status_code=201,
+    summary="Give money of a payment back",
+    responses=_ANSWERS
+    | documented(
+        common.MISSING_IDEMPOTENCY_KEY,
+        common.INVALID_IDEMPOTENCY_KEY,
+        common.MALFORMED_REQUEST,
+        problem.UNKNOWN_PAYMENT,
+        problem.NOT_CAPTURED_YET,
+        problem.NOT_REFUNDABLE,
+        common.REQUEST_IN_FLIGHT,
+        common.BODY_TOO_LARGE,
+        common.INVALID_REQUEST,
+        problem.REFUND_TOO_LARGE,
+        common.KEY_REUSED,
+        problem.PAYMENT_CHANGED,
+        common.STORAGE_UNAVAILABLE,
+    ),
+)
+async def refund_payment(  # noqa: PLR0917 - FastAPI passes them by name
+    payment_id: PaymentId,
+    caller: Refunder,
+    key: IdempotencyKey,
+    new_refund: NewRefund,
+    use_cases: UseCasesOf,
+    response: Response,
+) -> RefundAnswer:
+    """A part of the money, or all of it; the refunds of a payment are together never more than it took.
+
+    A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
+    and with the header `Idempotency-Replayed: true`. A refused request uses up no key."""
+    made = await use_cases.refund_part(new_refund.to_request(payment_id), caller, key)
+    response.headers["Location"] = f"/payments/{payment_id}/refunds"
+    if made.replayed:
+        response.headers[REPLAYED_HEADER] = "true"
+    if made.refund.status is RefundStatus.REQUESTED:
+        response.status_code = 202
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return RefundAnswer.of(made.refund)
+
+
+@router.get(
+    "/payments/{payment_id}/refunds",
+    summary="The refunds of a payment, newest first",
+    responses=documented(
+        problem.UNKNOWN_PAYMENT, common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE
+    ),
+)
+async def list_refunds_of_payment(
+    payment_id: PaymentId, caller: Reader, paging: Annotated[Paging, Query()], use_cases: UseCasesOf
+) -> RefundPage:
+    return RefundPage.of(await use_cases.queries.refunds_of(payment_id, caller, paging.limit, paging.cursor))
+
+
+@router.get(
+    "/refunds",
+    summary="The refunds of all payments, newest first",
+    dependencies=[Depends(requires(PAYMENTS_ALL))],
+    responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
+)
+async def list_refunds(paging: Annotated[Paging, Query()], use_cases: UseCasesOf) -> RefundPage:
+    return RefundPage.of(await use_cases.queries.refunds(paging.limit, paging.cursor))

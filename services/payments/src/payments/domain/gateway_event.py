@@ -1,0 +1,91 @@
+"""What the gateway tells by itself, and what is to be thought of it (RELIABILITY.md (d), row 1).
+
+Invariants: an event changes something only if its order, amount and currency are those of the payment or refund that it
+names; what a payment has become is not taken back by an event that comes late, twice, or before another.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from payments.domain.payment import Payment
+from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
+from payments.domain.refund import Refund, RefundStatus
+
+
+class EventKind(enum.StrEnum):
+    """What happened at the gateway, in the gateway's own words."""
+
+    CHARGE_CAPTURED = "charge.captured"
+    CHARGE_DECLINED = "charge.declined"
+    REFUND_REFUNDED = "refund.refunded"
+
+
+class EventStatus(enum.StrEnum):
+    """What became of an event."""
+
+    HANDLED = "HANDLED"  # it changed a payment
+    REPEATED = "REPEATED"  # it told what was known
+    REFUSED = "REFUSED"  # it contradicts what is known; a person has to look
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayEvent:
+    """One event; its signature was checked. `refund_id` is None for an event of a charge, never for one of a refund."""
+
+    event_id: str
+    kind: EventKind
+    occurred_at_ms: int
+    payment_id: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    decline_reason: str | None = None
+    refund_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.refund_id is not None) != (self.kind is EventKind.REFUND_REFUNDED):
+            raise ValueError(f"event {self.event_id!r} is {self.kind}, and refund_id is {self.refund_id!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What becomes of an event, and why, if it is refused."""
+
+    status: EventStatus
+    reason: str | None = None
+
+
+_HANDLED = Judgement(EventStatus.HANDLED)
+_REPEATED = Judgement(EventStatus.REPEATED)
+
+
+def judge(event: GatewayEvent, payment: Payment | None, refund: Refund | None) -> Judgement:
+    """What becomes of the event, given the payment and the refund that it names, None where they are unknown."""
+    if payment is None:
+        return _refused(f"there is no payment {event.payment_id!r}")
+    if event.order_id != payment.order_id:
+        return _refused(f"the payment is of order {payment.order_id!r}, not {event.order_id!r}")
+    if event.currency != payment.currency:
+        return _refused(f"the payment is in {payment.currency}, not {event.currency}")
+    if event.kind is EventKind.REFUND_REFUNDED:
+        return _judge_refund(event, refund)
+    if event.amount_minor != payment.amount_minor:
+        return _refused(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")
+    if payment.status is PaymentStatus.CREATED:
+        return _HANDLED
+    is_known = (payment.status in TOOK_MONEY) == (event.kind is EventKind.CHARGE_CAPTURED)
+    return _REPEATED if is_known else _refused(f"the payment is {payment.status} already")
+
+
+def _judge_refund(event: GatewayEvent, refund: Refund | None) -> Judgement:
+    if refund is None or refund.payment_id != event.payment_id:
+        return _refused(f"the payment has no refund {event.refund_id!r}")
+    if event.amount_minor != refund.amount_minor:
+        return _refused(f"the refund is of {refund.amount_minor}, not {event.amount_minor}")
+    return _HANDLED if refund.status is RefundStatus.REQUESTED else _REPEATED
+
+
+def _refused(reason: str) -> Judgement:
+    return Judgement(EventStatus.REFUSED, reason)

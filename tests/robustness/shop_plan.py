@@ -1,0 +1,151 @@
+"""What happens in one round of G10: who buys what and how, and what is done to whom meanwhile; all of it from a seed.
+
+Invariants: the same seed makes the same plan; every kind of buyer and of ending is in every plan of a whole round, and
+everybody is killed and paused in it.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hourglass_local.plan import CURRENCY, SPARE_UNITS, Then
+from hourglass_local.shop import Product
+from osenv import SeededRng
+
+PAYMENT_WINDOW_S = 8
+START_S = 2.0  # what the start of a killed process takes, more or less
+ORDERS, PAYMENTS, GATEWAY, BROKER, POSTGRESQL = "orders", "payments", "gateway", "broker", "postgresql"
+SECOND_ORDERS = "orders-2"
+SEATS = {"G1-first": 93_300, "G1-second": 55_300, "G7-first": 93_300, "D305-second": 41_000, "K1511-hard": 15_800}
+LAST_SEATS = "G1-last"  # fewer than are wanted
+LAST_SEATS_SHARE = 20  # one order of so many wants one
+LAST_SEATS_UNITS = 3
+PAUSE_S = (0.3, 3.0)
+DOWN_S = (0.0, 1.0)
+BETWEEN_S = (0.2, 1.2)
+KILLS_OF_TWO = 2
+
+
+class Way(enum.Enum):
+    """What a buyer does with his order."""
+
+    PAYS = "pays soon"
+    DOUBLE_CLICKS = "places and pays twice at once, each with one key"
+    TWO_TABS = "pays twice at once, with two keys"
+    AT_EXPIRY = "pays around the expiry"
+    NEVER = "never pays"
+    CANCELS = "cancels soon"
+    CANCELS_WHILE_PAYING = "pays and cancels at once"
+
+
+class Deed(enum.Enum):
+    """What is done to a process."""
+
+    KILL = "kill -9"
+    PAUSE = "SIGSTOP"
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """A fault: everybody in `victims` is killed, and started `for_s` later, or paused for so long.
+
+    `after_s` is the time since everybody was back from the blow before.
+    """
+
+    after_s: float
+    deed: Deed
+    victims: tuple[str, ...]
+    for_s: float
+
+    @property
+    def lasts_s(self) -> float:
+        """Until everybody is back, more or less."""
+        return self.after_s + self.for_s + (START_S if self.deed is Deed.KILL else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """One order. It is placed `at_s` seconds after the blow of this index began, and its buyer acts on it so many
+    seconds later, or, for AT_EXPIRY, after its expiry.
+    """
+
+    number: int
+    blow: int
+    at_s: float
+    items: Mapping[str, int]
+    way: Way
+    act_after_s: float
+    then: Then
+
+    @property
+    def buyer_id(self) -> str:
+        return f"buyer-{self.number}"
+
+    def key(self, name: str) -> str:
+        """An idempotency key; another buyer may use the same."""
+        return f"{name}-{self.number % 7}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """A whole round."""
+
+    products: tuple[Product, ...]
+    purchases: tuple[Purchase, ...]
+    blows: tuple[Blow, ...]
+    gateway_seed: int
+
+
+def make_plan(seed: int, orders: int, victims: Sequence[str]) -> RoundPlan:
+    """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile."""
+    rng = SeededRng(seed)
+    blows = _blows(rng, victims)
+    ways = _shuffled(rng, Way, orders)
+    endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
+    purchases = tuple(
+        Purchase(
+            number=number,
+            blow=number * len(blows) // orders,
+            at_s=rng.uniform(0.0, blows[number * len(blows) // orders].lasts_s),
+            items=_items(rng, number),
+            way=way,
+            act_after_s=rng.uniform(-0.4, 0.4) if way is Way.AT_EXPIRY else rng.uniform(0.0, 1.5),
+            then=next(endings),
+        )
+        for number, way in enumerate(ways)
+    )
+    return RoundPlan(_products(purchases), purchases, blows, seed)
+
+
+def _items(rng: SeededRng, number: int) -> Mapping[str, int]:
+    if number % LAST_SEATS_SHARE == 0:
+        return {LAST_SEATS: 1}
+    return {seat: rng.randrange(1, 4) for seat in rng.sample(sorted(SEATS), rng.randrange(1, 4))}
+
+
+def _products(purchases: Sequence[Purchase]) -> tuple[Product, ...]:
+    wanted = Counter[str]()
+    for purchase in purchases:
+        wanted.update(purchase.items)
+    seats = [Product(seat, seat, price, CURRENCY, wanted[seat] + SPARE_UNITS) for seat, price in SEATS.items()]
+    return (*seats, Product(LAST_SEATS, LAST_SEATS, SEATS["G1-first"], CURRENCY, LAST_SEATS_UNITS))
+
+
+def _blows(rng: SeededRng, victims: Sequence[str]) -> tuple[Blow, ...]:
+    deck: list[tuple[Deed, tuple[str, ...]]] = [(deed, (victim,)) for deed in Deed for victim in victims]
+    deck += [(Deed.KILL, tuple(rng.sample(list(victims), 2))) for _ in range(KILLS_OF_TWO)]
+    rng.shuffle(deck)
+    return tuple(
+        Blow(rng.uniform(*BETWEEN_S), deed, chosen, rng.uniform(*(PAUSE_S if deed is Deed.PAUSE else DOWN_S)))
+        for deed, chosen in deck
+    )
+
+
+def _shuffled(rng: SeededRng, kinds: type[enum.Enum], count: int) -> list:  # type: ignore[type-arg]
+    deck = [kind for kind, _ in zip(itertools.cycle(kinds), range(count), strict=False)]
+    rng.shuffle(deck)
+    return deck

@@ -1,0 +1,182 @@
+"""G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused (shop_plan.py);
+when it is quiet again, every standing invariant holds, and whatever anybody was told is so (shop_truth.py).
+
+A seed is one round of 200 orders. Three rounds of four run on PostgreSQL, with two processes of orders on one database;
+the fourth one runs on SQLite. What is found stays in a folder of its own, with databases and logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from shop_plan import BROKER, GATEWAY, ORDERS, PAYMENT_WINDOW_S, PAYMENTS, POSTGRESQL, SECOND_ORDERS, make_plan
+from shop_traders import Traders
+from shop_truth import Truth, problems
+from shop_victims import suffer, victims_of
+from sweep import Outcome
+
+from hourglass_local.books import read_books
+from hourglass_local.cluster import Cluster
+from hourglass_local.http_client import CONNECTIONS_MAX, ShopError
+from hourglass_local.payment_desk import PaymentDesk
+from hourglass_local.shop import Shop
+from hourglass_local.shop_settings import ShopSettings
+from hourglass_local.standing import Standing
+from hourglass_local.waiting import NotInTimeError, eventually
+from mqclient import Admin
+
+ROUND_ORDERS = 200
+SQLITE_EVERY = 4
+QUIET_MAX_S = 120.0  # RELIABILITY.md (d)
+ANSWER_MAX_S = 120.0  # a buyer who has no answer for so long gives up
+# Level 16 is the time to pay; a message that could not be handled comes back after level 3, 4, ..., here 1 s.
+DELAY_LEVELS = f"{'1s ' * 15}{PAYMENT_WINDOW_S}s 1h 2h"
+BROKER_SETTINGS = {"transactionCheckInterval": "500", "transactionTimeOut": "1000"}
+COMMIT_LOG_FILE_BYTES = 256 * 1024  # so that the log rolls over several times
+GATEWAY_FAILURES = "declined=0.1,late=0.1:1500,duplicated=0.15,reordered=0.15,never=0.1"
+SHOWN_MAX = 20
+
+
+def victims(*, postgresql: bool) -> list[str]:
+    """Who is killed and paused in a round."""
+    return [ORDERS, PAYMENTS, GATEWAY, BROKER, *([SECOND_ORDERS, POSTGRESQL] if postgresql else [])]
+
+
+def play(seed: int, orders: int = ROUND_ORDERS, *, postgresql: bool | None = None) -> Outcome:
+    """One round; `postgresql` says on which database, instead of the seed."""
+    folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
+    on_postgresql = seed % SQLITE_EVERY != 0 if postgresql is None else postgresql
+    outcome = asyncio.run(_Round(folder, seed, orders, postgresql=on_postgresql).run())
+    if not outcome.violations:
+        shutil.rmtree(folder)
+        return outcome
+    kept = f"logs and databases are kept in {folder}"
+    return Outcome(outcome.executed, (*(f"seed {seed}: {one}" for one in outcome.violations), kept), outcome.counts)
+
+
+@dataclass
+class _Round:
+    """One shop, from its start to its end."""
+
+    folder: Path
+    seed: int
+    orders: int
+    postgresql: bool
+    truth: Truth = field(default_factory=Truth)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def run(self) -> Outcome:
+        plan = make_plan(self.seed, self.orders, victims(postgresql=self.postgresql))
+        settings = ShopSettings(
+            orders=2 if self.postgresql else 1,
+            postgresql=self.postgresql,
+            completion_after_ms=1_500,
+            gateway_failures=GATEWAY_FAILURES,
+            gateway_seed=plan.gateway_seed,
+            gateway_silence_ms=1_000,
+        )
+        cluster = Cluster(
+            self.folder,
+            delay_levels=DELAY_LEVELS,
+            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+            broker_settings=BROKER_SETTINGS,
+            shop=settings,
+        )
+        found: list[str] = []
+        async with cluster, AsyncExitStack() as stack:
+            orders_urls = [cluster.shop.urls[name] for name in cluster.shop.urls if name.startswith(ORDERS)]
+            badges, watched = cluster.badges, (self._watched(), self._watched())
+            shop = Shop(orders_urls, badges, give_up_after_s=ANSWER_MAX_S, transport=watched[0])
+            desk = PaymentDesk(cluster.payments_url, badges, give_up_after_s=ANSWER_MAX_S, transport=watched[1])
+            await stack.enter_async_context(shop)
+            await stack.enter_async_context(desk)
+            for product in plan.products:
+                await shop.add_product(product)
+            standing = Standing(cluster, await shop.products())
+            begun = [asyncio.Event() for _ in plan.blows]
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(suffer(victims_of(cluster), plan.blows, begun, self.counts))
+                    tasks.create_task(Traders(shop, desk, self.truth).trade(plan.purchases, begun))
+            except* (ShopError, NotInTimeError) as group:
+                found += _sentences(group)
+            found += await self._quiet(cluster, standing, shop)
+            books = await read_books(shop, desk)
+            found += problems(self.truth, books)
+            found += await _dead_letters(cluster)
+            self.counts.update(Counter(f"orders {order.status}" for order in books.orders.values()))
+            self.counts.update(Counter(f"payments {payment.status}" for payment in books.payments.values()))
+            stopped = await cluster.stop()
+            if stopped.killed or stopped.failed or stopped.leftover:
+                found.append(f"the processes did not stop well: {stopped}")
+        self.counts.update({f"refused: {problem}": count for problem, count in self.truth.refusals.items()})
+        return Outcome(len(plan.purchases), tuple(found[:SHOWN_MAX]), dict(self.counts))
+
+    def _watched(self) -> _Watched:
+        limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
+        return _Watched(httpx.AsyncHTTPTransport(limits=limits), self.truth)
+
+    async def _quiet(self, cluster: Cluster, standing: Standing, shop: Shop) -> list[str]:
+        """What still moves, or is wrong, after QUIET_MAX_S."""
+        begin_s = time.monotonic()
+
+        async def settled() -> bool:
+            cluster.check()
+            return await standing.is_settled(shop, shipped_complete=True)
+
+        try:
+            await eventually(settled, QUIET_MAX_S, "quiet", interval_s=0.5)
+        except NotInTimeError:
+            statistics = await shop.statistics()
+            violations = [str(violation) for violation in await standing.violations()]
+            return [f"not quiet after {QUIET_MAX_S:g} s: {dict(statistics.orders)}", *violations]
+        self.counts["seconds until quiet"] += round(time.monotonic() - begin_s)
+        return []
+
+
+class _Watched(httpx.AsyncBaseTransport):
+    """Shows every answer to the truth."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, truth: Truth) -> None:
+        self._transport = transport
+        self._truth = truth
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._transport.handle_async_request(request)
+        response.request = request
+        await self._truth.see(response)
+        return response
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+async def _dead_letters(cluster: Cluster) -> list[str]:
+    async with Admin(cluster.url) as admin:
+        return [f"there are dead letters: {topic}" for topic in await admin.topic_list() if topic.startswith("%DLQ%")]
+
+
+def _sentences(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _sentences(error) if isinstance(error, BaseExceptionGroup) else [f"{type(error).__name__}: {error}"]
+    return found
+
+
+class ShopSweep:
+    """The rounds of `make robustness`; a seed is one of them, and no clock ends it."""
+
+    name, figure, unit, goal, share = "shop", "G10", "orders under faults", 10_000, 20
+
+    def run(self, seed: int, deadline: float) -> Outcome:
+        if time.monotonic() >= deadline:
+            return Outcome(0)
+        return play(seed)

@@ -1,0 +1,35 @@
+"""Standing invariants of the shop, one SQL file each, over the databases of orders, payments and gateway.
+
+    sources = Sources(orders="sqlite+aiosqlite:///orders.db", payments="...", gateway="...")
+    for violation in await check(sources, now_ms):
+        print(violation)
+
+Checks marked `always` hold at any moment; `quiet` ones hold for what nobody has touched for `grace_ms`.
+"""
+
+from hourglass_invariants.checking import (
+    COMPLETION_AFTER_MS,
+    GRACE_MS,
+    CheckResult,
+    Sources,
+    Violation,
+    check,
+    run_checks,
+)
+from hourglass_invariants.checks import Check, Kind
+from hourglass_invariants.errors import InvariantsError, SchemaMismatchError, SourceUnavailableError
+
+__all__ = [
+    "COMPLETION_AFTER_MS",
+    "GRACE_MS",
+    "Check",
+    "CheckResult",
+    "InvariantsError",
+    "Kind",
+    "SchemaMismatchError",
+    "SourceUnavailableError",
+    "Sources",
+    "Violation",
+    "check",
+    "run_checks",
+]

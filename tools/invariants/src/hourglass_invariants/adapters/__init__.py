@@ -1,0 +1,1 @@
+"""Files and databases: what the checks are read from and run on."""

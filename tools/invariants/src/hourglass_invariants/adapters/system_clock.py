@@ -1,0 +1,10 @@
+"""The time that a check on the command line is made for."""
+
+from __future__ import annotations
+
+import time
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1_000_000

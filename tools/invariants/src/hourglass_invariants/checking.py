@@ -1,0 +1,94 @@
+"""Reading the shop once and asking every check about it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hourglass_invariants.adapters.sql_files import read_checks
+from hourglass_invariants.checks import Check
+from hourglass_invariants.snapshot import in_memory, read_sources
+from hourglass_invariants.wanted import Rows
+
+GRACE_MS = 120_000  # RELIABILITY.md (d): no order non-terminal 120 s after quiesce
+COMPLETION_AFTER_MS = 604_800_000  # ORDERS_COMPLETION_AFTER_MS: a shipped order completes by itself
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The databases of one shop, as URLs in the form of ORDERS_DATABASE_URL."""
+
+    orders: str
+    payments: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One row that a check has found; `row` maps the columns of its query to what stands there."""
+
+    check: str
+    holds: str
+    row: Mapping[str, Value] = field(hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.check}: " + ", ".join(f"{name}={value}" for name, value in self.row.items())
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check has found."""
+
+    check: Check
+    violations: Sequence[Violation]
+
+
+async def check(
+    sources: Sources,
+    now_ms: int,
+    *,
+    grace_ms: int = GRACE_MS,
+    completion_after_ms: int = COMPLETION_AFTER_MS,
+    stock: Mapping[str, int] | None = None,
+) -> list[Violation]:
+    """Everything that is wrong with the shop; empty for a healthy one. `now_ms` is wall-clock time.
+
+    `quiet` checks leave alone what changed within the last `grace_ms`; with 0 they want everything finished now.
+    `stock` says how many units of a product were ever put on sale: without it nobody knows the constant that
+    available + reserved + sold has to be. Raises SourceUnavailableError and SchemaMismatchError.
+    """
+    results = await run_checks(sources, now_ms, grace_ms=grace_ms, completion_after_ms=completion_after_ms, stock=stock)
+    return [violation for result in results for violation in result.violations]
+
+
+async def run_checks(
+    sources: Sources,
+    now_ms: int,
+    *,
+    grace_ms: int = GRACE_MS,
+    completion_after_ms: int = COMPLETION_AFTER_MS,
+    stock: Mapping[str, int] | None = None,
+) -> list[CheckResult]:
+    """As `check`, with the checks that found nothing too."""
+    rows = await read_sources({"orders": sources.orders, "payments": sources.payments, "gateway": sources.gateway})
+    parameters = {"now_ms": now_ms, "quiet_since_ms": now_ms - grace_ms, "completion_after_ms": completion_after_ms}
+    # Seconds of work for many thousand orders: not on the event loop of whoever asks.
+    return await asyncio.to_thread(_run_all, rows, parameters, stock or {})
+
+
+def _run_all(
+    rows: Mapping[str, Mapping[str, Rows]], parameters: Mapping[str, int], stock: Mapping[str, int]
+) -> list[CheckResult]:
+    with in_memory(rows) as connection:
+        connection.execute("CREATE TABLE stocked (product_id, units)")
+        connection.executemany("INSERT INTO stocked VALUES (?, ?)", stock.items())
+        return [_run(connection, one, parameters) for one in read_checks()]
+
+
+def _run(connection: sqlite3.Connection, one: Check, parameters: Mapping[str, int]) -> CheckResult:
+    found = connection.execute(one.sql, dict(parameters)).fetchall()
+    return CheckResult(one, [Violation(one.name, one.holds, dict(row)) for row in found])
