@@ -8,6 +8,7 @@ the fourth one runs on SQLite. What is found stays in a folder of its own, with 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 import time
@@ -44,6 +45,8 @@ COMMIT_LOG_FILE_BYTES = 256 * 1024  # so that the log rolls over several times
 GATEWAY_FAILURES = "declined=0.1,late=0.1:1500,duplicated=0.15,reordered=0.15,never=0.1"
 SHOWN_MAX = 20
 
+log = logging.getLogger(__name__)
+
 
 def victims(*, postgresql: bool) -> list[str]:
     """Who is killed and paused in a round."""
@@ -54,7 +57,14 @@ def play(seed: int, orders: int = ROUND_ORDERS, *, postgresql: bool | None = Non
     """One round; `postgresql` says on which database, instead of the seed."""
     folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
     on_postgresql = seed % SQLITE_EVERY != 0 if postgresql is None else postgresql
-    outcome = asyncio.run(_Round(folder, seed, orders, postgresql=on_postgresql).run())
+    try:
+        outcome = asyncio.run(_Round(folder, seed, orders, postgresql=on_postgresql).run())
+    except KeyboardInterrupt:
+        shutil.rmtree(folder)
+        raise
+    except Exception as error:  # a process that has died by itself, for one: what there is to see is in the folder
+        log.exception("the round came to no end")
+        outcome = Outcome(0, (f"the round came to no end: {type(error).__name__}: {error}",))
     if not outcome.violations:
         shutil.rmtree(folder)
         return outcome
