@@ -124,11 +124,13 @@ class PostgresServer:
         self._let_go()
 
     def kill(self) -> None:
-        """kill -9, of every process of it at once."""
-        for process in self._processes():
+        """kill -9, of every process of it at once; on return all of them are gone, and their sockets closed."""
+        processes = self._processes()
+        for process in processes:
             with suppress(psutil.NoSuchProcess):  # it has ended since it was listed
                 process.kill()
         self._wait()
+        psutil.wait_procs(processes, STOP_MAX_S)
         self._let_go()
 
     def pause(self) -> None:
