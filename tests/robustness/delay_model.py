@@ -28,6 +28,7 @@ from mqproto.codes import RecallOutcome
 
 PLAIN = 0  # stands for a level: the message does not wait
 RETRY_MS = 10_000  # MISSION D3
+REBUILD_MS = 100  # as the timer reads ahead
 
 
 class InvariantError(AssertionError):
@@ -111,6 +112,7 @@ class DelayModel:
     messages: list[Message] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _excused: list[tuple[int, int]] = field(default_factory=list)  # when deliveries may have been late, and until when
+    _late_max_ms: int = 0  # while the timer's index may have to be built anew in between
     _last_of_level: dict[int, int] = field(default_factory=dict)
     _last_of_time: dict[int, int] = field(default_factory=dict)
 
@@ -231,9 +233,14 @@ class DelayModel:
         """What came due meanwhile comes now, in the next whole millisecond at the latest."""
         self.table = table
         self._excused = [(now_ms, now_ms + 1)]
+        self._late_max_ms = 0
         newest_ms = max((state.store_ms for one in self.messages for state in _certain(one)), default=0)
         if now_ms < newest_ms:
             raise InvariantError(f"broker time begins at {now_ms}, and {newest_ms} was written")
+
+    def damaged(self) -> None:
+        """The timer's files are not what they were: whenever that is noticed, its index is built anew meanwhile."""
+        self._late_max_ms = REBUILD_MS
 
     def refused(self, begin_ms: int, end_ms: int) -> None:
         """In this time the disk took nothing."""
@@ -318,7 +325,8 @@ class DelayModel:
         last[place] = message.number
 
     def _is_excused(self, due_ms: int, at_ms: int) -> bool:
-        return any(due_ms <= end and at_ms <= end for _, end in self._excused)
+        in_between = due_ms <= at_ms <= due_ms + self._late_max_ms
+        return in_between or any(due_ms <= end and at_ms <= end for _, end in self._excused)
 
     def _is_over(self, state: Waiting, now_ms: int) -> bool:
         return self.due_ms(state) <= now_ms and not self._is_excused(self.due_ms(state), now_ms)

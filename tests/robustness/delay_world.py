@@ -221,6 +221,7 @@ class DelayWorld:
     async def damage_timer(self, seed: int, *, everything: bool = False) -> None:
         """A byte of the timer's files is another one; or one in each block of its runs."""
         damage_files(self.disk, LAYOUT.timer, SeededRng(seed), everything=everything)
+        self.model.damaged()
 
     # ------------------------------------------------------------------------------------- stops and crashes
 

@@ -142,7 +142,9 @@ async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_
                 check: Any = health_pb2_grpc.HealthStub(channel)
                 health = await check.Check(health_pb2.HealthCheckRequest())
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
-    assert one.ends == two.ends == [End.REOPEN, End.STOPPED]
+    assert two.ends == [End.REOPEN, End.STOPPED]
+    # Its successor may have told it before it was asked to become a slave, which is then another change.
+    assert one.ends in ([End.REOPEN, End.STOPPED], [End.REOPEN, End.REOPEN, End.STOPPED])
 
 
 async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> None:
