@@ -46,7 +46,7 @@ test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-system: setup  ## Run the tests that need more: PostgreSQL, Chromium, Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
-	$(BIN)/python -m pytest --system tests  # one at a time: a network namespace keeps what is mounted on a loop device
+	$(BIN)/python -m pytest --system tests deploy loadtest  # one at a time: a network namespace keeps what is mounted on a loop device
 	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile libs services tools examples  # on PostgreSQL
 
 robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json
