@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from hourglass_loadtest.measure.errors import MeasureError
 from hourglass_loadtest.restarts import measure_restarts, timed_start
 from hourglass_loadtest.workload import Kind, Slave, Workload
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
-from hourglass_local.process import MIB, Check, ManagedProcess
+from hourglass_local.process import MIB
 from hourglass_local.waiting import alongside
 from mqclient import MQClientError
 
@@ -90,17 +90,10 @@ class _BenchCluster(Cluster):
             commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         )
 
-    def _process(
-        self,
-        name: str,
-        module: str,
-        arguments: Sequence[str],
-        ready: Check,
-        environment: Mapping[str, str] | None = None,
-    ) -> ManagedProcess:
-        if self._profiles is not None and name == "broker-a":
-            module, *arguments = _profiled(self._profiles.broker, [module, *arguments])
-        return super()._process(name, module, arguments, ready, environment)
+    def _program(self, name: str, program: list[str]) -> list[str]:
+        if self._profiles is None or name != "broker-a":
+            return program
+        return _profiled(self._profiles.broker, program)
 
 
 def _profiled(statistics: Path, command: Sequence[str]) -> list[str]:

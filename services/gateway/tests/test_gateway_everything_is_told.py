@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osenv import SimClock
-from sandbox_gateway.adapters.sql_units import SqlUnitOfWork
+from sandbox_gateway.adapters.sql_unit_of_work import SqlUnitOfWork
 from sandbox_gateway.domain.errors import DeliveryError
 from sandbox_gateway.domain.failures import REORDERED_HOLD_MAX_MS, Failures
 from sandbox_gateway.service.behaviour import Behaviour

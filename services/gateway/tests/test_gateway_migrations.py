@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Select, inspect, text
-from sqlalchemy.engine.interfaces import ReflectedIndex
+from sqlalchemy import Select, text
 from sqlalchemy.exc import IntegrityError
 
 from sandbox_gateway.adapters import sql_charges, sql_refunds, sql_webhooks
@@ -18,31 +15,7 @@ from sandbox_gateway.app import MIGRATIONS
 from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.databases import NewDatabaseUrl
-
-
-def differences(connection: Connection) -> list[object]:
-    return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
-
-
-def schema(connection: Connection) -> dict[str, tuple[object, ...]]:
-    """What alembic does not compare: checks, and the conditions of indexes."""
-    inspector = inspect(connection)
-
-    def conditions(index: ReflectedIndex) -> list[str]:
-        return [str(condition) for condition in index.get("dialect_options", {}).values()]
-
-    return {
-        table: (
-            sorted(str(check["sqltext"]) for check in inspector.get_check_constraints(table)),
-            sorted((str(index["name"]), conditions(index)) for index in inspector.get_indexes(table)),
-        )
-        for table in inspector.get_table_names()
-        if table != "alembic_version"
-    }
-
-
-def table_names(connection: Connection) -> set[str]:
-    return set(inspect(connection).get_table_names())
+from servicekit.testing.migrations import checks_and_indexes, differences, table_names
 
 
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(
@@ -51,15 +24,12 @@ async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(
     database = Database(new_database_url("gateway"))
     try:
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(database, metadata) == []
         await MIGRATIONS.upgrade(database)  # nothing left to do
         await MIGRATIONS.downgrade(database, "base")
-        async with database.reading() as connection:
-            assert await connection.run_sync(table_names) == {"alembic_version"}
+        assert await table_names(database) == {"alembic_version"}
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(database, metadata) == []
     finally:
         await database.dispose()
 
@@ -73,8 +43,7 @@ async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(
         async with created.writing() as connection:
             await connection.run_sync(metadata.create_all)
             await connection.commit()
-        async with migrated.reading() as one, created.reading() as other:
-            assert await one.run_sync(schema) == await other.run_sync(schema)
+        assert await checks_and_indexes(migrated) == await checks_and_indexes(created)
     finally:
         await migrated.dispose()
         await created.dispose()

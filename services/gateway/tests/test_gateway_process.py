@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,12 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from osenv import RealClock
-from osenv.clock import timeout
+from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
 
-STOP_MAX_S = 10
 KEY, SECRET = "k" * 32, "s" * 32
 CHARGE = {"order_id": "o", "amount_minor": 100, "currency": "CNY", "method": "card"}
 
@@ -32,37 +27,17 @@ def http_of(port: int) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def process(folder: Path, *arguments: str, **variables: str) -> AsyncIterator[Process]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-    environment |= {
+async def process(folder: Path, *arguments: str, **variables: str) -> AsyncIterator[ServiceProcess]:
+    environment = {
         "GATEWAY_LISTEN": "127.0.0.1:0",
         "GATEWAY_API_KEY": KEY,
         "GATEWAY_WEBHOOK_SECRET": SECRET,
         "GATEWAY_WEBHOOK_URL": "http://127.0.0.1:1/",  # nobody listens on port 1
     }
-    command = [sys.executable, "-W", "error", "-m", "sandbox_gateway", *arguments]
-    started = await asyncio.create_subprocess_exec(*command, env=environment | variables, stderr=PIPE, cwd=folder)
-    try:
+    async with service_process(
+        "sandbox_gateway", folder, environment | variables, *arguments, prefix="GATEWAY_", name="gateway"
+    ) as started:
         yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-            await started.communicate()
-
-
-async def port_of(started: Process) -> int:
-    """The port in the line that says that the gateway is listening."""
-    assert started.stderr is not None
-    async for line in started.stderr:
-        if b"gateway is listening" in line:
-            return int(line.split(b'"port": ')[1].split(b",")[0])
-    raise AssertionError("the gateway ended before it was listening")
-
-
-async def ended(started: Process) -> tuple[int | None, str]:
-    async with timeout(RealClock(), STOP_MAX_S):
-        _, stderr = await started.communicate()
-    return started.returncode, stderr.decode()
 
 
 class Payments:
@@ -100,13 +75,13 @@ class Payments:
 async def test_the_gateway_serves_without_a_receiver_and_stops_when_told(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    async with process(tmp_path, GATEWAY_DELAY_MS="0") as started, http_of(await port_of(started)) as http:
+    async with process(tmp_path, GATEWAY_DELAY_MS="0") as started, http_of(await started.port()) as http:
         answer = await http.post("/v1/charges", json={"charge_id": "p"} | CHARGE)
         assert (answer.status_code, answer.json()["status"]) == (202, "captured")
         assert (await http.get("/health/ready")).json() == {"status": "ready", "checks": {"database": "ok"}}
         assert (await http.get("/openapi.json")).status_code == 200
         started.send_signal(number)
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 0, log
     assert "gateway has stopped" in log
     assert "Traceback" not in log
@@ -124,17 +99,16 @@ async def test_kill_9_takes_nothing_from_the_book_and_no_event_from_its_receiver
         for batch in range(0, len(ids), 10):
             async with (
                 process(tmp_path, GATEWAY_WEBHOOK_URL=payments.url) as started,
-                http_of(await port_of(started)) as http,
+                http_of(await started.port()) as http,
             ):
                 asking = [asyncio.create_task(ask(http, one, answered)) for one in ids[batch : batch + 10]]
                 await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-                started.kill()
-                await started.wait()
+                await started.kill()
                 await asyncio.wait(asking)
         assert len(answered) >= 2
         async with (
             process(tmp_path, GATEWAY_WEBHOOK_URL=payments.url) as started,
-            http_of(await port_of(started)) as http,
+            http_of(await started.port()) as http,
         ):
             for one in answered:
                 assert (await http.get(f"/v1/charges/{one}")).status_code == 200
@@ -158,7 +132,7 @@ async def ask(http: httpx.AsyncClient, charge_id: str, answered: list[str]) -> N
 async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -> None:
     for _ in range(2):
         async with process(tmp_path, "migrate") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
         assert code == 0, log
     assert (tmp_path / "gateway.db").exists()
 
@@ -174,7 +148,7 @@ async def test_a_wrong_configuration_ends_the_start_with_its_name(
     tmp_path: Path, variables: dict[str, str], complaint: str
 ) -> None:
     async with process(tmp_path, **variables) as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 2
     assert log.startswith(f"sandbox_gateway: {complaint}")
     assert "Traceback" not in log
@@ -183,7 +157,7 @@ async def test_a_wrong_configuration_ends_the_start_with_its_name(
 async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with process(tmp_path, GATEWAY_LISTEN=f"127.0.0.1:{taken.getsockname()[1]}") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
     assert code == 1
     assert "sandbox_gateway: [Errno" in log
     assert "Traceback" not in log
@@ -192,7 +166,7 @@ async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
 async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'missing' / 'gateway.db'}"
     async with process(tmp_path, GATEWAY_DATABASE_URL=url) as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 1
     assert "sandbox_gateway: the database does not answer: unable to open database file" in log
     assert "Traceback" not in log

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orders.adapters.sql_units import SqlUnits
+from orders.adapters.sql_unit_of_work import SqlUnitOfWork
 from orders.app import MIGRATIONS
 from orders.domain.errors import IllegalTransitionError, StatusChangedError
 from orders.domain.order import Order, OrderLine, place
@@ -31,6 +31,7 @@ from orders.testing import BUYER, SELLER
 from orders.testing_units import MemoryState, MemoryUnits
 from osenv import SimClock
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_units import SqlUnits
 from servicekit.idempotency import KeyClaim
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
@@ -209,7 +210,7 @@ async def test_interleavings_come_to_the_same_end_on_a_database(
     in_memory = Shop(memory)
     try:
         await MIGRATIONS.upgrade(database)
-        shop = Shop(SqlUnits(database))
+        shop = Shop(SqlUnits(database, SqlUnitOfWork))
         for number, choices in enumerate(every_choice()):
             memory.state = MemoryState()
             twin = await in_memory.place(number)

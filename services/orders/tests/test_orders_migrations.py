@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from orders.adapters.tables import metadata
@@ -19,6 +17,7 @@ from orders.testing import BUYER, SELLER, caller, running_orders
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import MigrationRefusedError
 from servicekit.testing.databases import NewDatabaseUrl
+from servicekit.testing.migrations import differences, table_names
 
 # What the version before 0004 has left: an order in each state that it knew, and three keys.
 OLD_ROWS = (
@@ -48,14 +47,6 @@ OLD_ROWS = (
 )
 
 
-def differences(connection: Connection) -> list[object]:
-    return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
-
-
-def table_names(connection: Connection) -> set[str]:
-    return set(inspect(connection).get_table_names())
-
-
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
     database = Database(url)
@@ -80,15 +71,12 @@ async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new_database_url: NewDatabaseUrl) -> None:
     async with opened(new_database_url("orders")) as database:
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(database, metadata) == []
         await MIGRATIONS.upgrade(database)  # nothing left to do
         await MIGRATIONS.downgrade(database, "base")
-        async with database.reading() as connection:
-            assert await connection.run_sync(table_names) == {"alembic_version"}
+        assert await table_names(database) == {"alembic_version"}
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(database, metadata) == []
 
 
 async def test_old_orders_get_versions_and_times_and_old_changes_their_actors(new_database_url: NewDatabaseUrl) -> None:
@@ -122,8 +110,7 @@ async def test_old_orders_get_versions_and_times_and_old_changes_their_actors(ne
             "order-timeout-handler",
             None,
         )
-        async with orders.database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(orders.database, metadata) == []
         keys = await rows(
             orders.database, "SELECT subject, idempotency_key FROM idempotency_keys ORDER BY created_at_ms"
         )
@@ -240,9 +227,7 @@ async def test_an_outbox_with_unpublished_messages_is_not_thrown_away(new_databa
         await execute(database, "INSERT INTO outbox VALUES (1, 'order-events', 'created', 'o', '{}', 1, NULL)")
         with pytest.raises(MigrationRefusedError, match="1 messages in the outbox are not published"):
             await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert "outbox" in await connection.run_sync(table_names)
+        assert "outbox" in await table_names(database)
         await execute(database, "UPDATE outbox SET published_at_ms = 2")
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
-            assert await connection.run_sync(differences) == []
+        assert await differences(database, metadata) == []

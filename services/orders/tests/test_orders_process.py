@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,12 +13,11 @@ import pytest
 
 from orders.testing import AUTH_KEYS
 from osenv import RealClock
-from osenv.clock import timeout
 from servicekit.auth import SCOPES, Tokens
+from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
 
-STOP_MAX_S = 10
 NO_QUEUE = "mq://127.0.0.1:1"  # nobody listens on port 1
 
 
@@ -33,42 +28,22 @@ def http_of(port: int) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def process(folder: Path, *arguments: str, **variables: str) -> AsyncIterator[Process]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ORDERS_")}
-    environment |= {
+async def process(folder: Path, *arguments: str, **variables: str) -> AsyncIterator[ServiceProcess]:
+    environment = {
         "ORDERS_DATABASE_URL": f"sqlite+aiosqlite:///{folder / 'orders.db'}",
         "ORDERS_MQ_URL": NO_QUEUE,
         "ORDERS_LISTEN": "127.0.0.1:0",
         "ORDERS_AUTH_KEYS": f"{AUTH_KEYS[0][0]}:{AUTH_KEYS[0][1]}",
     }
-    command = [sys.executable, "-W", "error", "-m", "orders", *arguments]
-    started = await asyncio.create_subprocess_exec(*command, env=environment | variables, stderr=PIPE, cwd=folder)
-    try:
+    async with service_process(
+        "orders", folder, environment | variables, *arguments, prefix="ORDERS_", name="orders"
+    ) as started:
         yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-            await started.communicate()
-
-
-async def port_of(started: Process) -> int:
-    """The port in the line that says that orders is listening."""
-    assert started.stderr is not None
-    async for line in started.stderr:
-        if b"orders is listening" in line:
-            return int(line.split(b'"port": ')[1].split(b",")[0])
-    raise AssertionError("orders ended before it was listening")
-
-
-async def ended(started: Process) -> tuple[int | None, str]:
-    async with timeout(RealClock(), STOP_MAX_S):
-        _, stderr = await started.communicate()
-    return started.returncode, stderr.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
-    async with process(tmp_path) as started, http_of(await port_of(started)) as http:
+    async with process(tmp_path) as started, http_of(await started.port()) as http:
         seat = {"product_id": "seat", "name": "A seat", "price_minor": 1, "currency": "CNY", "available": 1}
         assert (await http.post("/products", json=seat)).status_code == 201
         order = {"items": [{"product_id": "seat", "quantity": 1}]}
@@ -81,13 +56,13 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
         assert len(refused.json()["trace_id"]) == 32
         assert (await http.get("/openapi.json")).status_code == 200
         started.send_signal(number)
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 0, log
     assert "orders has stopped" in log
     assert "Traceback" not in log
     assert "did not stop in time" not in log
 
-    async with process(tmp_path) as started, http_of(await port_of(started)) as http:
+    async with process(tmp_path) as started, http_of(await started.port()) as http:
         statistics = (await http.get("/statistics")).json()
         assert (statistics["orders"]["PENDING_PAYMENT"], statistics["stock"]["available"]) == (0, 1)
 
@@ -95,21 +70,21 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
 async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -> None:
     for _ in range(2):
         async with process(tmp_path, "migrate") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
         assert code == 0, log
     assert (tmp_path / "orders.db").exists()
 
 
 async def test_an_unknown_key_ends_the_start_with_its_name(tmp_path: Path) -> None:
     async with process(tmp_path, ORDERS_LISTNE="x") as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert (code, log) == (2, "orders: unknown configuration key ORDERS_LISTNE; did you mean ORDERS_LISTEN?\n")
 
 
 async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with process(tmp_path, ORDERS_LISTEN=f"127.0.0.1:{taken.getsockname()[1]}") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
     assert code == 1
     assert "orders: [Errno" in log
     assert "Traceback" not in log
@@ -118,7 +93,7 @@ async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
 async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'missing' / 'orders.db'}"
     async with process(tmp_path, ORDERS_DATABASE_URL=url) as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 1
     assert "orders: the database does not answer: unable to open database file" in log
     assert "Traceback" not in log
@@ -126,7 +101,7 @@ async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -
 
 async def test_a_transport_that_nobody_knows_ends_the_start(tmp_path: Path) -> None:
     async with process(tmp_path, ORDERS_MQ_URL="carrier-pigeon://roof") as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 1, log
     assert "orders: ORDERS_MQ_URL=carrier-pigeon://roof: " in log
     assert "Traceback" not in log

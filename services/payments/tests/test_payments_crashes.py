@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from osenv import SimClock
-from payments.adapters.sql_units import SqlUnitOfWork
+from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.domain.payment import Payment
 from payments.domain.payment_status import PaymentStatus
 from payments.service import events

@@ -7,7 +7,6 @@ Each use case is cut before each of its units of work; one that loses and looks 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from osenv import SimClock
-from payments.adapters.sql_units import SqlUnitOfWork, SqlUnits
+from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.app import MIGRATIONS
 from payments.domain.errors import RefundTooLargeError, StatusChangedError
 from payments.domain.gateway_event import EventKind, GatewayEvent
@@ -30,6 +29,7 @@ from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_units import SqlUnits
 from servicekit.config import SQLITE_PREFIX
 from servicekit.message_body import MessageBody
 from servicekit.outbox import OutboxPublisher
@@ -41,19 +41,12 @@ from servicekit.wake import Wake
 AMOUNT_MINOR = 100
 
 
-class LookingUnits(SqlUnits):
-    """As the stage wants them."""
-
-    def looking(self) -> AbstractAsyncContextManager[SqlUnitOfWork]:
-        return self.reading()
-
-
 class Desk:
     """The use cases over units that can be stepped, and one payment at a time."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.units: SteppedUnits[UnitOfWork] = SteppedUnits(LookingUnits(database))
+        self.units: SteppedUnits[UnitOfWork] = SteppedUnits(SqlUnits(database, SqlUnitOfWork))
         self.queue = RecordingPublisher()
         self.clock = SimClock()
         self.gateway = ScriptedGateway(self.clock)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +13,11 @@ import httpx
 import pytest
 
 from osenv import RealClock
-from osenv.clock import timeout
 from servicekit.auth import ROLES, Tokens
+from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
 
-STOP_MAX_S = 10
 NO_QUEUE = "mq://127.0.0.1:1"  # nobody listens on port 1
 NO_GATEWAY = "http://127.0.0.1:1"
 PAYMENT = {"order_id": "o", "amount_minor": 1, "currency": "CNY", "method": "card"}
@@ -41,38 +37,18 @@ def http_of(port: int, role: str = "buyer") -> httpx.AsyncClient:
 @asynccontextmanager
 async def process(
     folder: Path, *arguments: str, without: str | None = None, **variables: str
-) -> AsyncIterator[Process]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PAYMENTS_")}
-    environment |= {"PAYMENTS_MQ_URL": NO_QUEUE, "PAYMENTS_LISTEN": "127.0.0.1:0", "PAYMENTS_GATEWAY_URL": NO_GATEWAY}
+) -> AsyncIterator[ServiceProcess]:
+    environment = {"PAYMENTS_MQ_URL": NO_QUEUE, "PAYMENTS_LISTEN": "127.0.0.1:0", "PAYMENTS_GATEWAY_URL": NO_GATEWAY}
     environment |= {key: text for key, text in SECRETS.items() if key != without}
-    command = [sys.executable, "-W", "error", "-m", "payments", *arguments]
-    started = await asyncio.create_subprocess_exec(*command, env=environment | variables, stderr=PIPE, cwd=folder)
-    try:
+    async with service_process(
+        "payments", folder, environment | variables, *arguments, prefix="PAYMENTS_", name="payments"
+    ) as started:
         yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-            await started.communicate()
-
-
-async def port_of(started: Process) -> int:
-    """The port in the line that says that payments is listening."""
-    assert started.stderr is not None
-    async for line in started.stderr:
-        if b"payments is listening" in line:
-            return int(line.split(b'"port": ')[1].split(b",")[0])
-    raise AssertionError("payments ended before it was listening")
-
-
-async def ended(started: Process) -> tuple[int | None, str]:
-    async with timeout(RealClock(), STOP_MAX_S):
-        _, stderr = await started.communicate()
-    return started.returncode, stderr.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_payments_serves_without_a_queue_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
-    async with process(tmp_path) as started, http_of(await port_of(started)) as http:
+    async with process(tmp_path) as started, http_of(await started.port()) as http:
         refused = await http.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "k"})
         assert (refused.status_code, refused.headers["Retry-After"]) == (404, "1")
         assert len(refused.json()["trace_id"]) == 32
@@ -84,7 +60,7 @@ async def test_payments_serves_without_a_queue_and_stops_when_told(tmp_path: Pat
         assert (await http.post("/webhooks/gateway", content=b"{}")).status_code == 401
         assert (await http.get("/openapi.json")).status_code == 200
         started.send_signal(number)
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 0, log
     assert "payments has stopped" in log
     assert "Traceback" not in log
@@ -94,7 +70,7 @@ async def test_payments_serves_without_a_queue_and_stops_when_told(tmp_path: Pat
 
 
 async def test_payments_starts_without_its_gateway_and_says_so(tmp_path: Path) -> None:
-    async with process(tmp_path) as started, http_of(await port_of(started), "operator") as http:
+    async with process(tmp_path) as started, http_of(await started.port(), "operator") as http:
         answer = await http.get("/statistics")
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:hourglass:problem:gateway-unavailable")
 
@@ -114,7 +90,7 @@ async def test_payments_asks_a_gateway_over_http(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{gateway.sockets[0].getsockname()[1]}"
         async with (
             process(tmp_path, PAYMENTS_GATEWAY_URL=url) as started,
-            http_of(await port_of(started), "operator") as http,
+            http_of(await started.port(), "operator") as http,
         ):
             statistics = (await http.get("/statistics")).json()
     assert statistics["gateway"] == {"captured_minor": 3, "refunded_minor": 2, "captures": 1, "refunds": 1}
@@ -125,7 +101,7 @@ async def test_payments_asks_a_gateway_over_http(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SECRETS)
 async def test_a_missing_secret_ends_the_start_with_its_name(tmp_path: Path, name: str) -> None:
     async with process(tmp_path, without=name) as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 2
     assert log.startswith(f"payments: {name}")
 
@@ -133,21 +109,21 @@ async def test_a_missing_secret_ends_the_start_with_its_name(tmp_path: Path, nam
 async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -> None:
     for _ in range(2):
         async with process(tmp_path, "migrate") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
         assert code == 0, log
     assert (tmp_path / "payments.db").exists()
 
 
 async def test_an_unknown_key_ends_the_start_with_its_name(tmp_path: Path) -> None:
     async with process(tmp_path, PAYMENTS_LISTNE="x") as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert (code, log) == (2, "payments: unknown configuration key PAYMENTS_LISTNE; did you mean PAYMENTS_LISTEN?\n")
 
 
 async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with process(tmp_path, PAYMENTS_LISTEN=f"127.0.0.1:{taken.getsockname()[1]}") as started:
-            code, log = await ended(started)
+            code, log = await started.ended()
     assert code == 1
     assert "payments: [Errno" in log
     assert "Traceback" not in log
@@ -156,7 +132,7 @@ async def test_an_address_that_is_taken_ends_the_start(tmp_path: Path) -> None:
 async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'missing' / 'payments.db'}"
     async with process(tmp_path, PAYMENTS_DATABASE_URL=url) as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 1
     assert "payments: the database does not answer: unable to open database file" in log
     assert "Traceback" not in log
@@ -164,7 +140,7 @@ async def test_a_database_that_cannot_be_opened_ends_the_start(tmp_path: Path) -
 
 async def test_a_transport_that_nobody_knows_ends_the_start(tmp_path: Path) -> None:
     async with process(tmp_path, PAYMENTS_MQ_URL="carrier-pigeon://roof") as started:
-        code, log = await ended(started)
+        code, log = await started.ended()
     assert code == 1, log
     assert "payments: PAYMENTS_MQ_URL=carrier-pigeon://roof: " in log
     assert "Traceback" not in log

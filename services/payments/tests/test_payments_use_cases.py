@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from osenv import SimClock
-from payments.adapters.sql_units import SqlUnitOfWork
+from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.domain.errors import (
     AlreadyPaidError,
     IllegalTransitionError,

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from payments.adapters.sql_units import SqlUnitOfWork
+from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.adapters.tables import gateway_events, ledger_entries
 from payments.domain.payment_status import PaymentStatus
 from payments.service import events

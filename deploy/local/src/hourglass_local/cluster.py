@@ -287,8 +287,13 @@ class Cluster:
         ready: Check,
         environment: Mapping[str, str] | None = None,
     ) -> ManagedProcess:
+        module, *arguments = self._program(name, [module, *arguments])
         log_path = self.folder / "logs" / f"{name}.log"
         return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=environment)
+
+    def _program(self, _name: str, program: list[str]) -> list[str]:
+        """The module and its arguments that the process really runs; a benchmark puts a profiler in front."""
+        return program
 
     async def _is_in_sync(self, pair: Sequence[ManagedProcess]) -> bool:
         self.check()

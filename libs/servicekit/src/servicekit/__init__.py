@@ -34,6 +34,8 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     mq_consumer         a Subscription over mqclient
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
+    sql_units           SqlUnits(database, new_unit): units of work, looking, reading or writing
+    schema              new_metadata(), ROW_ID: names of constraints, numbers of rows
     sql_outbox          OutboxTable(metadata), .of(connection), `outbox` of a unit of work
     http_server         HttpServer: takes its address first, serves until an event
 
@@ -58,5 +60,6 @@ On the command line: `python -m servicekit.token` makes tokens, and keys to sign
 
 For tests (`servicekit.testing`): RecordingPublisher (a queue in memory, with half messages, check-backs and deaths of
 the process), deliver(), until(); `databases`, a plugin of pytest with the fixture `new_database_url`, by which a test
-runs on both kinds of database; PostgresServer, a server that a test may pause and kill.
+runs on both kinds of database; PostgresServer, a server that a test may pause and kill; service_process(), a service as
+a process; differences(), table_names(), checks_and_indexes() of what migrations have made.
 """

@@ -8,7 +8,7 @@ them together take ten seconds at most.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -71,6 +71,7 @@ class Service:
     topics: Sequence[str]
 
 
+Working = Sequence[tuple[Background, asyncio.Task[None]]]
 Compose = Callable[[Database, MqConnection, Clock], Composition]
 
 
@@ -113,16 +114,14 @@ async def _run(
     try:
         # A task that fails takes the process down: half a service would be worse than none.
         async with asyncio.TaskGroup() as tasks:
-            working = [
-                (work, tasks.create_task(_as_coroutine(work.run), name=work.name)) for work in composition.background
-            ]
+            working = start_background(tasks, composition.background)
             connecting = tasks.create_task(
                 queue.connect(composition.subscriptions, composition.check), name="queue connection"
             )
             await http.serve(composition.api, stop, before_drain=composition.end_streams)
             connecting.cancel()
             await stop_in_time(clock, CONSUMERS_STOP_MAX_S, "consumers", queue.stop_consumers)
-            await _stop_background(clock, working)
+            await stop_background(clock, working)
     finally:
         await stop_in_time(clock, CONSUMERS_STOP_MAX_S, "consumers", queue.stop_consumers)
         await stop_in_time(clock, PRODUCERS_STOP_MAX_S, "producers", queue.stop_producers)
@@ -132,7 +131,13 @@ async def _as_coroutine(run: Callable[[], Awaitable[None]]) -> None:
     await run()
 
 
-async def _stop_background(clock: Clock, working: Sequence[tuple[Background, asyncio.Task[None]]]) -> None:
+def start_background(tasks: asyncio.TaskGroup, background: Iterable[Background]) -> Working:
+    """A task for each, which `stop_background` ends."""
+    return [(work, tasks.create_task(_as_coroutine(work.run), name=work.name)) for work in background]
+
+
+async def stop_background(clock: Clock, working: Working, seconds: float = BACKGROUND_STOP_MAX_S) -> None:
+    """Let each finish what it has in hand, for `seconds` at most; what goes on then is named in the log and ended."""
     for work, _ in working:
         work.stop()
 
@@ -140,7 +145,7 @@ async def _stop_background(clock: Clock, working: Sequence[tuple[Background, asy
         if working:
             await asyncio.wait({task for _, task in working})
 
-    await stop_in_time(clock, BACKGROUND_STOP_MAX_S, "background work", end)
+    await stop_in_time(clock, seconds, "background work", end)
     for _, task in working:
         task.cancel()
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from hourglass_loadtest.orders.profiled import BEGIN
 from hourglass_loadtest.run import RunError
 from hourglass_local.cluster import Cluster
 from hourglass_local.plan import CURRENCY
-from hourglass_local.process import MIB, Check, ManagedProcess
+from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
 from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
@@ -142,17 +142,8 @@ class _BenchShop(Cluster):
             shop=ShopSettings(postgresql=measurement.postgresql, postgresql_settings=DURABLE),
         )
 
-    def _process(
-        self,
-        name: str,
-        module: str,
-        arguments: Sequence[str],
-        ready: Check,
-        environment: Mapping[str, str] | None = None,
-    ) -> ManagedProcess:
-        if self._profile is not None and name == ORDERS:
-            module, arguments = PROFILED, [str(self._profile), module, *arguments]
-        return super()._process(name, module, arguments, ready, environment)
+    def _program(self, name: str, program: list[str]) -> list[str]:
+        return program if self._profile is None or name != ORDERS else [PROFILED, str(self._profile), *program]
 
 
 @asynccontextmanager

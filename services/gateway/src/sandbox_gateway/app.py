@@ -20,7 +20,7 @@ from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
-from servicekit.runner import Service, stop_in_time
+from servicekit.runner import Background, Service, start_background, stop_background
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")
 SERVICE = Service("gateway", MIGRATIONS, topics=())
@@ -56,14 +56,8 @@ async def serve(config: Config) -> None:
 async def _run(application: Application, http: HttpServer, clock: Clock, stop: asyncio.Event) -> None:
     # A task that fails takes the process down: half a gateway would be worse than none.
     async with asyncio.TaskGroup() as tasks:
-        working = [tasks.create_task(work.run()) for work in application.background]
+        working = start_background(
+            tasks, [Background(work.name, work.run, work.stop) for work in application.background]
+        )
         await http.serve(application.api, stop)
-        for work in application.background:
-            work.stop()
-
-        async def end() -> None:
-            await asyncio.wait(working)
-
-        await stop_in_time(clock, BACKGROUND_STOP_MAX_S, "background work", end)
-        for task in working:
-            task.cancel()
+        await stop_background(clock, working, BACKGROUND_STOP_MAX_S)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from osenv import Clock, Rng
-from sandbox_gateway.adapters.sql_units import SqlUnits
+from sandbox_gateway.adapters.sql_unit_of_work import SqlUnitOfWork
 from sandbox_gateway.api.application import build_api
 from sandbox_gateway.api.dependencies import UseCases
 from sandbox_gateway.service.behaviour import Behaviour
@@ -16,6 +16,7 @@ from sandbox_gateway.service.due_work import DueWork
 from sandbox_gateway.service.gateway import Gateway
 from sandbox_gateway.service.webhook_sender import WebhookReceiver, WebhookSender
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_units import SqlUnits
 from servicekit.health import Health
 
 
@@ -35,7 +36,7 @@ def bootstrap(
     database: Database, receiver: WebhookReceiver, behaviour: Behaviour, clock: Clock, rng: Rng, *, api_key: str
 ) -> Application:
     """Everything that runs on these ports."""
-    units = SqlUnits(database)
+    units = SqlUnits(database, SqlUnitOfWork)
     sender = WebhookSender(units, receiver, clock, rng)
     sending = DueWork("webhooks", sender.send_due, clock)
     decisions = Decisions(units, behaviour, clock, sending.wake)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from orders.adapters.sql_units import SqlUnits
+from orders.adapters.sql_unit_of_work import SqlUnitOfWork
 from orders.api.application import build_api
 from orders.api.dependencies import UseCases
 from orders.api.order_events import order_events
@@ -37,6 +37,7 @@ from orders.service.ship_order import ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
 from servicekit.subscription import Subscription
@@ -71,13 +72,12 @@ def bootstrap(
     health_parts: Mapping[str, HealthCheck],
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside the database."""
-    units = SqlUnits(database)
+    units = SqlUnits(database, SqlUnitOfWork)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     close_order = CloseOrder(units, transactions, clock)
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
     complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
     accept_payment = AcceptPayment(units, transactions, clock)
-    tokens = Tokens(config.auth_keys, clock)
     use_cases = UseCases(
         place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms),
         close_order=close_order,
@@ -87,28 +87,19 @@ def bootstrap(
         queries=Queries(units),
     )
     feed = OrderFeed(use_cases.queries, clock)
-    api = build_api(
-        use_cases,
-        Health({"database": database.health, **health_parts}, clock),
-        tokens=tokens,
-        rate_limit=config.rate_limit,
-        clock=clock,
-        more_routers=(order_events(feed, clock),),
-    )
     pages = PageParts(
         use_cases=use_cases,
         baskets=Baskets(units),
         desk=payment_desk,
         feed=feed,
         dead_letters=dead_letters,
-        tokens=tokens,
+        tokens=Tokens(config.auth_keys, clock),
         clock=clock,
         rng=rng,
         renderer=Renderer(clock),
         trace_url=config.trace_url,
         may_choose_anybody=config.sandbox_sign_in,
     )
-    mount_pages(api, pages)
     return Application(
         units=units,
         transactions=transactions,
@@ -116,7 +107,7 @@ def bootstrap(
         timeouts=timeouts,
         complete_order=complete_order,
         accept_payment=accept_payment,
-        tokens=tokens,
+        tokens=pages.tokens,
         feed=feed,
         subscriptions=(
             timeout_scheduler(timeouts),
@@ -126,5 +117,19 @@ def bootstrap(
             completion_handler(complete_order),
             order_feed(feed),
         ),
-        api=api,
+        api=_serving(pages, config, Health({"database": database.health, **health_parts}, clock)),
     )
+
+
+def _serving(parts: PageParts, config: Config, health: Health) -> FastAPI:
+    """The API with the pages, over the same parts."""
+    api = build_api(
+        parts.use_cases,
+        health,
+        tokens=parts.tokens,
+        rate_limit=config.rate_limit,
+        clock=parts.clock,
+        more_routers=(order_events(parts.feed, parts.clock),),
+    )
+    mount_pages(api, parts)
+    return api

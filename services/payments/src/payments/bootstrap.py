@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from osenv import Clock, Rng
-from payments.adapters.sql_units import SqlUnits
+from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.api.application import build_api
 from payments.api.dependencies import UseCases
 from payments.config import Config
@@ -27,6 +27,7 @@ from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
 from payments.service.webhook_signature import WebhookSignatures
 from servicekit.adapters.database import Database
+from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
 from servicekit.health import OK, Health, HealthCheck
 from servicekit.outbox import OutboxPublisher, OutboxRelay
@@ -61,7 +62,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     health_parts: Mapping[str, HealthCheck],
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside database and gateway."""
-    units = SqlUnits(database)
+    units = SqlUnits(database, SqlUnitOfWork)
     patient_gateway = PatientGateway(gateway, clock)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     relay_wake, resumer_wake = Wake(), Wake()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -18,14 +17,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from servicekit.adapters.schema import ROW_ID
 from servicekit.message import OutgoingMessage
 from servicekit.outbox import KeptMessage
 
 NAME_LENGTH_MAX = 127  # of topics; tags are no longer
 KEY_LENGTH_MAX = 255
-
-# SQLite numbers rows by itself only for a column of exactly the type INTEGER.
-_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class OutboxTable:
@@ -35,7 +32,7 @@ class OutboxTable:
         self.table = Table(
             "outbox",
             metadata,
-            Column("row_id", _ROW_ID, primary_key=True),
+            Column("row_id", ROW_ID, primary_key=True),
             Column("topic", String(NAME_LENGTH_MAX), nullable=False),
             Column("tag", String(NAME_LENGTH_MAX), nullable=False),
             Column("message_key", String(KEY_LENGTH_MAX), nullable=False),

@@ -15,7 +15,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     String,
     Table,
     Text,
@@ -23,21 +22,12 @@ from sqlalchemy import (
     text,
 )
 
+from servicekit.adapters.schema import ROW_ID, new_metadata
+
 ID_LENGTH_MAX = 64
 REFUND_ID_LENGTH_MAX = 128
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only for a column of exactly the type INTEGER.
-_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+metadata = new_metadata()
 
 _IS_PENDING = text("status = 'pending'")
 _IS_UNSENT = text("copies_sent < copies_wanted")
@@ -86,7 +76,7 @@ refunds = Table(
 webhooks = Table(
     "webhooks",
     metadata,
-    Column("webhook_id", _ROW_ID, primary_key=True),
+    Column("webhook_id", ROW_ID, primary_key=True),
     Column("event_id", String(ID_LENGTH_MAX), nullable=False),
     Column("charge_id", ForeignKey(charges.c.charge_id), nullable=False),
     Column("refund_id", ForeignKey(refunds.c.refund_id)),

@@ -25,7 +25,7 @@ class DueWork:
     """`work` does some of what is due and returns the wall-clock moment when it wants to be called next, or None."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[int | None]], clock: Clock) -> None:
-        self._name = name
+        self.name = name
         self._work = work
         self._clock = clock
         self._wake = Wake()
@@ -53,12 +53,12 @@ class DueWork:
         except StorageUnavailableError as error:
             if not self._is_storage_away:
                 log.warning(
-                    "the database does not answer; trying again until it does", work=self._name, error=str(error)
+                    "the database does not answer; trying again until it does", work=self.name, error=str(error)
                 )
             self._is_storage_away = True
             return self._clock.wall_ms() + STORAGE_RETRY_MS
         if self._is_storage_away:
-            log.info("the database answers again", work=self._name)
+            log.info("the database answers again", work=self.name)
         self._is_storage_away = False
         return moment_ms
 

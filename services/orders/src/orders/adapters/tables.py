@@ -17,13 +17,13 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     String,
     Table,
     UniqueConstraint,
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
+from servicekit.adapters.schema import ROW_ID, new_metadata
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
@@ -31,18 +31,7 @@ ACTOR_LENGTH_MAX = 64  # a caller's subject is an id, and the groups' names are 
 REASON_LENGTH_MAX = 32
 TRACE_ID_LENGTH = 32
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only for a column of exactly the type INTEGER.
-_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+metadata = new_metadata()
 
 products = Table(
     "products",
@@ -123,7 +112,7 @@ order_lines = Table(
 order_history = Table(
     "order_history",
     metadata,
-    Column("change_id", _ROW_ID, primary_key=True),
+    Column("change_id", ROW_ID, primary_key=True),
     Column("order_id", ForeignKey(orders.c.order_id), nullable=False),
     Column("old_status", String(20)),
     Column("new_status", String(20), nullable=False),

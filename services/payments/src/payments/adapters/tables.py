@@ -15,8 +15,6 @@ from sqlalchemy import (
     Column,
     ForeignKey,
     Index,
-    Integer,
-    MetaData,
     String,
     Table,
     Text,
@@ -25,6 +23,7 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
+from servicekit.adapters.schema import ROW_ID, new_metadata
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 from servicekit.adapters.sql_outbox import OutboxTable
 
@@ -34,18 +33,7 @@ REFUND_ID_LENGTH_MAX = 2 * ID_LENGTH_MAX
 POSTING_ID_LENGTH_MAX = REFUND_ID_LENGTH_MAX + 32
 EVENT_ID_LENGTH_MAX = 255
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    }
-)
-
-# SQLite numbers rows by itself only for a column of exactly the type INTEGER.
-_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+metadata = new_metadata()
 
 payable_orders = Table(
     "payable_orders",
@@ -115,7 +103,7 @@ payments = Table(
 payment_history = Table(
     "payment_history",
     metadata,
-    Column("change_id", _ROW_ID, primary_key=True),
+    Column("change_id", ROW_ID, primary_key=True),
     Column("payment_id", ForeignKey(payments.c.payment_id), nullable=False),
     Column("old_status", String(STATUS_LENGTH_MAX)),
     Column("new_status", String(STATUS_LENGTH_MAX), nullable=False),
@@ -149,7 +137,7 @@ refunds = Table(
 ledger_entries = Table(
     "ledger_entries",
     metadata,
-    Column("entry_id", _ROW_ID, primary_key=True),
+    Column("entry_id", ROW_ID, primary_key=True),
     Column("posting_id", String(POSTING_ID_LENGTH_MAX), nullable=False),
     Column("account", String(20), nullable=False),
     Column("amount_minor", BigInteger, nullable=False),  # debits are positive, credits negative

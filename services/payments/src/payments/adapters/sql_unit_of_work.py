@@ -1,9 +1,6 @@
-"""Units of work over a database connection."""
+"""A unit of work over a database connection."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,7 +10,6 @@ from payments.adapters.sql_payable_orders import SqlPayableOrders
 from payments.adapters.sql_payments import SqlPayments
 from payments.adapters.sql_refunds import SqlRefunds
 from payments.adapters.tables import idempotency_keys, inbox, outbox, transactions
-from servicekit.adapters.database import Database
 from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows
 
@@ -35,20 +31,3 @@ class SqlUnitOfWork:
 
     async def commit(self) -> None:
         await self._connection.commit()
-
-
-class SqlUnits:
-    """Implements `Units`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.reading() as connection:
-            yield SqlUnitOfWork(connection)
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.writing() as connection:
-            yield SqlUnitOfWork(connection)

@@ -1,9 +1,6 @@
-"""Units of work over a database connection."""
+"""A unit of work over a database connection."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,7 +8,6 @@ from sandbox_gateway.adapters.sql_charges import SUM_CAPTURED, SqlCharges
 from sandbox_gateway.adapters.sql_refunds import SUM_REFUNDED, SqlRefunds
 from sandbox_gateway.adapters.sql_webhooks import SqlWebhooks
 from sandbox_gateway.service.unit_of_work import Book
-from servicekit.adapters.database import Database
 
 
 class SqlUnitOfWork:
@@ -30,20 +26,3 @@ class SqlUnitOfWork:
 
     async def commit(self) -> None:
         await self._connection.commit()
-
-
-class SqlUnits:
-    """Implements `Units`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.reading() as connection:
-            yield SqlUnitOfWork(connection)
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.writing() as connection:
-            yield SqlUnitOfWork(connection)

@@ -1,9 +1,6 @@
-"""Units of work over a database connection."""
+"""A unit of work over a database connection."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,7 +8,6 @@ from orders.adapters.sql_orders import SqlOrders
 from orders.adapters.sql_products import SqlProducts
 from orders.adapters.sql_refunds import SqlRefunds
 from orders.adapters.tables import idempotency_keys, inbox, transactions
-from servicekit.adapters.database import Database
 from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows
 
@@ -30,25 +26,3 @@ class SqlUnitOfWork:
 
     async def commit(self) -> None:
         await self._connection.commit()
-
-
-class SqlUnits:
-    """Implements `Units`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @asynccontextmanager
-    async def looking(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.looking() as connection:
-            yield SqlUnitOfWork(connection)
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.reading() as connection:
-            yield SqlUnitOfWork(connection)
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[SqlUnitOfWork]:
-        async with self._database.writing() as connection:
-            yield SqlUnitOfWork(connection)
