@@ -28,7 +28,8 @@ from mqproto.codes import RecallOutcome
 
 PLAIN = 0  # stands for a level: the message does not wait
 RETRY_MS = 10_000  # MISSION D3
-REBUILD_MS = 100  # as the timer reads ahead
+# The index is built anew in many passes of the event loop, and the simulated clock waits for a number of them only.
+REBUILD_MS = 100
 
 
 class InvariantError(AssertionError):
