@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 
 import telemetry
 from hourglass.mq.v1 import (
     admin_service_pb2_grpc,
-    broker_service_pb2,
     broker_service_pb2_grpc,
     replication_service_pb2_grpc,
 )
@@ -33,11 +32,13 @@ from mq_broker.metrics import BrokerMetrics
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.health import keep_telling, tell_none
 from mq_broker.rpc.registration import HaTerms, Registration
 from mq_broker.rpc.replication_channel import connect
 from mq_broker.rpc.replication_link import server_options
 from mq_broker.rpc.replication_service import ReplicationService
 from mq_broker.rpc.self_check import SelfCheck
+from mq_broker.rpc.streams import OpenStreams
 from mq_broker.store.errors import StoreError
 from mqproto.address import Address
 from mqproto.conf import config_pairs
@@ -47,7 +48,6 @@ from osenv import Clock, Disk, SystemRng
 from osenv.memory import keep_out_of_collections
 
 SERVICE = "mq-broker"
-SERVICE_NAME = broker_service_pb2.DESCRIPTOR.services_by_name["BrokerService"].full_name
 STOP_GRACE_S = 5.0
 HA_STOP_GRACE_S = 1.0
 PORT_TRIES, PORT_TRY_S = 100, 0.05  # a port is free again a moment after its server has stopped
@@ -126,14 +126,14 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
 
     keep_out_of_collections()
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
-    await _tell_health(health_service, health_pb2.HealthCheckResponse.SERVING)
+    telling = await parts.enter_async_context(_job(keep_telling(health_service, broker.store, process.clock), "health"))
     log.info(
         "broker %s, %s in epoch %s, listens on %s:%d, for slaves on port %d",
         config.broker_name, broker.replication.role.name, broker.replication.epoch, config.bind_address, process.port,
         process.ha_port,
     )  # fmt: skip
     reloading = await parts.enter_async_context(_job(in_force.follow(process.reload_asked), "reload"))
-    return broker, [running, registering, reloading]
+    return broker, [running, registering, telling, reloading]
 
 
 def _registration(process: BrokerProcess, broker: Broker) -> Registration:
@@ -174,29 +174,34 @@ async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.
 
 def _add_services(
     server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ConfigInForce[BrokerConfig]
-) -> asyncio.Event:
-    """What clients and operators call; the event ends the streams."""
-    stopping = asyncio.Event()
+) -> OpenStreams:
+    """What clients and operators call; returns the streams of the clients."""
+    broker_service = BrokerService(broker, asyncio.Event())
     admin_service = AdminService(broker, registration, lambda: config_pairs(in_force.config))
-    broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(BrokerService(broker, stopping), server)
+    broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker_service, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin_service, server)
-    return stopping
+    return broker_service.streams
 
 
 async def _serve_clients(
-    parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, stopping: asyncio.Event
+    parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, streams: OpenStreams
 ) -> health.aio.HealthServicer:
     """Clients reach the broker; its health says NOT_SERVING so far."""
     health_service, self_check = health.aio.HealthServicer(), SelfCheck(SystemRng())
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    await _tell_health(health_service, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await tell_none(health_service)
     await self_check.leave_mark(health_service)
     await server.start()
-    parts.push_async_callback(server.stop, STOP_GRACE_S)
-    parts.callback(stopping.set)
+    parts.push_async_callback(_stop_serving, server, streams, process.clock)
     parts.push_async_callback(health_service.enter_graceful_shutdown)
     await _check_address(self_check, process)
     return health_service
+
+
+async def _stop_serving(server: grpc.aio.Server, streams: OpenStreams, clock: Clock) -> None:
+    deadline = clock.monotonic() + STOP_GRACE_S
+    await streams.end(clock, STOP_GRACE_S)
+    await server.stop(max(0.0, deadline - clock.monotonic()))
 
 
 async def _listen(process: BrokerProcess, server: grpc.aio.Server, had: int | None, wanted: Address) -> int:
@@ -245,11 +250,6 @@ async def _check_address(self_check: SelfCheck, process: BrokerProcess) -> None:
     if config.advertised_address_check is AddressCheck.REFUSE:
         raise StartError(f"{sentence} (advertisedAddressCheck=REFUSE)")
     log.error("%s", sentence)
-
-
-async def _tell_health(service: health.aio.HealthServicer, status: int) -> None:
-    for name in ("", SERVICE_NAME):
-        await service.set(name, status)
 
 
 @asynccontextmanager
