@@ -8,6 +8,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
+from opentelemetry.semconv._incubating.metrics import messaging_metrics
 
 from telemetry import current_trace_id, extract, inject, names
 
@@ -59,7 +60,12 @@ def test_extract_ignores_the_span_that_is_current() -> None:
 
 
 def test_names_are_those_of_the_semantic_conventions() -> None:
-    known = {value for name, value in vars(messaging_attributes).items() if name.startswith("MESSAGING_")}
+    known = {
+        value
+        for module in (messaging_attributes, messaging_metrics)
+        for name, value in vars(module).items()
+        if name.startswith("MESSAGING_")
+    }
     ours = {value for value in vars(names).values() if isinstance(value, str) and value.startswith("messaging.")}
     assert len(ours) > 10
     assert ours <= known

@@ -1,6 +1,28 @@
-"""Telemetry of every process: log lines with service and trace, spans, and the trace context in message properties."""
+"""Telemetry of every process: log lines with service and trace, spans, metrics, and the trace context on its way.
 
-from telemetry.context import extract, inject
+Everything is configured by OpenTelemetry's own environment variables, which `telemetry.settings` reads; with none of
+them set, spans have ids and nothing is recorded or sent.
+"""
+
+from telemetry import names
+from telemetry.context import context_of, extract, inject, joined_span, traceparent
+from telemetry.providers import is_measuring, is_tracing, meter, shutdown, tracer
+from telemetry.settings import TelemetryConfigError
 from telemetry.setup import configure, current_trace_id
 
-__all__ = ["configure", "current_trace_id", "extract", "inject"]
+__all__ = [
+    "TelemetryConfigError",
+    "configure",
+    "context_of",
+    "current_trace_id",
+    "extract",
+    "inject",
+    "is_measuring",
+    "is_tracing",
+    "joined_span",
+    "meter",
+    "names",
+    "shutdown",
+    "traceparent",
+    "tracer",
+]

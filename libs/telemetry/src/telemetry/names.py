@@ -1,4 +1,4 @@
-"""Names of spans and attributes: OpenTelemetry's semantic conventions for messaging, as far as they are used."""
+"""Names of spans, attributes and metrics: OpenTelemetry's semantic conventions, and `hourglass.` where they end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,60 @@ BATCH_MESSAGE_COUNT = "messaging.batch.message_count"
 # The conventions know these from RocketMQ, whose meaning of them the queue shares.
 MESSAGE_KEYS = "messaging.rocketmq.message.keys"
 MESSAGE_TAG = "messaging.rocketmq.message.tag"
+MESSAGE_TYPE = "messaging.rocketmq.message.type"
+MESSAGE_GROUP = "messaging.rocketmq.message.group"
 MESSAGE_DELAY_TIME_LEVEL = "messaging.rocketmq.message.delay_time_level"
+MESSAGE_DELIVERY_TIMESTAMP = "messaging.rocketmq.message.delivery_timestamp"  # ms of the Unix epoch
+CONSUMPTION_MODEL = "messaging.rocketmq.consumption_model"
+ERROR_TYPE = "error.type"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+
+# What the conventions have no name for.
+BROKER_NAME = "hourglass.broker.name"
+QUEUE_OFFSET = "hourglass.queue.offset"
+RECONSUME_TIMES = "hourglass.message.reconsume_times"
+PRODUCER_GROUP = "hourglass.producer.group"
+TRANSACTION_ID = "hourglass.transaction.id"
+TRANSACTION_STATE = "hourglass.transaction.state"
+TRANSACTION_CHECKS = "hourglass.transaction.checks"
+SEND_ATTEMPTS = "hourglass.send.attempts"
+SEND_STATUS = "hourglass.send.status"
+CONSUME_STATUS = "hourglass.consume.status"
+DELAY_LEVEL = "hourglass.delay.level"
+DELAY_DUE_TIME = "hourglass.delay.due_time"  # ms of the Unix epoch
+DELAY_LATENESS = "hourglass.delay.lateness"  # s
+STORE_DURATION = "hourglass.store.duration"  # s
+
+# What the shop's spans are about; an id of orders, of payments.
+ORDER_ID = "hourglass.order.id"
+PAYMENT_ID = "hourglass.payment.id"
+REFUND_ID = "hourglass.refund.id"
 
 # Values of OPERATION_TYPE.
+OPERATION_CREATE = "create"
 OPERATION_SEND = "send"
 OPERATION_RECEIVE = "receive"
 OPERATION_PROCESS = "process"
+OPERATION_SETTLE = "settle"
+
+# Values of OPERATION_NAME that are none of OPERATION_TYPE, and the first words of spans.
+TRANSACTION = "transaction"
+COMMIT = "commit"
+ROLLBACK = "rollback"
+CHECK = "check"
+RECALL = "recall"
+SEND_BACK = "send back"
+HALF = "half"
+WAIT = "wait"
+RETRY = "retry"
+DEAD_LETTER = "dead letter"
+
+# Metrics of clients.
+CLIENT_OPERATION_DURATION = "messaging.client.operation.duration"
+CLIENT_SENT_MESSAGES = "messaging.client.sent.messages"
+CLIENT_CONSUMED_MESSAGES = "messaging.client.consumed.messages"
+PROCESS_DURATION = "messaging.process.duration"
 
 
 def span_name(operation: str, destination: str) -> str:

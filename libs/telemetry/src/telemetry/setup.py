@@ -1,35 +1,35 @@
-"""Logging and tracing of one process, set up once at its start.
+"""Logging, tracing and metrics of one process, set up once at its start.
 
-Every line names the service and, inside a span, the trace. Both `logging` and `structlog` loggers end in one handler on
-stderr: JSON lines for machines, coloured text when a person sits at the other end.
+Every line names the service and, inside a span, the trace and the span. Both `logging` and `structlog` loggers end in
+one handler on stderr: JSON lines for machines, coloured text when a person sits at the other end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TextIO
 
 import structlog
 from opentelemetry import trace
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from telemetry.providers import PROVIDERS
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def configure(service_name: str, log_level: str = "INFO") -> None:
-    """Log as `service_name` from `log_level` on, and trace with a provider of that name that exports nothing yet.
+    """Log as `service_name` from `log_level` on; the first call also sets up traces and metrics.
 
-    A second call replaces the logging of the first; the tracer provider of a process never changes. Raises ValueError
-    for a level that is none of `LOG_LEVELS`.
+    A second call replaces the logging of the first; the providers of a process never change. Raises ValueError for a
+    level that is none of `LOG_LEVELS`, and TelemetryConfigError for one of OpenTelemetry's environment variables.
     """
     if log_level not in LOG_LEVELS:
         raise ValueError(f"the log level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
     _configure_logging(service_name, log_level)
-    if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        trace.set_tracer_provider(TracerProvider(resource=Resource.create({SERVICE_NAME: service_name})))
+    PROVIDERS.set_up(service_name, os.environ)
 
 
 def current_trace_id() -> str | None:
@@ -49,7 +49,10 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 def _configure_logging(service_name: str, log_level: str) -> None:
     def add_service_and_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event["service"] = service_name
-        event["trace_id"] = current_trace_id()
+        context = trace.get_current_span().get_span_context()
+        event["trace_id"] = trace.format_trace_id(context.trace_id) if context.is_valid else None
+        if context.is_valid:
+            event["span_id"] = trace.format_span_id(context.span_id)
         return event
 
     shared: list[Processor] = [

@@ -1,0 +1,163 @@
+"""The tracer and meter providers of this process: set up once, from OpenTelemetry's environment variables.
+
+    off       (as long as nothing is asked for) spans have ids and record nothing; instruments measure nothing
+    running   spans that the sampler takes are exported over OTLP; measurements over OTLP, or on a page for Prometheus
+    ended     as off, for good: OpenTelemetry sets the providers of a process only once
+
+`is_tracing` and `is_measuring` are what hot paths ask before they make a span or take a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
+from opentelemetry.trace import Tracer
+
+from telemetry.sampling import ProcessSampler, sampler_of
+from telemetry.settings import TelemetrySettings, read_settings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    from telemetry.exporters import Exporters
+
+SERVICE_INSTANCE_ID = "service.instance.id"
+DISTRIBUTION = "hourglass-telemetry"  # all packages of the project have one version
+LAST_EXPORT_SHARE = 0.75  # of the time for a shutdown; what is not out by then is given up
+
+log = logging.getLogger(__name__)
+
+
+class Providers:
+    """What this process has set up. There is one, `PROVIDERS`; nothing is set up on import."""
+
+    def __init__(self) -> None:
+        self.tracing = False
+        self.measuring = False
+        self.tracer_provider: TracerProvider | None = None
+        self.meter_provider: MeterProvider | None = None
+        self.sampler = ProcessSampler()
+        self._exporters: Exporters | None = None
+
+    def set_up(self, service_name: str, environment: Mapping[str, str]) -> None:
+        """Follow these variables, unless that has happened. Raises TelemetryConfigError, and then nothing is set up."""
+        if self.tracer_provider is not None:
+            return
+        settings = read_settings(environment)
+        resource = _resource(service_name)
+        if not (settings.traces or settings.metrics):
+            self.install(resource)
+            return
+        # Half of what a client takes to be imported, and few processes need it.
+        from telemetry.exporters import Exporters  # noqa: PLC0415
+
+        exporters = Exporters(settings)
+        self.install(resource)
+        self._exporters = exporters
+        self._begin(exporters, settings, resource)
+
+    def _begin(self, exporters: Exporters, settings: TelemetrySettings, resource: Resource) -> None:
+        if exporters.spans is not None and self.tracer_provider is not None:
+            self.tracer_provider.add_span_processor(exporters.spans)
+            if settings.sampler != "always_off":
+                self.sample(sampler_of(settings.sampler, settings.sampling_ratio))
+        if exporters.readers:
+            self.measure(exporters.meter_provider(resource))
+
+    def install(self, resource: Resource) -> None:
+        """A tracer provider that hands out ids and records nothing yet."""
+        self.tracer_provider = TracerProvider(self.sampler, resource, shutdown_on_exit=False)
+        trace.set_tracer_provider(self.tracer_provider)
+
+    def sample(self, rule: Sampler) -> None:
+        """Record what `rule` says from now on."""
+        self.sampler.rule = rule
+        self.tracing = rule is not ALWAYS_OFF
+
+    def measure(self, provider: MeterProvider) -> None:
+        """Measure into this provider from now on; there can be only one."""
+        self.meter_provider = provider
+        metrics.set_meter_provider(provider)
+        self.measuring = True
+
+    def page_port(self) -> int | None:
+        """Where the page for Prometheus is served, or None."""
+        return None if self._exporters is None else self._exporters.page_port()
+
+    def end(self, timeout_s: float) -> None:
+        """Export what waits, for `timeout_s` at most, and record nothing any more."""
+        self.sample(ALWAYS_OFF)
+        self.measuring = False
+        exporters, self._exporters = self._exporters, None
+        if exporters is None:
+            return
+        ends = [provider.shutdown for provider in (self.tracer_provider, self.meter_provider) if provider is not None]
+        threads = [threading.Thread(target=_quietly, args=(end,), daemon=True) for end in (*ends, exporters.close_page)]
+        for thread in threads:
+            thread.start()
+        _join(threads, timeout_s * LAST_EXPORT_SHARE)
+        if any(thread.is_alive() for thread in threads):
+            log.warning("telemetry could not be exported before the end")
+            _quietly(exporters.break_off)
+            _join(threads, timeout_s * (1 - LAST_EXPORT_SHARE))
+
+
+PROVIDERS = Providers()
+
+
+def is_tracing() -> bool:
+    """Do recorded spans go anywhere? While they do not, no span has to be made and no context sent along."""
+    return PROVIDERS.tracing
+
+
+def is_measuring() -> bool:
+    """Do measurements go anywhere?"""
+    return PROVIDERS.measuring
+
+
+def tracer(name: str) -> Tracer:
+    """The tracer of the module or package `name`; one that was taken before `configure` works as well."""
+    return trace.get_tracer(name)
+
+
+def meter(name: str) -> Meter:
+    """The meter of the module or package `name`; one that was taken before `configure` works as well."""
+    return metrics.get_meter(name)
+
+
+def shutdown(timeout_s: float = 2.0) -> None:
+    """Export what waits and stop; `timeout_s` at most, whatever the other side does. Never raises."""
+    _quietly(lambda: PROVIDERS.end(timeout_s))
+
+
+def _resource(service_name: str) -> Resource:
+    """Who this process is. What the environment says wins."""
+    own = {
+        SERVICE_NAME: service_name,
+        SERVICE_VERSION: metadata.version(DISTRIBUTION),
+        SERVICE_INSTANCE_ID: str(uuid.uuid4()),
+    }
+    return Resource.create({**own, **OTELResourceDetector().detect().attributes})
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    """The end of a process goes on whatever its telemetry does; what went wrong is in the log."""
+    try:
+        act()
+    except Exception:
+        log.warning("telemetry did not end as it should", exc_info=True)
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    for thread in threads:
+        thread.join(seconds / len(threads))
