@@ -1,4 +1,4 @@
-"""The pump of a stream: what is being written when a request turns out bad is written first."""
+"""The pump of a stream, and the end of all streams: what is being written then is written first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 
 import pytest
 
-from mq_broker.rpc.streams import Replies, pump
+from mq_broker.rpc.streams import LINGER_S, OpenStreams, Replies, pump
+from osenv import SimClock
 
 
 class _SlowStream:
@@ -66,3 +67,42 @@ async def test_replies_that_were_not_written_when_the_stream_broke_are_put_away(
     pumping.cancel()
     await asyncio.gather(pumping, return_exceptions=True)
     assert {inspect.getcoroutinestate(one) for one in made} == {inspect.CORO_CLOSED}
+
+
+WITHIN_S = 5.0
+
+
+@pytest.mark.parametrize(
+    ("stream_lasts_s", "takes_s"),
+    [
+        (0.0, LINGER_S),  # its peer reads the last answers before the connection is closed
+        (1.0, 1.0 + LINGER_S),
+        (60.0, WITHIN_S),  # it is left behind
+    ],
+)
+async def test_a_connection_outlives_the_streams_that_end_on_it(stream_lasts_s: float, takes_s: float) -> None:
+    clock = SimClock()
+    streams, ended_at = OpenStreams(asyncio.Event()), list[float]()
+
+    async def stream() -> None:
+        with streams.one_more():
+            await streams.stopping.wait()
+            await clock.sleep(stream_lasts_s)
+
+    async def end() -> None:
+        await streams.end(clock, WITHIN_S)
+        ended_at.append(clock.monotonic())
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(stream())
+        await asyncio.sleep(0)
+        began = clock.monotonic()
+        tasks.create_task(end())
+        await clock.advance(2 * 60.0)
+    assert ended_at == [pytest.approx(began + takes_s)]
+
+
+async def test_without_streams_nothing_is_waited_for() -> None:
+    clock, streams = SimClock(), OpenStreams(asyncio.Event())
+    await streams.end(clock, WITHIN_S)  # a clock that stands still
+    assert streams.stopping.is_set()

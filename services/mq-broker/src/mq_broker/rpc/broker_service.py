@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -34,7 +34,7 @@ from mq_broker.rpc.conversions import (
     write_pull_result,
 )
 from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX, ProgressReports
-from mq_broker.rpc.streams import Replies, pump
+from mq_broker.rpc.streams import OpenStreams, Replies, pump
 from mqproto.codes import ResponseCode
 
 FRAME_BATCHES_MAX = 1_024
@@ -46,14 +46,18 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     def __init__(self, broker: Broker, stopping: asyncio.Event) -> None:
         self._broker = broker
-        self._stopping = stopping
+        self.streams = OpenStreams(stopping)
+
+    async def _pump(self, context: Any, replies: Replies, handle: Callable[[Any], None]) -> None:
+        with self.streams.one_more():
+            await pump(context, replies, handle, self.streams.stopping)
 
     # --------------------------------------------------------------------------------------------- produce
 
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
         replies = Replies()
-        await pump(context, replies, lambda request: replies.put(self._produce(request)), self._stopping)
+        await self._pump(context, replies, lambda request: replies.put(self._produce(request)))
 
     def _produce(self, request: pb.ProduceRequest) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
@@ -107,7 +111,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 polls[poll_id] = poll
 
         try:
-            await pump(context, replies, handle, self._stopping)
+            await self._pump(context, replies, handle)
         except _BadRequestError as error:
             await _refuse(context, str(error))
         finally:
@@ -144,7 +148,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             replies.put(pb.SessionResponse(heartbeat_ack=ack))
 
         try:
-            await pump(context, replies, handle, self._stopping)
+            await self._pump(context, replies, handle)
         except _BadRequestError as error:
             await _refuse(context, str(error))
         finally:

@@ -6,10 +6,19 @@ Invariant: one task writes to a stream; whoever has a reply puts it into the que
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
+
+from osenv import Clock
+from osenv.clock import timeout
+
+# Between a stream's end and the end of its connection, as HTTP servers linger: what its peer has under way is read and
+# dropped meanwhile. A connection that is closed on unread bytes is reset, and a peer that meets the reset while it
+# writes drops the answers that it has not read yet.
+LINGER_S = 0.25
 
 
 class Replies:
@@ -34,6 +43,43 @@ class Replies:
         while not self._queue.empty():
             if isinstance(reply := self._queue.get_nowait(), Coroutine):
                 reply.close()
+
+
+class OpenStreams:
+    """The streams of one server and their common end."""
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        self.stopping = stopping
+        self._count = 0
+        self._none_is_open = asyncio.Event()
+        self._none_is_open.set()
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """A stream is open for as long as the block runs."""
+        self._count += 1
+        self._none_is_open.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none_is_open.set()
+
+    async def end(self, clock: Clock, within_s: float) -> None:
+        """End all of them, and give the peers of those that were open `LINGER_S` to read what was written last.
+
+        Streams that are still open after `within_s` seconds are left behind.
+        """
+        self.stopping.set()
+        if self._none_is_open.is_set():
+            return
+        try:
+            async with timeout(clock, within_s):
+                await self._none_is_open.wait()
+                await clock.sleep(LINGER_S)
+        except TimeoutError:
+            return
 
 
 async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], stopping: asyncio.Event) -> None:
