@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit
 from servicekit.config import COMMON_PARSERS, ConfigError, ServiceConfig, as_text, read_environment, whole_number
 from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit
 
@@ -70,6 +71,8 @@ def test_every_variable_sets_its_field() -> None:
         ("SHOP_DATABASE_POOL_SIZE", "0", "SHOP_DATABASE_POOL_SIZE=0: allowed are 1 to 100"),
         ("SHOP_AUTH_KEYS", "s3cret", "SHOP_AUTH_KEYS: key 1 is not of the form name:secret"),
         ("SHOP_AUTH_KEYS", "k1:s3cret", "SHOP_AUTH_KEYS: the secret of the key 'k1' has 6 characters; at least 32"),
+        ("SHOP_ADMISSION_LIMIT", "16", "SHOP_ADMISSION_LIMIT='16': allowed is requests/milliseconds, such as 16/500"),
+        ("SHOP_ADMISSION_LIMIT", "0/5", "SHOP_ADMISSION_LIMIT='0/5': 1 to 1000 requests may be in work at once, not 0"),
         ("SHOP_RATE_LIMIT", "fast", "SHOP_RATE_LIMIT='fast': allowed is requests/seconds, such as 600/60, or off"),
         ("SHOP_CITY_FILE", "/no/such/file", "SHOP_CITY_FILE='/no/such/file' cannot be read: No such file"),
         ("SHOP_MQ_URL", "host", "SHOP_MQ_URL='host': allowed is a URL"),
@@ -124,3 +127,9 @@ def test_the_rate_limit_can_be_set_and_switched_off() -> None:
     assert read().rate_limit == DEFAULT_RATE_LIMIT
     assert read(SHOP_RATE_LIMIT="5/1").rate_limit == RateLimit(5, 1)
     assert read(SHOP_RATE_LIMIT="off").rate_limit is None
+
+
+def test_an_admission_limit_is_read_and_can_be_switched_off() -> None:
+    assert read().admission_limit == DEFAULT_ADMISSION_LIMIT
+    assert read(SHOP_ADMISSION_LIMIT="5/100").admission_limit == AdmissionLimit(5, 100)
+    assert read(SHOP_ADMISSION_LIMIT="off").admission_limit is None

@@ -138,9 +138,9 @@ async def test_the_document_says_who_may_ask_what_and_what_else_is_answered() ->
     assert "Two ways in." in operations["/either"]["description"]
     assert "`orders:ship` (ship orders" in operations["/either"]["description"]
     statuses = {path: set(operation["responses"]) for path, operation in operations.items()}
-    assert statuses["/open"] == {"200", "429"}
-    assert statuses["/any"] == {"200", "401", "429"}
-    assert statuses["/one"] == {"200", "401", "403", "429"}
+    assert statuses["/open"] == {"200", "429", "503"}
+    assert statuses["/any"] == {"200", "401", "429", "503"}
+    assert statuses["/one"] == {"200", "401", "403", "429", "503"}
     assert statuses["/webhooks/one"] == statuses["/health/live"] == {"200"}
     assert set(operations["/open"]["responses"]["200"]["headers"]) == {"RateLimit", "RateLimit-Policy"}
 

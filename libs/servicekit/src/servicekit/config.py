@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from servicekit.adapters.text_file import read_text_file
+from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit, parse_admission_limit
 from servicekit.auth import SECRET_MIN_CHARACTERS, parse_keys
 from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit, parse_rate_limit
 
@@ -42,8 +43,9 @@ class ConfigError(ValueError):
 class ServiceConfig:
     """What every service needs. A subclass names its PREFIX, adds fields, and calls this `__post_init__` from its own.
 
-    `auth_keys` are (name, secret): the first signs tokens, all of them verify. `rate_limit` is for each caller, None is
-    no limit. `database_pool_size` connections with PostgreSQL are open at once, at most.
+    `auth_keys` are (name, secret): the first signs tokens, all of them verify. `rate_limit` is for each caller,
+    `admission_limit` for all together; None is no limit. `database_pool_size` connections with PostgreSQL
+    are open at once, at most.
 
     Raises ConfigError when values do not go together. No error and no `repr` tells a secret: a subclass that gives
     `database_url` a default says `repr=False` again.
@@ -59,6 +61,7 @@ class ServiceConfig:
     log_level: str = "INFO"
     auth_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     rate_limit: RateLimit | None = DEFAULT_RATE_LIMIT
+    admission_limit: AdmissionLimit | None = DEFAULT_ADMISSION_LIMIT
 
     def __post_init__(self) -> None:
         check_database_url(f"{self.PREFIX}DATABASE_URL", self.database_url)
@@ -186,6 +189,13 @@ def _rate_limit(name: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{name}={text!r}: {error}") from error
 
 
+def _admission_limit(name: str, text: str) -> dict[str, Any]:
+    try:
+        return {"admission_limit": parse_admission_limit(text)}
+    except ValueError as error:
+        raise ConfigError(f"{name}={text!r}: {error}") from error
+
+
 COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "DATABASE_URL": as_text("database_url"),
@@ -195,5 +205,6 @@ COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
         "LOG_LEVEL": lambda _name, text: {"log_level": text.upper()},
         "AUTH_KEYS": _auth_keys,
         "RATE_LIMIT": _rate_limit,
+        "ADMISSION_LIMIT": _admission_limit,
     }
 )

@@ -128,6 +128,7 @@ def _serving(parts: PageParts, config: Config, health: Health) -> FastAPI:
         health,
         tokens=parts.tokens,
         rate_limit=config.rate_limit,
+        admission_limit=config.admission_limit,
         clock=parts.clock,
         more_routers=(order_events(parts.feed, parts.clock),),
     )

@@ -102,5 +102,12 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
             payable_orders(PayableOrders(units, clock)),
             refund_handler(RefundPayment(units, settlement, resumer_wake, clock)),
         ),
-        api=build_api(use_cases, health, tokens=tokens, rate_limit=config.rate_limit, clock=clock),
+        api=build_api(
+            use_cases,
+            health,
+            tokens=tokens,
+            rate_limit=config.rate_limit,
+            clock=clock,
+            admission_limit=config.admission_limit,
+        ),
     )

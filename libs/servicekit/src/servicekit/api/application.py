@@ -11,9 +11,11 @@ from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from pydantic import BaseModel
 
 from osenv import Clock
+from servicekit.admission import Admission, AdmissionLimit
 from servicekit.api import openapi, problem_handlers
 from servicekit.api.body_limit import BodyLimit
 from servicekit.api.health_routes import health_routes
+from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
 from servicekit.api.request_limit import RequestLimit
 from servicekit.api.security import Identification
@@ -67,10 +69,12 @@ def build_api(
     tokens: Tokens | None,
     rate_limit: RateLimit | None,
     clock: Clock,
+    admission_limit: AdmissionLimit | None = None,
 ) -> ServiceApi:
     """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
 
-    `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none.
+    `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none,
+    and so is `admission_limit`, beyond which requests are told to come back later.
     Without `tokens` nobody is known, and the routes see for themselves who may ask.
     """
     app = ServiceApi(
@@ -89,6 +93,8 @@ def build_api(
     app.include_router(health_routes(health))
     # The last one added sees a request first.
     app.add_middleware(BodyLimit)
+    if admission_limit is not None:
+        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))
     if rate_limit is not None:
         app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock))
     if tokens is not None:

@@ -11,7 +11,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from servicekit.api.idempotency_key import HEADER as IDEMPOTENCY_KEY
-from servicekit.api.problem import FORBIDDEN, RATE_LIMITED, UNAUTHENTICATED, Problem, ProblemType, documented
+from servicekit.api.problem import (
+    FORBIDDEN,
+    OVERLOADED,
+    RATE_LIMITED,
+    UNAUTHENTICATED,
+    Problem,
+    ProblemType,
+    documented,
+)
 from servicekit.api.request_limit import UNLIMITED_PREFIXES
 from servicekit.auth import SCOPES
 
@@ -84,6 +92,7 @@ def _add_access(operation: dict[str, Any]) -> None:
 
 def _add_limit(operation: dict[str, Any]) -> None:
     _add_problem(operation, RATE_LIMITED)
+    _add_problem(operation, OVERLOADED)
     for answer in operation["responses"].values():
         headers = answer.setdefault("headers", {})
         for name in _LIMIT_HEADERS:
@@ -92,4 +101,17 @@ def _add_limit(operation: dict[str, Any]) -> None:
 
 def _add_problem(operation: dict[str, Any], kind: ProblemType) -> None:
     for status, answer in documented(kind).items():
-        operation["responses"].setdefault(str(status), answer)
+        there = operation["responses"].setdefault(str(status), answer)
+        if there is not answer:
+            _merge(there, answer)
+
+
+def _merge(there: dict[str, Any], answer: dict[str, Any]) -> None:
+    """One more problem with the status of those that are there."""
+    if answer["description"] in there["description"]:
+        return
+    there["description"] += f"; {answer['description']}"
+    there.setdefault("headers", {}).update(answer.get("headers", {}))
+    for media_type, content in answer["content"].items():
+        known = there.setdefault("content", {}).setdefault(media_type, {"schema": content["schema"]})
+        known.setdefault("examples", {}).update(content["examples"])

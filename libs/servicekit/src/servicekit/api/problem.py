@@ -48,6 +48,7 @@ METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "This address does n
 PRECONDITION_FAILED = ProblemType("precondition-failed", 412, "The object is in another state than If-Match names")
 BODY_TOO_LARGE = ProblemType("body-too-large", 413, "The request body is too large")
 RATE_LIMITED = ProblemType("rate-limited", 429, "Too many requests")
+OVERLOADED = ProblemType("overloaded", 503, "The service has more work than it can do", retry_after_s=1)
 INTERNAL_ERROR = ProblemType("internal-error", 500, "The service made a mistake")
 KEY_REUSED = ProblemType("idempotency-key-reused", 422, "The idempotency key belongs to another request")
 INVALID_CURSOR = ProblemType("invalid-cursor", 422, "The cursor is not valid")

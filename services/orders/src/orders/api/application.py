@@ -11,6 +11,7 @@ from orders.api.dependencies import UseCases
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
+from servicekit.admission import AdmissionLimit
 from servicekit.api import application
 from servicekit.auth import Tokens
 from servicekit.health import Health
@@ -24,6 +25,7 @@ def build_api(
     tokens: Tokens,
     rate_limit: RateLimit | None,
     clock: Clock,
+    admission_limit: AdmissionLimit | None = None,
     more_routers: Iterable[APIRouter] = (),
 ) -> FastAPI:
     """The routes of orders and `more_routers`, with all that servicekit gives a service's API."""
@@ -36,6 +38,7 @@ def build_api(
         tokens=tokens,
         rate_limit=rate_limit,
         clock=clock,
+        admission_limit=admission_limit,
     )
     app.state.use_cases = use_cases
     return app

@@ -8,6 +8,7 @@ from osenv import Clock
 from payments.api import operations, payments, refunds, webhooks
 from payments.api.dependencies import UseCases
 from payments.api.problem import PROBLEM_OF_ERROR
+from servicekit.admission import AdmissionLimit
 from servicekit.api import application
 from servicekit.auth import Tokens
 from servicekit.health import Health
@@ -15,7 +16,13 @@ from servicekit.rate_limit import RateLimit
 
 
 def build_api(
-    use_cases: UseCases, health: Health, *, tokens: Tokens, rate_limit: RateLimit | None, clock: Clock
+    use_cases: UseCases,
+    health: Health,
+    *,
+    tokens: Tokens,
+    rate_limit: RateLimit | None,
+    clock: Clock,
+    admission_limit: AdmissionLimit | None = None,
 ) -> FastAPI:
     """The routes of payments, with all that servicekit gives a service's API."""
     app = application.build_api(
@@ -27,6 +34,7 @@ def build_api(
         tokens=tokens,
         rate_limit=rate_limit,
         clock=clock,
+        admission_limit=admission_limit,
     )
     app.state.use_cases = use_cases
     return app

@@ -1,0 +1,190 @@
+"""Which requests are carried out at once, which wait for their turn, and which are told to come back later.
+
+A service that begins everything that arrives finishes nothing in time once more arrives than it can do. So a bounded
+number of requests is in work; the next ones wait in line, and how long depends on the line. One that was empty a moment
+ago is a burst, which is waited out. One that has stood for as long as a burst may wait is an overload: waiting only
+makes everybody late, and the patience becomes a tenth (after CoDel, RFC 8289: what matters is how long the line stands,
+not how long it is). The line then holds just enough for the places to be taken again at once.
+
+Reads and writes each leave a quarter of the places to the other kind: writes that hang on a dead queue do not stop
+reading, and reading much does not stop writes. Where both could go on, writes go first.
+
+Invariants: at most `requests` are in work, of one kind at most `per_kind`; nobody waits while there is a place for
+their kind; first come, first served within a kind; no more than `waiting_max` of a kind wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+
+from osenv import Clock
+
+REQUESTS_MAX = 1_000
+WAIT_MAX_MS = 60_000
+SHARE_OF_THE_OTHER_KIND = 4  # a quarter
+WAITING_PER_PLACE = 16
+OVERLOAD_PATIENCE_SHARE = 10  # a tenth
+# A client that comes back too early makes things worse: the longer the line has stood, the later, and not all at once.
+RETRY_LATER_EVERY_S = 5.0
+RETRY_AFTER_MAX_S = 5
+
+
+class Kind(Enum):
+    """What a request does; the order is that in which they get a place."""
+
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimit:
+    """So many requests in work at once, and so many milliseconds in which a burst may wait. Raises ValueError."""
+
+    requests: int
+    wait_ms: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.requests <= REQUESTS_MAX:
+            raise ValueError(f"1 to {REQUESTS_MAX} requests may be in work at once, not {self.requests}")
+        if not 1 <= self.wait_ms <= WAIT_MAX_MS:
+            raise ValueError(f"a request may wait for 1 to {WAIT_MAX_MS} ms, not {self.wait_ms}")
+
+    @property
+    def per_kind(self) -> int:
+        """How many of one kind may be in work."""
+        return self.requests - self.requests // SHARE_OF_THE_OTHER_KIND
+
+    @property
+    def waiting_max(self) -> int:
+        """How many of one kind may wait."""
+        return self.requests * WAITING_PER_PLACE
+
+
+DEFAULT_ADMISSION_LIMIT = AdmissionLimit(16, 500)
+
+
+def parse_admission_limit(text: str) -> AdmissionLimit | None:
+    """`16/500` is 16 requests in work and a wait of 500 ms; `off` is None. Raises ValueError."""
+    if text == "off":
+        return None
+    requests, slash, wait_ms = text.partition("/")
+    if not slash or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in (requests, wait_ms)):
+        raise ValueError("allowed is requests/milliseconds, such as 16/500, or off")
+    return AdmissionLimit(int(requests), int(wait_ms))
+
+
+class OverloadedError(Exception):
+    """There is no place, and no use in waiting longer; it may be tried again after `retry_after_s` seconds."""
+
+    def __init__(self, complaint: str, retry_after_s: int) -> None:
+        super().__init__(complaint)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class _Line:
+    """Those of one kind. `standing_since` is when somebody had to wait for the first time since there was a place."""
+
+    kind: Kind
+    in_work: int = 0
+    waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)  # in the order in which they came
+    standing_since: float | None = None
+
+
+class Ticket:
+    """A place; `leave` gives it back, and is harmless afterwards."""
+
+    __slots__ = ("_admission", "_line")
+
+    def __init__(self, admission: Admission, line: _Line) -> None:
+        self._admission: Admission | None = admission
+        self._line = line
+
+    def leave(self) -> None:
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission._leave(self._line)
+
+
+class Admission:
+    """The places of one process, on its event loop."""
+
+    def __init__(self, limit: AdmissionLimit, clock: Clock) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._lines = {kind: _Line(kind) for kind in Kind}
+        self._refused = 0
+
+    @property
+    def in_work(self) -> int:
+        """How many requests are in work."""
+        return sum(line.in_work for line in self._lines.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return sum(len(line.waiting) for line in self._lines.values())
+
+    async def enter(self, kind: Kind) -> Ticket:
+        """A place, at once or after waiting for it. Raises OverloadedError."""
+        line = self._lines[kind]
+        if not line.waiting and self._has_room(line):
+            line.standing_since = None
+            line.in_work += 1
+            return Ticket(self, line)
+        if len(line.waiting) >= self.limit.waiting_max:
+            raise self._refusal(line, f"{len(line.waiting)} {kind.value} requests wait already")
+        await self._wait(line)
+        return Ticket(self, line)
+
+    def patience_s(self, kind: Kind) -> float:
+        """How long one that comes now would wait at most."""
+        wait_s = self.limit.wait_ms / 1000
+        return wait_s if self._standing_s(self._lines[kind]) < wait_s else wait_s / OVERLOAD_PATIENCE_SHARE
+
+    async def _wait(self, line: _Line) -> None:
+        if line.standing_since is None:
+            line.standing_since = self._clock.monotonic()
+        patience_s = self.patience_s(line.kind)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.waiting[turn] = None
+
+        def give_up() -> None:
+            if not turn.done():
+                complaint = f"no place for a {line.kind.value} request became free in {patience_s * 1000:g} ms"
+                turn.set_exception(self._refusal(line, complaint))
+
+        timer = self._clock.call_later(patience_s, give_up)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._leave(line)  # the place was given to somebody who had just been cancelled
+            raise
+        finally:
+            timer.cancel()
+            line.waiting.pop(turn, None)
+
+    def _leave(self, line: _Line) -> None:
+        line.in_work -= 1
+        for one in self._lines.values():
+            while one.waiting and self._has_room(one):
+                turn = next(iter(one.waiting))
+                del one.waiting[turn]
+                if not turn.done():
+                    turn.set_result(None)
+                    one.in_work += 1
+
+    def _has_room(self, line: _Line) -> bool:
+        return line.in_work < self.limit.per_kind and self.in_work < self.limit.requests
+
+    def _standing_s(self, line: _Line) -> float:
+        return 0.0 if line.standing_since is None else self._clock.monotonic() - line.standing_since
+
+    def _refusal(self, line: _Line, complaint: str) -> OverloadedError:
+        spread = min(RETRY_AFTER_MAX_S, 1 + int(self._standing_s(line) / RETRY_LATER_EVERY_S))
+        retry_after_s = 1 + self._refused % spread
+        self._refused += 1
+        return OverloadedError(f"{complaint}: {self.in_work} are in work, which is what can be done", retry_after_s)
