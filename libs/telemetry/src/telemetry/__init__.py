@@ -6,7 +6,7 @@ them set, spans have ids and nothing is recorded or sent.
 
 from telemetry import names
 from telemetry.context import context_of, extract, inject, joined_span, traceparent
-from telemetry.providers import is_measuring, is_tracing, meter, shutdown, tracer
+from telemetry.providers import is_measuring, is_observing, is_tracing, meter, shutdown, tracer
 from telemetry.settings import TelemetryConfigError
 from telemetry.setup import configure, current_trace_id
 
@@ -18,6 +18,7 @@ __all__ = [
     "extract",
     "inject",
     "is_measuring",
+    "is_observing",
     "is_tracing",
     "joined_span",
     "meter",

@@ -44,6 +44,7 @@ class Providers:
     def __init__(self) -> None:
         self.tracing = False
         self.measuring = False
+        self.observing = False  # one of the two
         self.tracer_provider: TracerProvider | None = None
         self.meter_provider: MeterProvider | None = None
         self.sampler = ProcessSampler()
@@ -83,12 +84,18 @@ class Providers:
         """Record what `rule` says from now on."""
         self.sampler.rule = rule
         self.tracing = rule is not ALWAYS_OFF
+        self.observing = self.tracing or self.measuring
 
     def measure(self, provider: MeterProvider) -> None:
         """Measure into this provider from now on; there can be only one."""
         self.meter_provider = provider
         metrics.set_meter_provider(provider)
-        self.measuring = True
+        self.set_measuring(True)
+
+    def set_measuring(self, wanted: bool) -> None:
+        """Whether hot paths measure from now on."""
+        self.measuring = wanted
+        self.observing = self.tracing or self.measuring
 
     def page_port(self) -> int | None:
         """Where the page for Prometheus is served, or None."""
@@ -97,7 +104,7 @@ class Providers:
     def end(self, timeout_s: float) -> None:
         """Export what waits, for `timeout_s` at most, and record nothing any more."""
         self.sample(ALWAYS_OFF)
-        self.measuring = False
+        self.set_measuring(False)
         exporters, self._exporters = self._exporters, None
         if exporters is None:
             return
@@ -123,6 +130,11 @@ def is_tracing() -> bool:
 def is_measuring() -> bool:
     """Do measurements go anywhere?"""
     return PROVIDERS.measuring
+
+
+def is_observing() -> bool:
+    """Is one of the two so? The one question of a hot path that does both."""
+    return PROVIDERS.observing
 
 
 def tracer(name: str) -> Tracer:
