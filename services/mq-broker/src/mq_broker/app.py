@@ -10,6 +10,7 @@ import sys
 from mq_broker.broker_life import SERVICE, BrokerProcess, End, StartError, live
 from mq_broker.config import BrokerConfig
 from mq_broker.metrics import BrokerMetrics
+from mq_broker.spans import broker_spans
 from mqproto.command_line import Started
 from osenv import RealClock, RealDisk
 from osenv.signals import reload_event, stop_event
@@ -28,7 +29,15 @@ async def serve(started: Started[BrokerConfig]) -> int:
     if started.warning:
         log.warning("%s", started.warning)
     with contextlib.closing(RealDisk()) as disk:
-        process = BrokerProcess(started.source, started.config, disk, RealClock(), BrokerMetrics(), reload_asked)
+        process = BrokerProcess(
+            started.source,
+            started.config,
+            disk,
+            RealClock(),
+            BrokerMetrics(),
+            reload_asked,
+            broker_spans(started.config.broker_name),
+        )
         stop = asyncio.create_task(stop_asked.wait(), name="stop")
         try:
             while (end := await live(process, stop)) is End.REOPEN:

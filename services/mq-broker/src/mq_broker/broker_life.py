@@ -23,11 +23,14 @@ from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untype
 
 import telemetry
 from hourglass.mq.v1 import (
+    admin_service_pb2,
     admin_service_pb2_grpc,
+    broker_service_pb2,
     broker_service_pb2_grpc,
     replication_service_pb2_grpc,
 )
 from mq_broker.config import AddressCheck, BrokerConfig
+from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService
@@ -46,8 +49,13 @@ from mqproto.config_source import ConfigInForce, ConfigSource
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import Clock, Disk, SystemRng
 from osenv.memory import keep_out_of_collections
+from telemetry.grpc_server import call_interceptors
 
 SERVICE = "mq-broker"
+SERVICES = (
+    broker_service_pb2.DESCRIPTOR.services_by_name["BrokerService"],
+    admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"],
+)
 STOP_GRACE_S = 5.0
 HA_STOP_GRACE_S = 1.0
 PORT_TRIES, PORT_TRY_S = 100, 0.05  # a port is free again a moment after its server has stopped
@@ -77,6 +85,7 @@ class BrokerProcess:
     clock: Clock
     metrics: BrokerMetrics
     reload_asked: asyncio.Event
+    spans: Spans = NO_SPANS
     port: int | None = None
     ha_port: int | None = None
 
@@ -110,7 +119,8 @@ def _reason_to_reopen(broker: Broker) -> str:
 async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker, list[asyncio.Task[Any]]]:
     """The broker and its jobs at work; `parts` knows how each stops. Raises StartError."""
     config = process.config
-    server, ha_server = grpc.aio.server(options=SERVER_OPTIONS), grpc.aio.server(options=server_options())
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=call_interceptors(SERVICES))
+    ha_server = grpc.aio.server(options=server_options())
     process.port = await _listen(process, server, process.port, Address(config.bind_address, config.listen_port))
     ha_wanted = Address(config.bind_address, config.ha_listen_port)
     process.ha_port = await _listen(process, ha_server, process.ha_port, ha_wanted)
@@ -222,7 +232,9 @@ async def _listen(process: BrokerProcess, server: grpc.aio.Server, had: int | No
 async def _open_broker(process: BrokerProcess) -> Broker:
     store_options = process.config.store_options(process.port or 0)
     try:
-        broker = Broker(process.disk, process.clock, _broker_options(process), store_options, connect=connect)
+        broker = Broker(
+            process.disk, process.clock, _broker_options(process), store_options, connect=connect, spans=process.spans
+        )
         await broker.open()
     except (StoreError, OSError) as error:
         raise StartError(str(error)) from error

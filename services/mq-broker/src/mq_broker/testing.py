@@ -17,6 +17,7 @@ from mq_broker.core.members import ClientGroups
 from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery
+from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
@@ -214,12 +215,13 @@ async def running_broker(
     store: StoreOptions | None = None,
     clean_stop: bool = True,
     work: Callable[[Broker], Coroutine[Any, Any, None]] = Broker.run,
+    spans: Spans = NO_SPANS,
 ) -> AsyncIterator[Broker]:
     """A broker at work; without `clean_stop` it dies as by SIGKILL, and what it had open is for the disk to take.
 
     `work` is what it does by itself.
     """
-    broker = Broker(disk, clock, options or broker_options(), store or store_options())
+    broker = Broker(disk, clock, options or broker_options(), store or store_options(), spans=spans)
     await broker.open()
     running = asyncio.create_task(work(broker))
     try:

@@ -25,9 +25,11 @@ from mqproto.config_source import ConfigInForce
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import Clock, RealClock
 from osenv.signals import reload_event, stop_event
+from telemetry.grpc_server import call_interceptors
 
 SERVICE = "mq-namesrv"
-SERVICE_NAME = name_service_pb2.DESCRIPTOR.services_by_name["NameService"].full_name
+SERVICE_DESCRIPTOR = name_service_pb2.DESCRIPTOR.services_by_name["NameService"]
+SERVICE_NAME = SERVICE_DESCRIPTOR.full_name
 STOP_GRACE_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ class NameServer:
         self._table = RouteTable()
         self._servicer = NameServiceServicer(self._table, clock)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=call_interceptors([SERVICE_DESCRIPTOR]))
 
     async def start(self) -> Address:
         """Serve, and return the address with its actual port. Raises StartError."""

@@ -25,6 +25,7 @@ from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.slave_reads import SlaveReads
+from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.core.state_names import (
     CONSUMER_OFFSETS,
     DELAY_OFFSETS,
@@ -106,9 +107,13 @@ class Broker:
         rng: Rng | None = None,
         *,
         connect: Connect | None = None,
+        spans: Spans = NO_SPANS,
     ) -> None:
-        """`connect` opens a link to a master; without it the broker can be no slave. Raises StoreError, OSError."""
+        """`connect` opens a link to a master; without it the broker can be no slave. `spans` hears what the broker
+        does with sampled messages. Raises StoreError, OSError.
+        """
         self.options = options
+        self._spans = spans
         self._connect = connect
         self._rng = rng or SystemRng()
         self._clock, self._disk = clock, disk
@@ -276,6 +281,7 @@ class Broker:
             self._clock,
             self._rng,
             self.options.transactions,
+            self._spans,
         )
         if self.is_master:
             # Of a commit that a slave has taken over in part, the rest may never have come.
@@ -305,7 +311,7 @@ class Broker:
             ),
         )
         self.long_polling = LongPolling(self.pulling, self._clock)
-        self.send_back = SendBack(self.producing, self.topics, self.groups)
+        self.send_back = SendBack(self.producing, self.topics, self.groups, self._spans)
         self.querying = Querying(self.store)
         self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
 
@@ -347,6 +353,7 @@ class Broker:
             self._clock,
             self._disk,
             self.producing.forward,
+            self._spans,
         )
         if self.is_master:
             await self.delay.open()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from mq_broker.core.batches import Batch
 from mq_broker.core.rewrite import retry_batch
+from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.producing import Producing
@@ -24,6 +26,7 @@ class SendBack:
     producing: Producing
     topics: TopicTable
     groups: SubscriptionGroups
+    spans: Spans = NO_SPANS
 
     async def send_back(
         self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int
@@ -60,10 +63,17 @@ class SendBack:
             )
             is_retry = batch.topic == retry_topic(group)
             self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)
-            self.producing.forward([batch], self.producing.time.stamp_ms())
+            self._forward(batch, None if is_retry else record.store_timestamp_ms)
             await store.wait_stored(store.log_end)
         except StoreError as error:
             return code_of(error), str(error)
         except ValueError as error:  # the properties do not fit any more
             return ResponseCode.MESSAGE_ILLEGAL, str(error)
         return ResponseCode.SUCCESS, ""
+
+    def _forward(self, batch: Batch, dead_since_ms: int | None) -> None:
+        """Store what comes back. A dead letter is not heard of again: its time as a message ends with a span."""
+        store_ms = self.producing.time.stamp_ms()
+        dead = [] if dead_since_ms is None else [(batch, Step(Operation.DEAD_LETTER, dead_since_ms, store_ms))]
+        with traced(self.spans, dead):
+            self.producing.forward([batch], store_ms)

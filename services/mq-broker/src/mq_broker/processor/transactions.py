@@ -18,6 +18,7 @@ from mq_broker.core.half_columns import Half
 from mq_broker.core.halves import committed_batch, op_batch
 from mq_broker.core.parked import mark_batch, parked_batch, parked_half
 from mq_broker.core.rewrite import schedule_batch
+from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, note, traced
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import (
@@ -67,6 +68,7 @@ class Transactions:
     clock: Clock
     rng: Rng
     options: TransactionOptions
+    spans: Spans = NO_SPANS
 
     def __post_init__(self) -> None:
         self.copies = HalfCopies(self.store, self.table, self.time)
@@ -143,7 +145,7 @@ class Transactions:
                 self.table.counted(id_)
                 self.checks.under_way.ended(id_)
                 break
-            record = None if action is Action.ROLL_BACK else await self.store.reader.read_record(half.log_offset)
+            record = await self._record(half, action)
             if self.table.undecided(id_) == half:
                 self._close(half, action, record)
                 break
@@ -151,13 +153,32 @@ class Transactions:
         await self.store.wait_stored(self.store.log_end)
         return phase
 
+    async def _record(self, half: Half, action: Action) -> Record | None:
+        """The half message as it stands in the log; for a roll back only its span needs it, if it can be read.
+
+        Raises OSError, ValueError.
+        """
+        if action is not Action.ROLL_BACK:
+            return await self.store.reader.read_record(half.log_offset)
+        if not self.spans.is_on:
+            return None
+        try:
+            return await self.store.reader.read_record(half.log_offset)
+        except (OSError, ValueError) as error:
+            log.info("transaction %s is rolled back without a span: %s", half.transaction_id, error)
+            return None
+
     def _close(self, half: Half, action: Action, record: Record | None) -> None:
         """One write. Raises StoreError, ValueError; then nothing has changed. `record` may lack for a roll back."""
         store_ms, phase = self.time.stamp_ms(), ENDS[action]
         batches = self._closing(half, phase, store_ms)
-        if record is not None:
+        if record is not None and phase is not Phase.ROLLED_BACK:
             batches.insert(0, self._left_behind(half, record, phase, store_ms))
-        self.store.put(batches, store_ms)
+        step = _step(half, phase, store_ms)
+        with traced(self.spans, [(batches[0], step)] if phase is Phase.COMMITTED else []):
+            self.store.put(batches, store_ms)
+        if record is not None and phase is Phase.ROLLED_BACK:
+            note(self.spans, record, step)
         self.checks.under_way.ended(half.transaction_id)
         if phase is Phase.PARKED:
             log.error("transaction %s: nobody knew in %d checks; parked", half.transaction_id, half.check_times + 1)
@@ -184,3 +205,14 @@ class Transactions:
 def unknown(transaction_id: str) -> str:
     """The sentence about a transaction that this broker does not know."""
     return f"no transaction {transaction_id!r} is open or was closed of late"
+
+
+def _step(half: Half, phase: Phase, now_ms: int) -> Step:
+    return Step(
+        Operation.HALF,
+        half.first_store_ms,
+        now_ms,
+        checks=half.check_times,
+        outcome=phase.value,
+        producer_group=half.producer_group,
+    )

@@ -19,16 +19,18 @@ DELIVER_RECORDS_MAX = 32  # delivered in one step, after which others have their
 
 
 class Ready(NamedTuple):
-    """A waiting record, made ready for its delivery."""
+    """A waiting record, made ready for its delivery; times are milliseconds since 1970."""
 
-    due_ms: int  # since 1970
+    due_ms: int
+    stored_ms: int
     queue_offset: int
     batch: Batch
 
 
 def make_ready(level: int, due_ms: int, record: Record) -> Ready:
     """What a waiting record of the queue with this number delivers at its due time."""
-    return Ready(due_ms, record.queue_offset, deliver_record(record, (level, record.queue_offset)))
+    batch = deliver_record(record, (level, record.queue_offset))
+    return Ready(due_ms, record.store_timestamp_ms, record.queue_offset, batch)
 
 
 class Ahead:

@@ -16,6 +16,7 @@ from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import CARRIED, TIMER, DelayProgress, level_of
+from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.schedule.carry_over import CarryOver
 from mq_broker.schedule.delivery import Delivery
 from mq_broker.schedule.level_queue import LevelQueue
@@ -52,12 +53,13 @@ class DelayService:
     clock: Clock
     disk: Disk
     put: Callable[[list[Batch], int], object]
+    spans: Spans = NO_SPANS
     _queues: dict[int, WaitingQueue] = field(default_factory=dict, init=False)
     _retry_at_ms: dict[int, int] = field(default_factory=dict, init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
-        self.delivery = Delivery(self.progress, self.time, self.put, self.store.run_bytes_max)
+        self.delivery = Delivery(self.progress, self.time, self.put, self.store.run_bytes_max, self.spans)
         self.timer_index = TimerIndex(
             self.disk,
             self.clock,

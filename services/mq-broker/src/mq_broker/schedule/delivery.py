@@ -14,6 +14,7 @@ from mq_broker.core.batches import Batch, runs
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.lateness import Lateness
+from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.schedule.ahead import Ahead, Ready
 
 Listener = Callable[[int, Sequence[int]], None]
@@ -30,6 +31,7 @@ class Delivery:
     time: BrokerTime
     put: Callable[[list[Batch], int], object]
     run_bytes_max: int
+    spans: Spans = NO_SPANS
     _lateness: dict[int, Lateness] = field(default_factory=dict)
     _listeners: list[Listener] = field(default_factory=list)
 
@@ -53,8 +55,9 @@ class Delivery:
     def _deliver(self, level: int, due: Sequence[Ready]) -> None:
         waiting = [one for one in due if not self.progress.is_done(level, one.queue_offset)]
         for run in runs(waiting, self.run_bytes_max, lambda one: one.batch):
-            now_ms = self.time.now_ms()
-            self.put([one.batch for one in run], self.time.stamp_ms())
+            now_ms, store_ms = self.time.now_ms(), self.time.stamp_ms()
+            with traced(self.spans, ((one.batch, _wait(level, one, store_ms)) for one in run)):
+                self.put([one.batch for one in run], store_ms)
             for one in run:
                 self.progress.done(level, one.queue_offset)
             self._count(level, [now_ms - one.due_ms for one in run])
@@ -63,3 +66,7 @@ class Delivery:
         self.lateness(level).add(lateness_ms)
         for listener in self._listeners:
             listener(level, lateness_ms)
+
+
+def _wait(level: int, one: Ready, now_ms: int) -> Step:
+    return Step(Operation.WAIT, one.stored_ms, now_ms, due_ms=one.due_ms, delay_level=max(level, 0))
