@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
+PROMTOOL_VERSION_MIN = (2, 42)
 CHROMIUM_NAMES = ("chromium", "chromium-browser")
 PROBE_TIMEOUT_S = 60
 IMAGE_BYTES = 8 * 1024 * 1024  # ext4 needs about 2 MiB
@@ -158,6 +159,18 @@ def probe_chromium() -> Absence | None:
     return None
 
 
+def probe_promtool() -> Absence | None:
+    """promtool of Prometheus 2.42 or newer, the oldest that its tests have run with."""
+    if missing := _missing_tools("promtool"):
+        return missing
+    run = _run(["promtool", "--version"])
+    match = re.search(r"version (\d+)\.(\d+)", run.stdout + run.stderr)
+    if match is None or (int(match[1]), int(match[2])) < PROMTOOL_VERSION_MIN:
+        first_line = (run.stdout + run.stderr).partition("\n")[0]
+        return Absence(f"promtool has to be of Prometheus 2.42 or newer, and says: {first_line}")
+    return None
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     path = which(command[0]) or command[0]
     return subprocess.run(
@@ -180,6 +193,7 @@ CAPABILITIES = {
             "network-namespaces", ("iproute2", "iptables"), depends_on_kernel=True, probe=probe_network_namespaces
         ),
         Capability("postgresql", ("postgresql",), depends_on_kernel=False, probe=probe_postgresql),
+        Capability("promtool", ("prometheus",), depends_on_kernel=False, probe=probe_promtool),
         Capability("chromium", ("chromium", "fonts-noto-cjk"), depends_on_kernel=False, probe=probe_chromium),
     )
 }

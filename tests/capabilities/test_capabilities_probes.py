@@ -17,6 +17,7 @@ from capabilities import (
     probe_maven,
     probe_network_namespaces,
     probe_postgresql,
+    probe_promtool,
 )
 
 from servicekit.testing import postgresql_programs
@@ -100,6 +101,22 @@ def test_chromium_has_to_start_and_to_have_chinese_characters(path_folder: Path)
     assert probe_chromium() == Absence("not installed: a font with Chinese characters")
     add_program(path_folder, "fc-list", "NotoSansCJK-Regular.ttc")
     assert probe_chromium() is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("promtool, version 2.42.0+ds (branch: debian/sid, revision: 2.42.0+ds-5+deb12u1)", None),
+        ("promtool, version 3.5.0 (branch: HEAD)", None),
+        ("promtool, version 2.9.2", "promtool has to be of Prometheus 2.42"),
+        ("nonsense", "promtool has to be of Prometheus 2.42"),
+    ],
+)
+def test_promtool_has_to_be_of_prometheus_2_42_or_newer(path_folder: Path, printed: str, reason: str | None) -> None:
+    assert probe_promtool() == Absence("not installed: promtool")
+    add_program(path_folder, "promtool", printed)
+    missing = probe_promtool()
+    assert missing is None if reason is None else missing is not None and missing.reason.startswith(reason)
 
 
 def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
