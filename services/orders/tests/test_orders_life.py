@@ -82,9 +82,9 @@ async def test_the_history_tells_every_change_from_first_to_last_with_its_actor_
         pending, awaiting, on_its_way, done, _ = OrderStatus
         assert told == [
             (None, pending, ChangeReason.PLACED, 0, "buyer-1", trace_id),
-            (pending, awaiting, ChangeReason.PAID, 60_000, "order-payment-handler", None),
-            (awaiting, on_its_way, ChangeReason.SHIPPED, 3_660_000, "seller-1", None),
-            (on_its_way, done, ChangeReason.RECEIVED, 90_060_000, "buyer-1", None),
+            (pending, awaiting, ChangeReason.PAID, 60_000, "order-payment-handler", trace_id),
+            (awaiting, on_its_way, ChangeReason.SHIPPED, 3_660_000, "seller-1", trace_id),
+            (on_its_way, done, ChangeReason.RECEIVED, 90_060_000, "buyer-1", trace_id),
         ]
         assert completed == await orders.order(order.order_id)
         assert (shipped.version, completed.version) == (3, 4)

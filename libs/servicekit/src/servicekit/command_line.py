@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+import telemetry
 from servicekit.adapters.migrate import MigrationRefusedError
 from servicekit.adapters.mq_connection import QueueConfigurationError
 from servicekit.config import ConfigError, ServiceConfig
@@ -30,14 +31,19 @@ def run_service(
     from_environment: Callable[[Mapping[str, str]], ConfigT],
     serve: Callable[[ConfigT], Coroutine[Any, Any, None]],
     run_migrations: Callable[[ConfigT], Coroutine[Any, Any, None]],
+    service_name: str | None = None,
 ) -> int:
-    """The exit code: 0 after an orderly stop, 1 after a failure, 2 for a configuration that cannot be used."""
+    """The exit code: 0 after an orderly stop, 1 after a failure, 2 for a configuration that cannot be used.
+
+    `name` is the module's; logs, traces and metrics are those of `service_name`, where it is another.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     parser.add_argument("command", nargs="?", choices=("serve", "migrate"), default="serve")
     command = parser.parse_args(arguments).command
     try:
         config = from_environment(os.environ)
-    except ConfigError as error:
+        telemetry.configure(service_name or name, config.log_level)
+    except (ConfigError, telemetry.TelemetryConfigError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE
     action = run_migrations if command == "migrate" else serve
@@ -50,6 +56,8 @@ def run_service(
         first = _first(group)
         prefix = config.PREFIX if isinstance(first, QueueConfigurationError) else ""
         print(f"{name}: {prefix}{first}", file=sys.stderr)
+    finally:
+        telemetry.shutdown()
     return exit_code
 
 

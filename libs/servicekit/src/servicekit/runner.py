@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import ASGIApp
 
-import telemetry
 from osenv import Clock, RealClock
 from osenv.clock import timeout
 from osenv.memory import keep_out_of_collections
@@ -77,7 +76,6 @@ Compose = Callable[[Database, MqConnection, Clock], Composition]
 
 async def run_migrations(service: Service, config: ServiceConfig) -> None:
     """Bring the database to this version and return. Raises StorageUnavailableError."""
-    telemetry.configure(service.name, config.log_level)
     database = Database(config.database_url, config.database_pool_size)
     try:
         await service.migrations.upgrade(database)
@@ -91,7 +89,6 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
 
     Raises OSError if the address is taken, StorageUnavailableError, and QueueConfigurationError in a group.
     """
-    telemetry.configure(service.name, config.log_level)
     stop = stop_event()
     with HttpServer(config.listen_host, config.listen_port) as http:
         database = Database(config.database_url, config.database_pool_size)

@@ -18,6 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
         from_environment=from_environment,
         serve=app.serve,
         run_migrations=app.run_migrations,
+        service_name=app.SERVICE_NAME,
     )
 
 

@@ -10,7 +10,6 @@ import asyncio
 
 import structlog
 
-import telemetry
 from osenv import Clock, RealClock, SystemRng
 from osenv.signals import stop_event
 from sandbox_gateway.adapters.http_webhooks import HttpWebhooks
@@ -23,6 +22,7 @@ from servicekit.adapters.migrate import Migrations
 from servicekit.runner import Background, Service, start_background, stop_background
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")
+SERVICE_NAME = "sandbox-gateway"  # in logs and traces: it stands for somebody else's
 SERVICE = Service("gateway", MIGRATIONS, topics=())
 BACKGROUND_STOP_MAX_S = 2.0
 
@@ -36,7 +36,6 @@ async def run_migrations(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
-    telemetry.configure(SERVICE.name, config.log_level)
     stop = stop_event()
     clock = RealClock()
     with HttpServer(config.listen_host, config.listen_port) as http:

@@ -4,8 +4,11 @@ is written in servicekit.runner.
 
 from __future__ import annotations
 
+from functools import partial
+
 from orders.adapters.http_payments import HttpPayments
 from orders.adapters.mq_dead_letters import MqDeadLetters
+from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.adapters.tables import idempotency_keys, inbox, transactions
 from orders.bootstrap import bootstrap
 from orders.config import Config
@@ -19,6 +22,7 @@ from orders.service.events import (
 from osenv import Clock, SystemRng
 from servicekit import runner
 from servicekit.adapters.database import Database
+from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
 from servicekit.auth import Tokens
@@ -57,6 +61,7 @@ async def serve(config: Config) -> None:
             payment_desk=payments,
             dead_letters=MqDeadLetters(config.mq_url, SHOP_GROUPS, clock),
             health_parts=health_parts,
+            meter=OtelOrderMeter(),
         )
         return Composition(
             application.api,
@@ -65,6 +70,7 @@ async def serve(config: Config) -> None:
             [
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
                 Background("connections with payments", payments.run, payments.stop),
+                *stored_gauges(partial(orders_by_status, application.use_cases.queries, clock)),
             ],
             end_streams=application.feed.close,
         )

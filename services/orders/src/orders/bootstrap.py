@@ -28,6 +28,7 @@ from orders.service.complete_order import CompleteOrder
 from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.dead_letters import DeadLetters
 from orders.service.order_feed import OrderFeed
+from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_timeouts import OrderTimeouts
 from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import PlaceOrder
@@ -70,16 +71,17 @@ def bootstrap(
     payment_desk: PaymentDesk,
     dead_letters: DeadLetters,
     health_parts: Mapping[str, HealthCheck],
+    meter: OrderMeter = NOT_METERED,
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside the database."""
     units = SqlUnits(database, SqlUnitOfWork)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
-    close_order = CloseOrder(units, transactions, clock)
+    close_order = CloseOrder(units, transactions, clock, meter)
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
     complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
-    accept_payment = AcceptPayment(units, transactions, clock)
+    accept_payment = AcceptPayment(units, transactions, clock, meter)
     use_cases = UseCases(
-        place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms),
+        place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms, meter=meter),
         close_order=close_order,
         ship_order=ShipOrder(units, transactions, clock),
         confirm_receipt=ConfirmReceipt(units, transactions, clock),

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from servicekit.adapters.failed_units import FailedUnits
+from servicekit.adapters.instrumentation import trace_statements
 from servicekit.adapters.storage_errors import connection_errors, postgresql_errors
 
 LOCK_MAX_MS = 2_000
@@ -64,6 +65,7 @@ class PostgresqlDatabase:
         event.listen(self._engine.sync_engine, "checkout", _require_open)
         event.listen(self._engine.sync_engine, "close", _end)
         self._failed_units = FailedUnits(self._engine.sync_engine)
+        trace_statements(self._engine)
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[AsyncConnection]:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, event, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from servicekit.adapters.failed_units import FailedUnits
+from servicekit.adapters.instrumentation import trace_statements
 from servicekit.adapters.sqlite_connection import BEGIN_WRITING, OneHopConnection
 from servicekit.adapters.storage_errors import sqlite_errors
 
@@ -46,6 +47,7 @@ class SqliteDatabase:
         event.listen(self._engine.sync_engine, "connect", _open)
         event.listen(self._engine.sync_engine, "begin", _begin)
         self._failed_units = FailedUnits(self._engine.sync_engine)
+        trace_statements(self._engine)
 
     def looking(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """As `reading`."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
-from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
+import telemetry
 from osenv import Clock
 from servicekit.admission import Admission, AdmissionLimit
 from servicekit.api import openapi, problem_handlers
@@ -18,6 +19,7 @@ from servicekit.api.health_routes import health_routes
 from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
 from servicekit.api.request_limit import RequestLimit
+from servicekit.api.request_telemetry import IsUntraced, TraceIds, request_telemetry, untraced
 from servicekit.api.security import Identification
 from servicekit.auth import Tokens
 from servicekit.errors import ServiceError
@@ -26,7 +28,7 @@ from servicekit.rate_limit import RateLimit, RequestCounter
 
 VERSION = "0.1.0"
 # Whoever watches the service asks every second: a span of each would hide the others.
-UNTRACED_URLS = "/health/(live|ready)$"
+UNTRACED_URLS = ("/health/live", "/health/ready")
 
 _TAGS = [
     {"name": "products", "description": "What is on sale, and where its units are."},
@@ -38,7 +40,14 @@ _TAGS = [
 
 
 class ServiceApi(FastAPI):
-    """FastAPI with an OpenAPI document that says all that holds for every route."""
+    """FastAPI with an OpenAPI document that says all that holds for every route, and with a trace for each request."""
+
+    is_untraced: IsUntraced
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Outside of everything: an error that nobody has expected is answered within the trace as well."""
+        stack = super().build_middleware_stack()
+        return stack if telemetry.is_tracing() else TraceIds(stack, self.is_untraced)
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -69,15 +78,19 @@ def build_api(
     tokens: Tokens | None,
     rate_limit: RateLimit | None,
     clock: Clock,
+    untraced_urls: Sequence[str] = UNTRACED_URLS,
     admission_limit: AdmissionLimit | None = None,
 ) -> ServiceApi:
     """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
 
     `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none,
     and so is `admission_limit`, beyond which requests are told to come back later.
+    Whoever asks for one of `untraced_urls`, which are paths, gets no trace.
     Without `tokens` nobody is known, and the routes see for themselves who may ask.
     """
+    is_untraced = untraced(untraced_urls)
     app = ServiceApi(
+        telemetry=request_telemetry(is_untraced),
         title=title,
         version=VERSION,
         summary=summary,
@@ -88,6 +101,7 @@ def build_api(
         docs_url=None,
         redoc_url=None,
     )
+    app.is_untraced = is_untraced
     for router in routers:
         app.include_router(router)
     app.include_router(health_routes(health))
@@ -100,7 +114,6 @@ def build_api(
     if tokens is not None:
         app.add_middleware(Identification, tokens=tokens)
     problem_handlers.install(app, problem_of_error)
-    FastAPIInstrumentor.instrument_app(app, excluded_urls=UNTRACED_URLS, exclude_spans=["receive", "send"])
     return app
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import httpx
 
+import telemetry
 from osenv import Clock
 from sandbox_gateway.domain.errors import DeliveryError
 from sandbox_gateway.domain.webhook import SIGNATURE_HEADER, signature
+from servicekit.adapters.instrumentation import trace_requests
 
 CONNECT_MAX_S = 2.0
 CONNECTIONS_MAX = 32
@@ -33,12 +35,14 @@ class HttpWebhooks:
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_S),
             trust_env=False,  # the environment's proxies are not part of the configuration
         )
+        trace_requests(self._client)
 
     async def deliver(self, body: bytes) -> None:
         headers = {
             "Content-Type": "application/json",
             SIGNATURE_HEADER: signature(self._secrets, body, self._clock.wall_ms() // 1000),
         }
+        telemetry.inject(headers)
         try:
             answer = await self._client.post(self._url, content=body, headers=headers)
         except httpx.HTTPError as error:

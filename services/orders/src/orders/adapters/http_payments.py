@@ -18,6 +18,7 @@ import telemetry
 from orders.service.payment_desk import OrderToPay, PaymentView, RefundPage, RefundView
 from orders.service.shop_errors import PaymentRefusedError, PaymentsUnavailableError
 from osenv import Clock
+from servicekit.adapters.instrumentation import trace_requests
 from servicekit.auth import Caller, Tokens
 
 ANSWER_MAX_S = 5.0
@@ -46,6 +47,7 @@ class HttpPayments:
         self._clock = clock
         self._stopped = asyncio.Event()
         self._client = httpx.AsyncClient(base_url=url, timeout=ANSWER_MAX_S, transport=transport, trust_env=False)
+        trace_requests(self._client)
 
     async def run(self) -> None:
         """Keep the connections until `stop`."""

@@ -174,6 +174,7 @@ def _order_row(order: Order) -> dict[str, object]:
         "shipped_at_ms": order.shipped_at_ms,
         "completed_at_ms": order.completed_at_ms,
         "version": order.version,
+        "traceparent": order.traceparent,
     }
 
 
@@ -222,6 +223,7 @@ def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
         shipped_at_ms=row.shipped_at_ms,
         completed_at_ms=row.completed_at_ms,
         version=row.version,
+        traceparent=row.traceparent,
     )
 
 

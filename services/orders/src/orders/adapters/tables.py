@@ -30,6 +30,7 @@ ID_LENGTH_MAX = 64
 ACTOR_LENGTH_MAX = 64  # a caller's subject is an id, and the groups' names are shorter
 REASON_LENGTH_MAX = 32
 TRACE_ID_LENGTH = 32
+TRACEPARENT_LENGTH = 55  # of version 00
 
 metadata = new_metadata()
 
@@ -85,6 +86,7 @@ orders = Table(
     ),
     # The number of rows in the order's history.
     Column("version", BigInteger, CheckConstraint("version >= 1", name="version"), nullable=False, server_default="1"),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: placed outside a trace, or by an older version
     CheckConstraint(
         "status IN ('PENDING_PAYMENT', 'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED', 'CLOSED')", name="status"
     ),

@@ -42,7 +42,10 @@ class OrderLine:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order; times are wall-clock milliseconds, money is in the currency's minor unit."""
+    """An order; times are wall-clock milliseconds, money is in the currency's minor unit.
+
+    `traceparent` is where its life began for those who watch the system; nothing here looks into it.
+    """
 
     order_id: str
     buyer_id: str
@@ -58,6 +61,7 @@ class Order:
     shipped_at_ms: int | None = None
     completed_at_ms: int | None = None
     version: int = 1
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if not self.lines or self.total_minor != sum(line.quantity * line.unit_price_minor for line in self.lines):
@@ -118,6 +122,7 @@ class Order:
             status=OrderStatus.PENDING_PAYMENT,
             created_at_ms=self.created_at_ms,
             expires_at_ms=self.expires_at_ms,
+            traceparent=self.traceparent,
         )
 
     def payment(self) -> Payment | None:
@@ -165,6 +170,7 @@ def place(
     origin: Origin,
     *,
     payment_window_ms: int,
+    traceparent: str | None = None,
 ) -> tuple[Order, StatusChange]:
     """A new order that waits for its payment, and the first row of its history."""
     order = Order(
@@ -176,6 +182,7 @@ def place(
         status=OrderStatus.PENDING_PAYMENT,
         created_at_ms=origin.at_ms,
         expires_at_ms=origin.at_ms + payment_window_ms,
+        traceparent=traceparent,
     )
     return order, _change(order_id, None, order.status, ChangeReason.PLACED, origin)
 

@@ -20,6 +20,7 @@ from orders.pages import (
 )
 from orders.pages.parts import PageParts, require_own_site
 from orders.pages.renderer import ROOT
+from servicekit.api.request_telemetry import request_telemetry
 
 # Styles, scripts and images come from here and nowhere else, nothing is inline, and nobody frames the shop.
 _POLICY = (
@@ -68,6 +69,7 @@ class _PageFrame:
 def mount_pages(api: FastAPI, parts: PageParts) -> None:
     """Put the pages below /shop of the service's own application."""
     pages = FastAPI(
+        telemetry=request_telemetry(),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

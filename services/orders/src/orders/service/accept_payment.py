@@ -14,6 +14,7 @@ from orders.domain.payment import Payment, RefundReason, RefundRequest
 from orders.domain.verdict import Verdict, judge
 from orders.service import events
 from orders.service.order_access import origin_of
+from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.errors import ConsumedBeforeError
@@ -34,10 +35,17 @@ class PaymentOutcome(enum.Enum):
 class AcceptPayment:
     """The use case behind `payment-events`/`succeeded`."""
 
-    def __init__(self, units: Units, transactions: TransactionalPublisher[UnitOfWork], clock: Clock) -> None:
+    def __init__(
+        self,
+        units: Units,
+        transactions: TransactionalPublisher[UnitOfWork],
+        clock: Clock,
+        meter: OrderMeter = NOT_METERED,
+    ) -> None:
         self._units = units
         self._transactions = transactions
         self._clock = clock
+        self._meter = meter
 
     async def __call__(self, payment: Payment) -> PaymentOutcome:
         """Carry the payment's consequences out; calling it again is harmless.
@@ -65,7 +73,7 @@ class AcceptPayment:
                 continue
 
     async def _pay(self, order: Order, payment: Payment) -> PaymentOutcome:
-        paid_order, change = order.paid(payment, origin_of(events.PAYMENT_HANDLER_GROUP, self._clock))
+        paid_order, change = order.paid(payment, origin_of(events.PAYMENT_HANDLER_GROUP, self._clock, order))
 
         async def write(unit: UnitOfWork) -> None:
             await _consume(unit, payment, change.at_ms)
@@ -74,6 +82,7 @@ class AcceptPayment:
                 await unit.products.sell(line.product_id, line.quantity)
 
         await self._transactions.publish(events.paid(paid_order), write)
+        self._meter.changed(paid_order, change)
         return PaymentOutcome.PAID
 
     async def _request_refund(self, refund: RefundRequest) -> PaymentOutcome:

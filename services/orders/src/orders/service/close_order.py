@@ -23,12 +23,16 @@ from orders.service.order_access import (
     require_buyer,
     require_version,
 )
+from orders.service.order_meter import NOT_METERED, OrderMeter
+from orders.service.order_trace import in_trace_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.auth import ORDERS_SHIP, Caller
 from servicekit.errors import ConsumedBeforeError
 from servicekit.inbox import require_first
 from servicekit.transactions import TransactionalPublisher
+
+CANCEL = "cancel order"
 
 
 class ExpiryOutcome(enum.Enum):
@@ -47,10 +51,17 @@ async def _go_on(_unit: UnitOfWork) -> None:
 class CloseOrder:
     """The use cases behind POST /orders/{id}/cancel and behind the timeout message."""
 
-    def __init__(self, units: Units, transactions: TransactionalPublisher[UnitOfWork], clock: Clock) -> None:
+    def __init__(
+        self,
+        units: Units,
+        transactions: TransactionalPublisher[UnitOfWork],
+        clock: Clock,
+        meter: OrderMeter = NOT_METERED,
+    ) -> None:
         self._units = units
         self._transactions = transactions
         self._clock = clock
+        self._meter = meter
 
     async def cancel(self, order_id: str, caller: Caller, version: int | None = None) -> Order:
         """Close the order: for its seller, if the caller may ship, else for its buyer.
@@ -66,8 +77,8 @@ class CloseOrder:
             require_buyer(order, caller)
             reason = ChangeReason.CANCELLED
         require_version(order, version)
-        with lost_races_as_mismatch(order_id, version):
-            return await self.close(order, reason, origin_of(caller.subject, self._clock))
+        with in_trace_of(order, CANCEL), lost_races_as_mismatch(order_id, version):
+            return await self.close(order, reason, origin_of(caller.subject, self._clock, order))
 
     async def expire(self, order_id: str) -> ExpiryOutcome:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
@@ -81,7 +92,7 @@ class CloseOrder:
                 return ExpiryOutcome.UNKNOWN_ORDER
         if order.status is not OrderStatus.PENDING_PAYMENT:
             return ExpiryOutcome.ALREADY_DECIDED
-        origin = origin_of(events.TIMEOUT_HANDLER_GROUP, self._clock)
+        origin = origin_of(events.TIMEOUT_HANDLER_GROUP, self._clock, order)
         if not order.is_due(origin.at_ms):
             return ExpiryOutcome.TOO_EARLY
 
@@ -123,4 +134,5 @@ class CloseOrder:
         if refund is not None:
             messages.append(events.refund_requested(refund))
         await self._transactions.publish_all(messages, write)
+        self._meter.changed(closed_order, change)
         return closed_order

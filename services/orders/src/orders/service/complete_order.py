@@ -85,7 +85,7 @@ class CompleteOrder:
         return await self._complete(order)
 
     async def _complete(self, order: Order) -> CompletionOutcome:
-        origin = origin_of(events.COMPLETION_HANDLER_GROUP, self._clock)
+        origin = origin_of(events.COMPLETION_HANDLER_GROUP, self._clock, order)
         completed, change = order.changed(ChangeReason.COMPLETED_AUTOMATICALLY, origin)
 
         async def write(unit: UnitOfWork) -> None:

@@ -12,6 +12,7 @@ import telemetry
 from orders.domain.errors import StatusChangedError, UnknownOrderError, VersionMismatchError
 from orders.domain.order import Order
 from orders.domain.status_change import Origin
+from orders.service.order_trace import trace_id_of
 from orders.service.unit_of_work import Orders
 from osenv import Clock
 from servicekit.auth import ORDERS_ALL, Caller
@@ -51,6 +52,7 @@ def lost_races_as_mismatch(order_id: str, version: int | None) -> Iterator[None]
         raise VersionMismatchError(order_id, version) from error
 
 
-def origin_of(actor: str, clock: Clock) -> Origin:
-    """A change by `actor`, now, in the trace that is going on."""
-    return Origin(actor, clock.wall_ms(), telemetry.current_trace_id())
+def origin_of(actor: str, clock: Clock, order: Order | None = None) -> Origin:
+    """A change by `actor`, now, in the trace of `order`; of an order without one, in the trace that is going on."""
+    trace_id = None if order is None else trace_id_of(order)
+    return Origin(actor, clock.wall_ms(), trace_id or telemetry.current_trace_id())

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import telemetry
 from orders.domain.errors import InsufficientStockError
 from orders.domain.order import Order, RequestedLine, place, price_lines
 from orders.domain.product import Product
 from orders.domain.status_change import StatusChange
 from orders.service import events
 from orders.service.order_access import origin_of
+from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
@@ -52,12 +54,15 @@ class PlaceOrder:
         clock: Clock,
         rng: Rng,
         payment_window_ms: int,
+        *,
+        meter: OrderMeter = NOT_METERED,
     ) -> None:
         self._units = units
         self._transactions = transactions
         self._clock = clock
         self._rng = rng
         self._payment_window_ms = payment_window_ms
+        self._meter = meter
         self._in_flight = InFlightKeys()
 
     async def __call__(self, request: OrderRequest, key: str) -> Placed:
@@ -82,6 +87,7 @@ class PlaceOrder:
                 await _reserve(unit, order)
 
             await self._transactions.publish(events.created(order), write)
+            self._meter.changed(order, first)
         return Placed(order, replayed=False)
 
     def _price(self, request: OrderRequest, products: Mapping[str, Product]) -> tuple[Order, StatusChange]:
@@ -93,6 +99,7 @@ class PlaceOrder:
             products[lines[0].product_id].currency,
             origin_of(request.buyer_id, self._clock),
             payment_window_ms=self._payment_window_ms,
+            traceparent=telemetry.traceparent(),
         )
 
 

@@ -81,6 +81,12 @@ class Queries:
             await find_visible(unit.orders, order_id, caller)
             return await unit.orders.history(order_id)
 
+    async def orders_by_status(self) -> dict[OrderStatus, int]:
+        """How many orders stand where; every status is named."""
+        async with self._units.looking() as unit:
+            counts = await unit.orders.count_by_status()
+        return {status: counts.get(status, 0) for status in OrderStatus}
+
     async def statistics(self) -> Statistics:
         """Counts and sums of one moment."""
         async with self._units.reading() as unit:

@@ -18,6 +18,7 @@ import httpx
 import telemetry
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
+from servicekit.adapters.instrumentation import trace_requests
 
 CONNECT_MAX_S = 2.0
 # Of each read and write, and of the wait for a free connection; PatientGateway bounds the whole.
@@ -46,6 +47,7 @@ class HttpGateway:
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_S),
             trust_env=False,  # the environment's proxies are not part of the configuration
         )
+        trace_requests(self._client)
 
     async def close(self) -> None:
         """Close the connections."""

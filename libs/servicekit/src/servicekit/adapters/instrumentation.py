@@ -1,0 +1,80 @@
+"""Spans of statements and of requests to other services, by OpenTelemetry's own instrumentations.
+
+They are put in only while spans go anywhere, and they make a span only inside one that is recorded: what a service does
+by itself again and again (polls, checks of its health) would fill the traces with what nobody asked for. A statement's
+span has its text, with the places of the values and not the values. No span is made of taking a connection.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from opentelemetry import trace
+from opentelemetry.instrumentation.environment_variables import OTEL_SEMCONV_STABILITY_OPT_IN
+from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+from opentelemetry.instrumentation.sqlalchemy.engine import EngineTracer
+from opentelemetry.semconv._incubating.metrics.db_metrics import DB_CLIENT_CONNECTION_COUNT
+from opentelemetry.trace import Span, Tracer, TracerProvider
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+import telemetry
+
+STABLE_NAMES = "http,database"
+
+
+def use_stable_names() -> None:
+    """Attributes and metrics get the conventions' present names; without a word the instrumentations use old ones.
+
+    They read this once, when the first of them is used. What the environment says already is left as it is.
+    """
+    os.environ.setdefault(OTEL_SEMCONV_STABILITY_OPT_IN, STABLE_NAMES)
+
+
+def trace_statements(engine: AsyncEngine) -> None:
+    """Make spans of the engine's statements, if spans go anywhere."""
+    if not telemetry.is_tracing():
+        return
+    use_stable_names()
+    # The instrumentor itself would patch every engine of the process, and make spans of connecting.
+    connections = telemetry.meter("servicekit").create_up_down_counter(
+        DB_CLIENT_CONNECTION_COUNT, unit="{connection}", description="connections with the database, idle and used"
+    )
+    tracer = _InsideTracer(telemetry.tracer("servicekit.sql"))
+    EngineTracer(tracer, engine.sync_engine, connections)  # type: ignore[no-untyped-call]
+
+
+def trace_requests(client: httpx.AsyncClient) -> None:
+    """Make spans of the client's requests, and send their context along, if spans go anywhere."""
+    if telemetry.is_tracing():
+        use_stable_names()
+        HTTPXClientInstrumentor.instrument_client(client, tracer_provider=_InsideTracerProvider())
+
+
+class _InsideTracerProvider(TracerProvider):
+    """Gives out tracers that make a span only inside one that is recorded."""
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> Tracer:
+        return _InsideTracer(trace.get_tracer_provider().get_tracer(instrumenting_module_name, *args, **kwargs))
+
+
+class _InsideTracer(Tracer):
+    """Where there is nothing to be inside of, the current span, whatever it is, stays the current one."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def start_span(self, name: str, *args: Any, **kwargs: Any) -> Span:
+        current = trace.get_current_span()
+        if not current.is_recording():
+            return trace.NonRecordingSpan(current.get_span_context())
+        # A statement's name ends with that of its database, which is the path of a file on SQLite.
+        return self._tracer.start_span(name.partition(" ")[0], *args, **kwargs)
+
+    @contextmanager
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Iterator[Span]:  # type: ignore[override]
+        with trace.use_span(self.start_span(*args, **kwargs), end_on_exit=True) as span:
+            yield span
