@@ -11,15 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from mq_broker.core.replication.epochs import Epoch
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.replication.status import HaStatus, ReplicaStatus
-from mq_broker.metrics import (
-    COUNTERS,
-    GAUGES,
-    REPLICA_GAUGES,
-    REPLICATION_GAUGES,
-    ROLE_GAUGE,
-    WAITING_GAUGE,
-    BrokerMetrics,
-)
+from mq_broker.metrics import COUNTERS, GAUGES, BrokerMetrics, consumers, traffic
+from mq_broker.metrics.replication import OWN_GAUGES, ROLE, SLAVE_GAUGES
 from mq_broker.processor.broker import Broker
 from mq_broker.store.log_scan import Damage
 from mq_broker.testing import incoming, produce, running_broker
@@ -53,8 +46,8 @@ async def test_collector_reads_the_store_as_it_is_now() -> None:
 
 async def check_store(broker: Broker, reader: InMemoryMetricReader) -> None:
     before = read(reader)
-    names = {name for name, *_ in (*GAUGES, *COUNTERS)} | {name for name, *_ in REPLICATION_GAUGES}
-    assert before.keys() == names | {WAITING_GAUGE, ROLE_GAUGE}
+    silent = {one.name for one in (*SLAVE_GAUGES, *traffic.COUNTERS, *consumers.GAUGES, *consumers.COUNTERS)}
+    assert before.keys() == {one.name for one in (*GAUGES, *COUNTERS)} - silent
     assert before["hourglass.store.damage.stretches"] == 0
     await produce(broker, incoming("t", [b"a", b"b"]))
     broker.store.quarantine.put_aside(broker.store.log.files, Damage(0, 100, "for this test"))
@@ -104,7 +97,7 @@ async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
         with shown.showing(broker):
             found = points(reader)
     provider.shutdown()
-    assert {name: values[()] for name, values in found.items() if name in {row[0] for row in REPLICATION_GAUGES}} == {
+    assert {name: values[()] for name, values in found.items() if name in {one.name for one in OWN_GAUGES}} == {
         "hourglass.replication.writable": 1,
         "hourglass.replication.epoch.term": 7,
         "hourglass.replication.epoch.start": 3,
@@ -115,13 +108,13 @@ async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
         "hourglass.replication.lag.time": 0,
     }
     one, two = (("slave.id", 1), ("slave.replica", "a" * 32)), (("slave.id", 2), ("slave.replica", "c" * 32))
-    assert {name: values for name, values in found.items() if name in {row[0] for row in REPLICA_GAUGES}} == {
+    assert {name: values for name, values in found.items() if name in {one.name for one in SLAVE_GAUGES}} == {
         "hourglass.replication.slave.connected": {one: 1, two: 1},
         "hourglass.replication.slave.in_sync": {one: 0, two: 1},
         "hourglass.replication.slave.lag.size": {one: 20, two: 0},
         "hourglass.replication.slave.lag.time": {one: 1.5, two: 0},
     }
-    assert found[ROLE_GAUGE] == {
+    assert found[ROLE] == {
         (("role", "ASYNC_MASTER"),): 1,  # of the broker, not of the status that the test plays
         (("role", "SYNC_MASTER"),): 0,
         (("role", "SLAVE"),): 0,

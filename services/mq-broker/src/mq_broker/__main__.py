@@ -12,7 +12,7 @@ from mq_broker import __version__
 from mq_broker.app import serve
 from mq_broker.broker_life import SERVICE
 from mq_broker.config import FORMAT, BrokerConfig
-from mqproto.command_line import Command, Started
+from mqproto.command_line import EXIT_BAD_CONFIGURATION, Command, Started
 from mqproto.grpc_options import FRAME_BYTES_MAX
 from osenv.memory import keep_freed_memory
 
@@ -39,9 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(started: Started[BrokerConfig]) -> int:
-    telemetry.configure(SERVICE, started.config.log_level)
-    keep_freed_memory(FREED_BYTES_KEPT, FRAME_BYTES_MAX)
-    return run(serve(started))
+    try:
+        telemetry.configure(SERVICE, started.config.log_level)
+    except telemetry.TelemetryConfigError as error:
+        print(f"{SERVICE}: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIGURATION
+    try:
+        keep_freed_memory(FREED_BYTES_KEPT, FRAME_BYTES_MAX)
+        return run(serve(started))
+    finally:
+        telemetry.shutdown()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a port in use
 import telemetry
 from mq_namesrv.app import SERVICE, serve
 from mq_namesrv.config import FORMAT, NamesrvConfig
-from mqproto.command_line import Command, Started
+from mqproto.command_line import EXIT_BAD_CONFIGURATION, Command, Started
 
 if sys.platform == "win32":
     from asyncio import run
@@ -33,8 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(started: Started[NamesrvConfig]) -> int:
-    telemetry.configure(SERVICE, started.config.log_level)
-    return run(serve(started))
+    try:
+        telemetry.configure(SERVICE, started.config.log_level)
+    except telemetry.TelemetryConfigError as error:
+        print(f"{SERVICE}: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIGURATION
+    try:
+        return run(serve(started))
+    finally:
+        telemetry.shutdown()
 
 
 if __name__ == "__main__":

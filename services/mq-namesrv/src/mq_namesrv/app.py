@@ -12,9 +12,11 @@ import sys
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from opentelemetry.metrics import Meter
 
 import telemetry
 from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
+from mq_namesrv import metrics
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
 from mq_namesrv.core.route_table import RouteTable
@@ -42,11 +44,13 @@ class StartError(RuntimeError):
 class NameServer:
     """One name server on the running event loop."""
 
-    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+    def __init__(self, config: NamesrvConfig, clock: Clock, meter: Meter | None = None) -> None:
+        """`meter` is the process's own by default."""
         self._config = config
         self._clock = clock
         self._table = RouteTable()
         self._servicer = NameServiceServicer(self._table, clock)
+        metrics.observe(meter or telemetry.meter(metrics.METER_NAME), self._table, self._servicer.route_queries)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=call_interceptors([SERVICE_DESCRIPTOR]))
 

@@ -28,6 +28,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         self._clock = clock
         self._sessions = itertools.count(1)  # a newer stream has a larger number
         self._stopping = asyncio.Event()
+        self.route_queries = {True: 0, False: 0}  # with a route, and without one
 
     def stop(self) -> None:
         """End every registration stream, so that brokers look for this name server anew."""
@@ -76,6 +77,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     ) -> name_service_pb2.QueryRouteResponse:
         """The topic's route, or TOPIC_NOT_EXIST."""
         route = route_table.route(self._table, request.topic)
+        self.route_queries[route is not None] += 1
         if route is not None:
             return name_service_pb2.QueryRouteResponse(route=_route_to_proto(route))
         try:

@@ -156,6 +156,14 @@ class ConsumerOffsets:
             for queue_id, progress in queues.items():
                 yield group, topic, queue_id, progress.offset
 
+    def snapshot(self) -> list[tuple[str, str, int, Progress]]:
+        """All progress, (group, topic, queue id, progress); also for another thread than the one that changes it."""
+        return [
+            (group, topic, queue_id, progress)
+            for (topic, group), queues in list(self._progress.items())
+            for queue_id, progress in list(queues.items())
+        ]
+
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[tuple[str, str, int, Progress, Progress]]:
         """Cut off what lies beyond its queue's end, as after a lost tail.
 

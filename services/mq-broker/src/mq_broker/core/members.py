@@ -51,6 +51,11 @@ class GroupMembers(Generic[S]):
     _consumers: dict[str, set[str]] = field(default_factory=dict)
     _producers: dict[str, set[str]] = field(default_factory=dict)
 
+    @property
+    def client_count(self) -> int:
+        """How many clients there are."""
+        return len(self._clients)
+
     def heartbeat(self, groups: ClientGroups, session: S, now_ms: int) -> set[str]:
         """A client says that it lives, through `session`; the newest session of a client id is the one that counts."""
         known = self._clients.get(groups.client_id)

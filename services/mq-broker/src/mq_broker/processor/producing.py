@@ -9,7 +9,7 @@ What an earlier try of a numbered batch has stored is answered with the place th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mq_broker.core.batches import Batch, BatchError, check_batch
 from mq_broker.core.broker_time import BrokerTime
@@ -18,6 +18,7 @@ from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
 from mq_broker.core.rewrite import schedule_batch
 from mq_broker.core.topics import TopicTable
+from mq_broker.core.traffic import Traffic
 from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.processor.transactions import Transactions
 from mq_broker.store.confirmation import Copies
@@ -90,6 +91,7 @@ class Producing:
     time: BrokerTime
     body_size_max: int
     sequences: ProducerSequences
+    received: Traffic[str] = field(default_factory=Traffic)  # by the topic that producers have sent to
 
     def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
         """Store what can be stored; acknowledge only after `acknowledge`."""
@@ -108,8 +110,10 @@ class Producing:
                 outcomes.append(self._complete(one, batch, store_ms))
             elif isinstance(batch, Batch):
                 outcomes.append(outcome := next(stored))
-                if one.numbering is not None and outcome.code is ResponseCode.SUCCESS:
-                    self._remember(one, one.numbering, batch, outcome.base_queue_offset, store_ms)
+                if outcome.code is ResponseCode.SUCCESS:
+                    self.received.add(one.topic, batch.count, len(one.records))
+                    if one.numbering is not None:
+                        self._remember(one, one.numbering, batch, outcome.base_queue_offset, store_ms)
             else:
                 outcomes.append(batch)
         return outcomes
@@ -181,6 +185,7 @@ class Producing:
             (outcome,) = self._store([batch], store_ms)
             if outcome.code is not ResponseCode.SUCCESS:
                 return outcome
+            self.received.add(incoming.topic, batch.count, len(batch.buffer))
             places.append(self._remember(incoming, numbering, batch, outcome.base_queue_offset, store_ms))
         stretches = [piece for place in sorted(places) for piece in self._pieces(place)]
         first = stretches[0]

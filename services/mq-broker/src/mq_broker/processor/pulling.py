@@ -6,7 +6,7 @@ A slave serves what it has. Who asks it for what it does not have yet waits, as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mq_broker.core.message_filter import MessageFilter, MessageFilters
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
@@ -14,6 +14,7 @@ from mq_broker.core.searching import Search
 from mq_broker.core.slave_reads import NO_SLAVE, SlaveReads
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
+from mq_broker.core.traffic import Traffic
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.message_store import MessageStore
 from mqfilter import Condition
@@ -43,6 +44,7 @@ class Pulling:
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
     reads: SlaveReads = NO_SLAVE
     messages_got: int = 0
+    given: Traffic[tuple[str, str]] = field(default_factory=Traffic)  # by topic and group
 
     def pull_hot(self, query: PullQuery) -> PullResult | None:
         """The answer when it can be given from memory, else None."""
@@ -163,7 +165,9 @@ class Pulling:
         low, high = plan.queue.min_offset, plan.queue.max_offset
         if not chosen.scanned:  # the next record is not readable yet
             return self._nothing_new(query, low, high)
-        self.messages_got += chosen.count
+        if chosen.count:
+            self.messages_got += chosen.count
+            self.given.add((query.topic, query.group), chosen.count, len(records))
         return PullResult(
             status=PullStatus.FOUND if chosen.count else PullStatus.NO_MATCHED_MSG,
             next_begin_offset=query.queue_offset + chosen.scanned,

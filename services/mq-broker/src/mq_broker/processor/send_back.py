@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.rewrite import retry_batch
@@ -27,6 +28,7 @@ class SendBack:
     topics: TopicTable
     groups: SubscriptionGroups
     spans: Spans = NO_SPANS
+    dead_letters: Counter[str] = field(default_factory=Counter, init=False)  # by group, since the broker was opened
 
     async def send_back(
         self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int
@@ -64,6 +66,7 @@ class SendBack:
             is_retry = batch.topic == retry_topic(group)
             self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)
             self._forward(batch, None if is_retry else record.store_timestamp_ms)
+            self.dead_letters[group] += not is_retry
             await store.wait_stored(store.log_end)
         except StoreError as error:
             return code_of(error), str(error)

@@ -68,6 +68,7 @@ class TransactionChecks:
     rng: Rng
     options: TransactionOptions
     under_way: ChecksUnderWay[Session] = field(default_factory=ChecksUnderWay)
+    asked: int = field(default=0, init=False)  # checks since the broker was opened
     _rounds: int = 0
     _begin: int = 0  # the slot at which the next round begins
 
@@ -147,6 +148,7 @@ class TransactionChecks:
         member = self.rng.choice(ready)
         self.under_way.asked(half.transaction_id, member)
         self.table.open.asked(half.transaction_id, number)
+        self.asked += 1
         member.check_transaction(half.producer_group, half.transaction_id, bytes(message.buffer))
 
     def _ready(self, half: Half) -> list[Session]:

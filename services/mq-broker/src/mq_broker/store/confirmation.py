@@ -41,6 +41,8 @@ class Confirmation:
         self.timeout_s = 0.0
         self.end: int | None = None
         self.is_alone = False
+        # Told of each answer how long the first one that it goes to has waited, in seconds.
+        self.on_answered: Callable[[float], None] = lambda _seconds: None
 
     def begin(self, end: int, *, timeout_s: float) -> None:
         """From now on something has to be confirmed; who waits for it gives up after so many seconds."""
@@ -92,6 +94,8 @@ class Confirmation:
 
     def _answer(self, is_ready: Callable[[_Waiter], bool], copies: Copies) -> None:
         """The first ones, as long as they are ready."""
+        if self._waiters and is_ready(self._waiters[0]):
+            self.on_answered(self._clock.monotonic() - (self._waiters[0][1] - self.timeout_s))
         while self._waiters and (self._waiters[0][2].done() or is_ready(self._waiters[0])):
             waiter = self._waiters.popleft()[2]
             if not waiter.done():

@@ -45,6 +45,7 @@ class Flusher:
         self.durable_end = commit_log.begin  # the first flush after recovery makes sure of what was found
         self.failure: OSError | None = None
         self.syncs = 0
+        self.on_flushed: Callable[[float], None] = lambda _seconds: None  # told how long each sync has taken
 
     def appended(self) -> None:
         """There is something to sync."""
@@ -83,6 +84,7 @@ class Flusher:
                 sync()
                 self._on_synced(end)
 
+            begun = self._clock.monotonic()
             try:
                 await self._disk.offload(sync_to_end)
             except OSError as error:
@@ -90,6 +92,7 @@ class Flusher:
                 self.stop(error)
                 return
             self.syncs += 1
+            self.on_flushed(self._clock.monotonic() - begun)
             self.durable_end = end
         self._on_durable(end)
         while self._waiters and self._waiters[0][0] <= end:
