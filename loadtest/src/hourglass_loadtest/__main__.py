@@ -1,4 +1,4 @@
-"""The command line: `python -m hourglass_loadtest bench`, `micro` and `orders`.
+"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro` and `orders`.
 
 `client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
@@ -31,6 +31,8 @@ from hourglass_loadtest.orders.client import OrdersClient
 from hourglass_loadtest.orders.command import add_parser, run_orders
 from hourglass_loadtest.orders.load import OrdersLoad
 from hourglass_loadtest.run import RunError
+from hourglass_loadtest.shop import command as shop_commands
+from hourglass_loadtest.shop.options import OptionsError
 from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
 from hourglass_local.http_client import ShopError
 from hourglass_local.ports import PortInUseError
@@ -64,8 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _orders_client(options.load)
         if options.command == "micro":
             return _micro(options)
+        if getattr(options, "page", None) is not None:
+            return asyncio.run(shop_commands.run(options, Console()))  # Ctrl-C ends the load, not the report
         return asyncio.run(_until_asked_to_stop(options))
-    except WorkloadError as error:
+    except (WorkloadError, OptionsError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (RunError, ProcessError, PortInUseError, ShopError, OSError) as error:
@@ -143,8 +147,7 @@ async def _bench(options: argparse.Namespace) -> None:
 async def _until_asked_to_stop(options: argparse.Namespace) -> int:
     """Run the bench; SIGINT and SIGTERM cancel it, and it stops its processes itself."""
     asked = asyncio.create_task(stop_event().wait())
-    bench = run_orders(options, Console()) if options.command == "orders" else _bench(options)
-    working = asyncio.create_task(bench)
+    working = asyncio.create_task(_wanted(options))
     await asyncio.wait({asked, working}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     working.cancel()
@@ -152,13 +155,18 @@ async def _until_asked_to_stop(options: argparse.Namespace) -> int:
     if working.cancelled():
         print(f"{PROGRAM}: interrupted; everything has been stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    working.result()
-    return 0
+    return working.result() or 0
+
+
+def _wanted(options: argparse.Namespace) -> Coroutine[Any, Any, int | None]:
+    if options.command in shop_commands.COMMANDS:
+        return shop_commands.run(options, Console())
+    return run_orders(options, Console()) if options.command == "orders" else _bench(options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m hourglass_loadtest", description="Benchmarks of the Hourglass queue."
+        prog="python -m hourglass_loadtest", description="Load tests and benchmarks of Hourglass."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     bench = commands.add_parser("bench", help="run the workload files and print their medians")
@@ -183,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"for the results; without it, only a whole run is written, to {EVIDENCE}/microbenchmarks.json",
     )
     add_parser(commands, EVIDENCE)
+    shop_commands.add_parsers(commands)
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")
     client.add_argument("broker_pid", type=int, help="process id of the broker, which is measured")

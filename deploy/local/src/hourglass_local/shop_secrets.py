@@ -45,7 +45,12 @@ class ShopSecrets:
 
     def keys(self) -> Keys:
         """What tokens are signed with. Raises OSError."""
-        return parse_keys(self.auth_keys.read_text(encoding="utf-8").strip())
+        return read_keys(self.auth_keys)
+
+
+def read_keys(path: Path) -> Keys:
+    """What is in a file of *_AUTH_KEYS. Raises OSError, and ValueError for what are no keys."""
+    return parse_keys(path.read_text(encoding="utf-8").strip())
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -1,9 +1,10 @@
-"""The standing invariants of a cluster's shop (tools/invariants), asked of its databases."""
+"""The standing invariants of a shop (tools/invariants), asked of its databases."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hourglass_invariants.checking import CheckResult, Sources, Violation, run_checks
 from hourglass_local.cluster import Cluster
@@ -11,13 +12,22 @@ from hourglass_local.cluster_shop import GATEWAY, ORDERS, PAYMENTS
 from hourglass_local.shop import PENDING, SHIPPED, Product, Shop
 
 
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """Of a shop that is no cluster of ours: the URL of each service's, and when a shipped order completes by itself."""
+
+    urls: Mapping[str, str]
+    completion_after_ms: int
+
+
 class Standing:
     """`before` are the products before anything was ordered: their units are the constant of the stock."""
 
-    def __init__(self, cluster: Cluster, before: Mapping[str, Product]) -> None:
-        urls = cluster.shop.database_urls
-        self._sources = Sources(urls[ORDERS], urls[PAYMENTS], urls[GATEWAY])
-        self._completion_after_ms = cluster.shop.settings.completion_after_ms
+    def __init__(self, shop: Cluster | Databases, before: Mapping[str, Product]) -> None:
+        if isinstance(shop, Cluster):
+            shop = Databases(shop.shop.database_urls, shop.shop.settings.completion_after_ms)
+        self._sources = Sources(shop.urls[ORDERS], shop.urls[PAYMENTS], shop.urls[GATEWAY])
+        self._completion_after_ms = shop.completion_after_ms
         self._stock = {product_id: product.units for product_id, product in before.items()}
 
     async def results(self) -> list[CheckResult]:

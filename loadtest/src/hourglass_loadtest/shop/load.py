@@ -1,0 +1,181 @@
+"""`python -m hourglass_loadtest load`: one load on one shop, and its report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.run import RunError
+from hourglass_loadtest.shop import page, picture
+from hourglass_loadtest.shop.ending import wait_for_the_end
+from hourglass_loadtest.shop.locust_run import PAGE_HOST, LocustRun, locust
+from hourglass_loadtest.shop.options import LoadOptions
+from hourglass_loadtest.shop.summary import LOCUST, Evidence, complaints, summarize
+from hourglass_loadtest.shop.targets import Target, target_of
+from hourglass_loadtest.shop.watch import Watched, watch_lags, watch_processes
+from hourglass_loadtest.users.plan import LoadPlan
+from hourglass_loadtest.users.records import Records, read_records
+from hourglass_loadtest.users.stages import Stage
+from hourglass_local.delay_levels import payment_window_ms, with_payment_window
+from osenv.signals import stop_event
+
+BUYERS = 256
+EXIT_GOOD, EXIT_FAILED = 0, 1
+REPORT_JSON, REPORT_HTML, REPORT_PNG, RECORDS = "report.json", "report.html", "report.png", "records.jsonl"
+
+# Something that goes on beside the load, and ends before it or with it.
+Beside = Callable[[Target, Evidence], Coroutine[Any, Any, None]]
+
+
+async def run_load(options: LoadOptions, console: Console, *, title: str = "load", beside: Beside | None = None) -> int:
+    """The exit code: 1 when something is wrong that must not be. Raises RunError and what a cluster raises."""
+    async with target_of(options, quick_retries=beside is not None) as target:
+        console.print(f"The shop: {target.description['shop']}. {_plan_sentence(options)}", highlight=False)
+        evidence = await one_load(target, options, options.stages, console, beside=beside)
+        console.print("The load is over; waiting until every order has ended.", highlight=False)
+        evidence.ending = await wait_for_the_end(target, evidence.begun, window_s(options))
+        description = target.description
+    document = document_of(title, options, description, summarize(evidence))
+    write_report(options, document, [evidence], console)
+    return verdict(complaints(evidence), console)
+
+
+def window_s(options: LoadOptions) -> float:
+    """The time to pay."""
+    return payment_window_ms(with_payment_window(options.payment_window)) / 1000
+
+
+async def one_load(
+    target: Target,
+    options: LoadOptions,
+    stages: Sequence[Stage],
+    console: Console,
+    *,
+    beside: Beside | None = None,
+    **plan_settings: Any,
+) -> Evidence:
+    """Play these stages on the shop; when it returns all visits have ended. Raises RunError."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    records = options.folder / RECORDS
+    records.unlink(missing_ok=True)
+    plan = LoadPlan(
+        orders_url=target.orders_url,
+        payments_url=target.payments_url,
+        tokens=[target.badges.buyer(f"buyer-{number}") for number in range(BUYERS)],
+        product_ids=target.product_ids,
+        records=str(records.absolute()),
+        stages=list(stages),
+        seed=options.seed,
+        **plan_settings,
+    )
+    watched = Watched()
+    async with locust(plan, options.folder, page_port=options.page_port) as run:
+        begun = time.time()
+        evidence = Evidence(begun, stages, Records([], [], [], []), watched)
+        if options.page_port is not None:
+            console.print(
+                f"Locust's page: http://{PAGE_HOST}:{options.page_port}   Ctrl-C ends the load.", highlight=False
+            )
+        async with _watching(target, run, watched):
+            await _played(run, target, evidence, beside, has_page=options.page_port is not None)
+    found = read_records(records)
+    if not found.visits:
+        if options.page_port is None:
+            raise RunError(f"no visit has begun; see {options.folder / 'locust.log'}")
+        console.print("Nobody has started a load on the page.")
+    first = min((visit.intended for visit in found.visits), default=begun)
+    # Locust takes a second to start; its first stage begins with its first user.
+    return replace(evidence, records=found, begun=first)
+
+
+async def _played(run: LocustRun, target: Target, evidence: Evidence, beside: Beside | None, *, has_page: bool) -> None:
+    """Return when the load and what goes on beside it are over; if one of them fails, the other one is ended."""
+    tasks = [asyncio.create_task(_ended(run, has_page=has_page))]
+    if beside is not None:
+        tasks.append(asyncio.create_task(beside(target, evidence)))
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ended(run: LocustRun, *, has_page: bool) -> None:
+    if not has_page:
+        await run.wait()
+        return
+    await stop_event().wait()
+    await run.stop()
+
+
+@contextlib.asynccontextmanager
+async def _watching(target: Target, run: LocustRun, watched: Watched) -> AsyncIterator[None]:
+    def pids() -> Mapping[str, int]:
+        return {**target.pids(), LOCUST: run.pid}
+
+    watches: list[Coroutine[Any, Any, NoReturn]] = [watch_processes(pids, watched)]
+    if target.queue_url is not None:
+        watches.append(watch_lags(target.queue_url, watched))
+    tasks = [asyncio.create_task(watch) for watch in watches]
+    try:
+        yield
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def document_of(
+    title: str, options: LoadOptions, description: Mapping[str, object], results: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The whole report; code and machine are described as they are now."""
+    return {
+        "title": title,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **describe_code(Path.cwd()),
+        "machine": describe_machine(),
+        "run": dict(description)
+        | {"seed": options.seed, "stages": [[s.visits_per_s, s.seconds] for s in options.stages]},
+        "results": dict(results),
+    }
+
+
+def write_report(options: LoadOptions, document: dict[str, Any], loads: Sequence[Evidence], console: Console) -> None:
+    """Page, picture and document; of several loads the last one is drawn. Raises OSError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    (options.folder / REPORT_JSON).write_text(text, encoding="utf-8")
+    svg = picture.draw(loads[-1], document, options.folder / REPORT_PNG)
+    (options.folder / REPORT_HTML).write_text(page.page_of(document, svg), encoding="utf-8")
+    console.print(f"Report: {options.folder / REPORT_HTML} (and .json, .png)", highlight=False, soft_wrap=True)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text, encoding="utf-8")
+        console.print(f"Written to {options.out}.", highlight=False, soft_wrap=True)
+
+
+def verdict(found: Sequence[str], console: Console) -> int:
+    """Say what is wrong; the exit code."""
+    for sentence in found:
+        console.print(f"FAILED: {sentence}", highlight=False, soft_wrap=True)
+    return EXIT_FAILED if found else EXIT_GOOD
+
+
+def _plan_sentence(options: LoadOptions) -> str:
+    if not options.stages:
+        return "Locust's page says how many users there are."
+    stages = ", ".join(f"{stage.visits_per_s:g}/s for {stage.seconds:g} s" for stage in options.stages)
+    return f"Visits: {stages}; level 16 is {options.payment_window}."

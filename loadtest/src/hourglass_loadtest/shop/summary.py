@@ -1,0 +1,248 @@
+"""What a load came to, as a document: figures only, computed from records and samples.
+
+Latency is told twice: from sending a request, as Locust's own page tells it, and from when it was intended. A shop that
+stalls makes everybody late, and the second one says so; the first one sees only those who were let in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from hourglass_loadtest.measure.percentiles import percentile
+from hourglass_loadtest.shop.ending import NOT_CHECKED, Ending
+from hourglass_loadtest.shop.watch import Watched
+from hourglass_loadtest.users.names import PLACE_ORDER
+from hourglass_loadtest.users.records import DONE, Records, Request
+from hourglass_loadtest.users.stages import Stage
+
+PERCENTS = (50.0, 90.0, 99.0)
+DIGITS = 4
+LOCUST = "locust"
+# The generator shares the machine with the shop: beyond these its own slowness is in the figures.
+GENERATOR_BUSY_SHARE, GENERATOR_LATE_P99_S = 0.85, 0.1
+REFUSED_FOR_LOAD = ("503 overloaded", "429 rate-limited")
+WRONG_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that was done to the shop; times are seconds since 1970, `back` is when the process was ready again."""
+
+    what: str
+    at: float
+    back: float
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that was seen in one load. `begun` is when its first stage began, in seconds since 1970."""
+
+    begun: float
+    stages: Sequence[Stage]
+    records: Records
+    watched: Watched
+    ending: Ending | None = None
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long visits began."""
+        if self.stages:
+            return sum(stage.seconds for stage in self.stages)
+        return max((visit.intended for visit in self.records.visits), default=self.begun) - self.begun
+
+    def between(self, begin: float, end: float) -> list[Request]:
+        """The requests that were intended then, in seconds since the begin."""
+        return [one for one in self.records.requests if begin <= one.intended - self.begun < end]
+
+
+def summarize(evidence: Evidence) -> dict[str, Any]:
+    """The whole load, and each of its stages."""
+    records, seconds = evidence.records, max(evidence.seconds, 1e-9)
+    requests = records.requests
+    placed = _placed(requests)
+    ending = evidence.ending
+    return {
+        "seconds": _short(seconds),
+        "orders_placed": placed,
+        "orders_per_s": _short(placed / seconds),
+        "requests_per_s": _short(len(requests) / seconds),
+        "visits": _visits(evidence),
+        "requests": {name: _requests(of) for name, of in _by_name(requests).items()},
+        "answers": dict(Counter(one.answer for one in requests).most_common()),
+        "retries": sum(one.number > 1 for one in requests),
+        "wrong_answers": list(records.wrong[:WRONG_SHOWN_MAX]),
+        "stages": _stages(evidence),
+        "generator": generator(evidence),
+        "processes": _processes(evidence.watched),
+        "machine_cpu_share": _mean([share for _, share in evidence.watched.machine_cpu]),
+        "message_lag": {
+            group: {"max": max(lag for _, lag in lags), "end": lags[-1][1]}
+            for group, lags in sorted(evidence.watched.lags.items())
+        },
+        "faults": [
+            {"what": one.what, "after_s": _short(one.at - evidence.begun), "back_after_s": _short(one.back - one.at)}
+            | {"first_order_after_s": _first_order_after(evidence, one)}
+            for one in evidence.faults
+        ],
+        **({} if ending is None else _ended(ending)),
+    }
+
+
+def complaints(evidence: Evidence) -> list[str]:
+    """What must not be, whatever the figures are."""
+    found = list(evidence.records.wrong)
+    return found + (list(evidence.ending.complaints) if evidence.ending is not None else [])
+
+
+def generator(evidence: Evidence) -> dict[str, Any]:
+    """What the load cost, and whether it was the limit itself."""
+    shares = _generator_shares(evidence.records.generator)
+    late = [visit.begun - visit.intended for visit in evidence.records.visits]
+    late_p99_s = percentile(late, 99) if late else 0.0
+    busy = max((percentile(shares, 90) if shares else 0.0), 0.0)
+    reasons = []
+    if busy > GENERATOR_BUSY_SHARE:
+        reasons.append(f"Locust was busy for {busy:.0%} of a core")
+    if late_p99_s > GENERATOR_LATE_P99_S:
+        reasons.append(f"one visit of a hundred began {late_p99_s * 1000:.0f} ms late or later")
+    return {
+        "cpu_share_mean": _mean(shares),
+        "cpu_share_p90": _short(busy),
+        "late_p99_ms": _short(late_p99_s * 1000),
+        "was_the_limit": bool(reasons),
+        "why": "; ".join(reasons),
+    }
+
+
+def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles in milliseconds; empty for nothing."""
+    if not seconds:
+        return {}
+    return {f"p{percent:g}": _short(percentile(seconds, percent) * 1000) for percent in PERCENTS} | {
+        "max": _short(max(seconds) * 1000)
+    }
+
+
+def refused_share(requests: Sequence[Request]) -> float:
+    """How many of the first tries to place an order were refused because of too much work."""
+    first = [one for one in requests if one.name == PLACE_ORDER and one.number == 1]
+    return sum(one.answer in REFUSED_FOR_LOAD for one in first) / len(first) if first else 0.0
+
+
+def _requests(requests: Sequence[Request]) -> dict[str, Any]:
+    good = [one for one in requests if one.is_good]
+    return {
+        "count": len(requests),
+        "answers": dict(Counter(one.answer for one in requests).most_common()),
+        "from_sending_ms": latency_ms([one.seconds for one in good]),
+        "from_intended_ms": latency_ms([one.since_intended for one in good]),
+    }
+
+
+def _visits(evidence: Evidence) -> dict[str, Any]:
+    kinds: dict[str, Counter[str]] = {}
+    for visit in evidence.records.visits:
+        kinds.setdefault(visit.kind, Counter())[visit.outcome] += 1
+    total = sum((counts for counts in kinds.values()), Counter[str]())
+    return {
+        "per_s": _short(total.total() / max(evidence.seconds, 1e-9)),
+        "outcomes": dict(total.most_common()),
+        "kinds": {kind: dict(counts.most_common()) for kind, counts in sorted(kinds.items())},
+    }
+
+
+def _stages(evidence: Evidence) -> list[dict[str, Any]]:
+    stages, begin = [], 0.0
+    for stage in evidence.stages:
+        end = begin + stage.seconds
+        requests = evidence.between(begin, end)
+        orders = [one for one in requests if one.name == PLACE_ORDER]
+        good = [one for one in orders if one.is_good]
+        at = evidence.begun
+        ended = [one for one in evidence.records.visits if begin <= one.ended - at < end and one.outcome == DONE]
+        answered = [one for one in evidence.records.requests if begin <= one.begun + one.seconds - at < end]
+        stages.append(
+            {
+                "visits_per_s_intended": stage.visits_per_s,
+                "seconds": stage.seconds,
+                "orders_per_s": _short(_placed(answered) / stage.seconds),
+                "visits_done_per_s": _short(len(ended) / stage.seconds),
+                "post_orders_from_sending_ms": latency_ms([one.seconds for one in good]),
+                "post_orders_from_intended_ms": latency_ms([one.since_intended for one in good]),
+                "orders_refused_share": _short(refused_share(requests)),
+            }
+        )
+        begin = end
+    return stages
+
+
+def _processes(watched: Watched) -> dict[str, Any]:
+    return {
+        name: {
+            "cpu_s": _short(watched.cpu_seconds(name)),
+            "cpu_share_mean": _mean([share for _, share in watched.cpu_shares(name)]),
+            "rss_peak_mib": _short(max(sample.rss_mib for sample in samples)),
+        }
+        for name, samples in watched.processes.items()
+    }
+
+
+def _ended(ending: Ending) -> dict[str, Any]:
+    return {
+        "orders_by_status": dict(ending.orders),
+        "close_lateness_ms": {"count": len(ending.close_lateness_s)} | latency_ms(ending.close_lateness_s),
+        "at_rest_after_s": _short(ending.settled_s),
+        "invariants": {"checked": ending.checked, "violations": list(ending.complaints)}
+        if ending.checked
+        else {"checked": 0, "violations": list(ending.complaints), "why": NOT_CHECKED},
+    }
+
+
+def _first_order_after(evidence: Evidence, fault: Fault) -> float | None:
+    """Seconds from the fault until an order that was asked for after it was placed."""
+    ends = [
+        one.begun + one.seconds
+        for one in evidence.records.requests
+        if one.name == PLACE_ORDER and one.is_good and one.begun >= fault.at
+    ]
+    return _short(min(ends) - fault.at) if ends else None
+
+
+def _generator_shares(samples: Sequence[tuple[float, float]]) -> list[float]:
+    return [
+        (after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(samples) if after[0] > before[0]
+    ]
+
+
+def _by_name(requests: Sequence[Request]) -> dict[str, list[Request]]:
+    found: dict[str, list[Request]] = {}
+    for one in requests:
+        found.setdefault(one.name, []).append(one)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _placed(requests: Sequence[Request]) -> int:
+    return sum(one.name == PLACE_ORDER and one.answer == "201" for one in requests)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _short(sum(values) / len(values)) if values else 0.0
+
+
+def _short(value: float) -> float:
+    return round(value, DIGITS)
+
+
+def orders_per_s(evidence: Evidence, begin: float, end: float) -> float:
+    """Orders that were placed in a span of seconds since the begin."""
+    at = evidence.begun
+    answered = [one for one in evidence.records.requests if begin <= one.begun + one.seconds - at < end]
+    return _placed(answered) / (end - begin)
+
+
+Summary = Mapping[str, Any]
