@@ -49,10 +49,11 @@ async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(
         await created.dispose()
 
 
-CHARGE = "INSERT INTO charges VALUES ('{id}', 'o', {amount}, 'CNY', 'card', '{status}', 1, 1, {rest})"
-REFUND = "INSERT INTO refunds VALUES ('r', '{charge}', {amount}, 'CNY', '{status}', 1, 1, {at})"
+CHARGE = "INSERT INTO charges VALUES ('{id}', 'o', {amount}, 'CNY', 'card', '{status}', 1, 1, {rest}, NULL)"
+REFUND = "INSERT INTO refunds VALUES ('r', '{charge}', {amount}, 'CNY', '{status}', 1, 1, {at}, NULL)"
 WEBHOOK = (
-    "INSERT INTO webhooks VALUES ({id}, '{event}', '{charge}', NULL, 't', 'b', 1, {wanted}, {sent}, 0, 1, true, NULL)"
+    "INSERT INTO webhooks VALUES ({id}, '{event}', '{charge}', NULL, 't', 'b', 1, {wanted}, {sent}, 0, 1, true,"
+    " NULL, NULL)"
 )
 
 

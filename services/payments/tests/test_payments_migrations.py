@@ -43,7 +43,9 @@ async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(ne
         await created.dispose()
 
 
-PAYMENT = "INSERT INTO payments VALUES ('{id}', '{order}', 'b', {amount}, 'CNY', 'card', '{status}', 1, {rest}, {sums})"
+PAYMENT = (
+    "INSERT INTO payments VALUES ('{id}', '{order}', 'b', {amount}, 'CNY', 'card', '{status}', 1, {rest}, {sums}, NULL)"
+)
 
 
 def payment_row(
@@ -62,9 +64,9 @@ def payment_row(
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO payable_orders VALUES ('o', 'LOST', 'b', 1, 'CNY', 1)",
-        "INSERT INTO payable_orders VALUES ('o', 'OPEN', NULL, NULL, NULL, NULL)",
-        "INSERT INTO payable_orders VALUES ('o', 'PAID', 'b', NULL, 'CNY', 1)",
+        "INSERT INTO payable_orders VALUES ('o', 'LOST', 'b', 1, 'CNY', 1, NULL)",
+        "INSERT INTO payable_orders VALUES ('o', 'OPEN', NULL, NULL, NULL, NULL, NULL)",
+        "INSERT INTO payable_orders VALUES ('o', 'PAID', 'b', NULL, 'CNY', 1, NULL)",
         payment_row("LOST", "NULL, NULL, NULL"),
         payment_row("CREATED", "NULL, NULL, NULL", amount_minor=0),
         payment_row("CREATED", "2, NULL, NULL"),

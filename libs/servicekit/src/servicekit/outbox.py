@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+import telemetry
 from osenv import Clock
 from servicekit.errors import PublishError, RefusedError, ServiceError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
@@ -26,6 +27,7 @@ from servicekit.wake import Wake
 BATCH_MESSAGES = 64
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 2.0
+RELAY_MESSAGE = "relay message"  # the name of a span
 LOOK_INTERVAL_S = 5.0  # another process may have died with its rows
 
 T = TypeVar("T")
@@ -37,16 +39,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeptMessage:
-    """A message that waits; rows are numbered in the order in which they were written."""
+    """A message that waits; rows are numbered in the order in which they were written.
+
+    `traceparent` is where it was written, so that it is told in the trace of what it tells.
+    """
 
     row_id: int
     message: OutgoingMessage
+    traceparent: str | None = None
 
 
 class Outbox(Protocol):
     """The messages that wait for the queue, as part of a unit of work."""
 
-    async def add(self, message: OutgoingMessage, at_ms: int) -> None:
+    async def add(self, message: OutgoingMessage, at_ms: int, traceparent: str | None = None) -> None:
         """Keep the message. Raises ValueError for a delayed one: a delay has no meaning after a wait."""
 
     async def oldest(self, limit: int) -> list[KeptMessage]:
@@ -110,7 +116,7 @@ class OutboxPublisher(Generic[UnitT]):
                 log.warning("the queue did not take a message; it is kept", topic=message.topic, error=str(error))
         async with self._units.writing() as unit:
             result = await local(unit)
-            await unit.outbox.add(message, self._clock.wall_ms())
+            await unit.outbox.add(message, self._clock.wall_ms(), telemetry.traceparent())
             await unit.commit()
         self._wake.ring()
         return result
@@ -174,7 +180,8 @@ class OutboxRelay(Generic[UnitT]):
                 raise _ToldBeforeError(f"message {kept.row_id} was told before")
 
         try:
-            await self._publisher.publish(kept.message, take_away)
+            with telemetry.joined_span(RELAY_MESSAGE, kept.traceparent):
+                await self._publisher.publish(kept.message, take_away)
         except _ToldBeforeError:
             return False
         return True

@@ -4,14 +4,18 @@ stops in which order is written in servicekit.runner.
 
 from __future__ import annotations
 
+from functools import partial
+
 from osenv import Clock, SystemRng
 from payments.adapters.http_gateway import HttpGateway
+from payments.adapters.otel_payment_meter import OtelPaymentMeter, outbox_waiting
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config
 from payments.service.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
 from servicekit import runner
 from servicekit.adapters.database import Database
+from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
 from servicekit.cleaning import cleaning
@@ -45,6 +49,7 @@ async def serve(config: Config) -> None:
                 "producer": queue.producer_health,
                 "consumers": queue.consumers_health,
             },
+            meter=OtelPaymentMeter(),
         )
         resumer, relay = application.resumer, application.relay
         return Composition(
@@ -55,6 +60,7 @@ async def serve(config: Config) -> None:
                 Background("resumer", resumer.run, resumer.stop),
                 Background("outbox relay", relay.run, relay.stop),
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
+                *stored_gauges(partial(outbox_waiting, application.units, clock)),
             ],
         )
 

@@ -18,6 +18,7 @@ from payments.service.bookkeeper import Bookkeeper
 from payments.service.gateway import PatientGateway, PaymentGateway
 from payments.service.pay_order import PayOrder
 from payments.service.payable_orders import PayableOrders
+from payments.service.payment_meter import NOT_METERED, PaymentMeter
 from payments.service.queries import Queries
 from payments.service.receive_event import ReceiveEvent
 from payments.service.refund_part import RefundPart
@@ -60,6 +61,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     *,
     is_queue_there: Callable[[], bool],
     health_parts: Mapping[str, HealthCheck],
+    meter: PaymentMeter = NOT_METERED,
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside database and gateway."""
     units = SqlUnits(database, SqlUnitOfWork)
@@ -67,7 +69,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     relay_wake, resumer_wake = Wake(), Wake()
     publisher = OutboxPublisher(units, transactions, clock, relay_wake, is_queue_there=is_queue_there)
-    bookkeeper = Bookkeeper(units, publisher, clock)
+    bookkeeper = Bookkeeper(units, publisher, clock, meter)
     settlement = Settlement(units, patient_gateway, bookkeeper)
     resumer = Resumer(units, settlement, clock, resumer_wake, silence_ms=config.gateway_silence_ms)
     tokens = Tokens(config.auth_keys, clock)

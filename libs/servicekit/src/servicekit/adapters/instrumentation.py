@@ -1,6 +1,6 @@
 """Spans of statements and of requests to other services, by OpenTelemetry's own instrumentations.
 
-They are put in only while spans go anywhere, and they make a span only inside one that is recorded: what a service does
+They are put in, and imported, only while spans go anywhere, and they make a span only inside one that is recorded: what a service does
 by itself again and again (polls, checks of its health) would fill the traces with what nobody asked for. A statement's
 span has its text, with the places of the values and not the values. No span is made of taking a connection.
 """
@@ -15,15 +15,13 @@ from typing import Any
 import httpx
 from opentelemetry import trace
 from opentelemetry.instrumentation.environment_variables import OTEL_SEMCONV_STABILITY_OPT_IN
-from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
-from opentelemetry.instrumentation.sqlalchemy.engine import EngineTracer
-from opentelemetry.semconv._incubating.metrics.db_metrics import DB_CLIENT_CONNECTION_COUNT
 from opentelemetry.trace import Span, Tracer, TracerProvider
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import telemetry
 
 STABLE_NAMES = "http,database"
+CONNECTIONS = "db.client.connection.count"
 
 
 def use_stable_names() -> None:
@@ -38,10 +36,12 @@ def trace_statements(engine: AsyncEngine) -> None:
     """Make spans of the engine's statements, if spans go anywhere."""
     if not telemetry.is_tracing():
         return
+    from opentelemetry.instrumentation.sqlalchemy.engine import EngineTracer  # noqa: PLC0415
+
     use_stable_names()
     # The instrumentor itself would patch every engine of the process, and make spans of connecting.
     connections = telemetry.meter("servicekit").create_up_down_counter(
-        DB_CLIENT_CONNECTION_COUNT, unit="{connection}", description="connections with the database, idle and used"
+        CONNECTIONS, unit="{connection}", description="connections with the database, idle and used"
     )
     tracer = _InsideTracer(telemetry.tracer("servicekit.sql"))
     EngineTracer(tracer, engine.sync_engine, connections)  # type: ignore[no-untyped-call]
@@ -50,6 +50,8 @@ def trace_statements(engine: AsyncEngine) -> None:
 def trace_requests(client: httpx.AsyncClient) -> None:
     """Make spans of the client's requests, and send their context along, if spans go anywhere."""
     if telemetry.is_tracing():
+        from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor  # noqa: PLC0415
+
         use_stable_names()
         HTTPXClientInstrumentor.instrument_client(client, tracer_provider=_InsideTracerProvider())
 

@@ -23,6 +23,7 @@ from servicekit.outbox import KeptMessage
 
 NAME_LENGTH_MAX = 127  # of topics; tags are no longer
 KEY_LENGTH_MAX = 255
+TRACEPARENT_LENGTH = 55  # of version 00
 
 
 class OutboxTable:
@@ -38,6 +39,7 @@ class OutboxTable:
             Column("message_key", String(KEY_LENGTH_MAX), nullable=False),
             Column("body", LargeBinary, nullable=False),
             Column("created_at_ms", BigInteger, nullable=False),
+            Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: written outside a trace
         )
         # Built once: building a statement takes SQLAlchemy longer than SQLite takes to execute it.
         self.add = insert(self.table)
@@ -57,7 +59,7 @@ class SqlOutbox:
         self._table = table
         self._connection = connection
 
-    async def add(self, message: OutgoingMessage, at_ms: int) -> None:
+    async def add(self, message: OutgoingMessage, at_ms: int, traceparent: str | None = None) -> None:
         if message.delay_level or message.deliver_at_ms is not None:
             raise ValueError(f"{message.topic}/{message.tag} is delayed; an outbox keeps what is to be told at once")
         row = {
@@ -66,12 +68,16 @@ class SqlOutbox:
             "message_key": message.key,
             "body": message.body,
             "created_at_ms": at_ms,
+            "traceparent": traceparent,
         }
         await self._connection.execute(self._table.add, row)
 
     async def oldest(self, limit: int) -> list[KeptMessage]:
         rows = await self._connection.execute(self._table.oldest, {"rows_max": limit})
-        return [KeptMessage(row.row_id, OutgoingMessage(row.topic, row.tag, row.message_key, row.body)) for row in rows]
+        return [
+            KeptMessage(row.row_id, OutgoingMessage(row.topic, row.tag, row.message_key, row.body), row.traceparent)
+            for row in rows
+        ]
 
     async def remove(self, row_id: int) -> bool:
         return (await self._connection.execute(self._table.remove, {"wanted_id": row_id})).rowcount == 1

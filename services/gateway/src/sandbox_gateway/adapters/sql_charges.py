@@ -72,6 +72,7 @@ class SqlCharges:
             "due_at_ms": charge.due_at_ms,
             "decided_at_ms": charge.decided_at_ms,
             "decline_reason": charge.decline_reason,
+            "traceparent": charge.traceparent,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -109,4 +110,5 @@ def _charge(row: Row[Any]) -> Charge:
         status=ChargeStatus(row.status),
         decided_at_ms=row.decided_at_ms,
         decline_reason=row.decline_reason,
+        traceparent=row.traceparent,
     )

@@ -50,6 +50,7 @@ class SqlRefunds:
             "created_at_ms": refund.created_at_ms,
             "due_at_ms": refund.due_at_ms,
             "refunded_at_ms": refund.refunded_at_ms,
+            "traceparent": refund.traceparent,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -78,4 +79,5 @@ def _refund(row: Row[Any]) -> Refund:
         due_at_ms=row.due_at_ms,
         status=RefundStatus(row.status),
         refunded_at_ms=row.refunded_at_ms,
+        traceparent=row.traceparent,
     )

@@ -29,6 +29,7 @@ _NEXT_DUE = (
         webhooks.c.body,
         webhooks.c.attempts,
         webhooks.c.next_attempt_at_ms,
+        webhooks.c.traceparent,
     )
     .where(
         webhooks.c.copies_sent < webhooks.c.copies_wanted,
@@ -58,7 +59,7 @@ class SqlWebhooks:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, event: Event, delivery: Delivery) -> None:
+    async def add(self, event: Event, delivery: Delivery, traceparent: str | None) -> None:
         row = {
             "event_id": event.event_id,
             "charge_id": event.charge_id,
@@ -71,13 +72,17 @@ class SqlWebhooks:
             "attempts": 0,
             "next_attempt_at_ms": event.occurred_at_ms + delivery.wait_ms,
             "holds_order": delivery.holds_order,
+            "traceparent": traceparent,
         }
         await self._connection.execute(_ADD, row)
 
     async def next_due(self, limit: int) -> list[WaitingWebhook]:
         rows = await self._connection.execute(_NEXT_DUE, {"rows_max": limit})
         return [
-            WaitingWebhook(row.webhook_id, row.event_id, row.body, row.attempts, row.next_attempt_at_ms) for row in rows
+            WaitingWebhook(
+                row.webhook_id, row.event_id, row.body, row.attempts, row.next_attempt_at_ms, row.traceparent
+            )
+            for row in rows
         ]
 
     async def record(self, attempts: Sequence[Attempt]) -> None:

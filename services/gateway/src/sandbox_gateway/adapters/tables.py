@@ -26,6 +26,7 @@ from servicekit.adapters.schema import ROW_ID, new_metadata
 
 ID_LENGTH_MAX = 64
 REFUND_ID_LENGTH_MAX = 128
+TRACEPARENT_LENGTH = 55  # of version 00
 
 metadata = new_metadata()
 
@@ -46,6 +47,7 @@ charges = Table(
     Column("decided_at_ms", BigInteger),
     Column("decline_reason", Text),
     Column("refunds_minor", BigInteger, nullable=False, server_default="0"),  # of its refunds, pending ones too
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: asked for outside a trace, or of an older version
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
     CheckConstraint("status IN ('pending', 'captured', 'declined')", name="status"),
     CheckConstraint("(status = 'pending') = (decided_at_ms IS NULL)", name="decided_at_ms"),
@@ -66,6 +68,7 @@ refunds = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("due_at_ms", BigInteger, nullable=False),
     Column("refunded_at_ms", BigInteger),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
     CheckConstraint("status IN ('pending', 'refunded')", name="status"),
     CheckConstraint("(status = 'pending') = (refunded_at_ms IS NULL)", name="refunded_at_ms"),
@@ -89,6 +92,7 @@ webhooks = Table(
     Column("next_attempt_at_ms", BigInteger, nullable=False),
     Column("holds_order", Boolean, nullable=False),  # waits for earlier ones of its charge
     Column("last_error", Text),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # of the decision that it tells
     UniqueConstraint("event_id"),
     CheckConstraint("copies_sent >= 0 AND copies_sent <= copies_wanted", name="copies_sent"),
     Index("ix_webhooks_unsent", "next_attempt_at_ms", sqlite_where=_IS_UNSENT, postgresql_where=_IS_UNSENT),

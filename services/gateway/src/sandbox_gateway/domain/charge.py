@@ -31,7 +31,10 @@ class ChargeTerms:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A charge; times are wall-clock milliseconds. It is decided at `due_at_ms`, or soon after."""
+    """A charge; times are wall-clock milliseconds. It is decided at `due_at_ms`, or soon after.
+
+    `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+    """
 
     terms: ChargeTerms
     created_at_ms: int
@@ -39,6 +42,7 @@ class Charge:
     status: ChargeStatus = ChargeStatus.PENDING
     decided_at_ms: int | None = None
     decline_reason: str | None = None
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if (self.decided_at_ms is None) != (self.status is ChargeStatus.PENDING) or (self.decline_reason is None) == (

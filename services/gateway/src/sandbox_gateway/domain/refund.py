@@ -29,13 +29,17 @@ class RefundTerms:
 
 @dataclass(frozen=True, slots=True)
 class Refund:
-    """A refund; times are wall-clock milliseconds. The money goes back at `due_at_ms`, or soon after."""
+    """A refund; times are wall-clock milliseconds. The money goes back at `due_at_ms`, or soon after.
+
+    `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+    """
 
     terms: RefundTerms
     created_at_ms: int
     due_at_ms: int
     status: RefundStatus = RefundStatus.PENDING
     refunded_at_ms: int | None = None
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if (self.refunded_at_ms is None) != (self.status is RefundStatus.PENDING):

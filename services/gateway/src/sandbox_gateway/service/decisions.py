@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import telemetry
 from osenv import Clock
 from sandbox_gateway.domain import webhook
 from sandbox_gateway.domain.charge import Charge
@@ -13,6 +14,10 @@ from sandbox_gateway.service.behaviour import Behaviour
 from sandbox_gateway.service.unit_of_work import UnitOfWork, Units
 
 BATCH_MAX = 64
+
+# Names of spans: each decision is in the trace of who asked for it.
+DECIDE_CHARGE = "decide charge"
+CARRY_OUT_REFUND = "carry out refund"
 
 
 class Decisions:
@@ -29,7 +34,7 @@ class Decisions:
         decided = charge.decided(self._behaviour.decline_reason(charge.terms), self._clock.wall_ms())
         if await unit.charges.decide(decided):
             event = webhook.of_charge(decided)
-            await unit.webhooks.add(event, self._behaviour.delivery(event))
+            await unit.webhooks.add(event, self._behaviour.delivery(event), telemetry.traceparent())
         return decided
 
     async def carry_out(self, unit: UnitOfWork, refund: Refund) -> Refund:
@@ -40,7 +45,7 @@ class Decisions:
             if charge is None:
                 raise UnknownChargeError(refund.terms.charge_id)
             event = webhook.of_refund(refunded, charge.terms.order_id)
-            await unit.webhooks.add(event, self._behaviour.delivery(event))
+            await unit.webhooks.add(event, self._behaviour.delivery(event), telemetry.traceparent())
         return refunded
 
     async def decide_due(self) -> int | None:
@@ -54,9 +59,11 @@ class Decisions:
         if due_charges or due_refunds:
             async with self._units.writing() as unit:
                 for charge in due_charges:
-                    await self.decide_charge(unit, charge)
+                    with telemetry.joined_span(DECIDE_CHARGE, charge.traceparent):
+                        await self.decide_charge(unit, charge)
                 for refund in due_refunds:
-                    await self.carry_out(unit, refund)
+                    with telemetry.joined_span(CARRY_OUT_REFUND, refund.traceparent):
+                        await self.carry_out(unit, refund)
                 await unit.commit()
             self._told()
             return now_ms  # there may be more

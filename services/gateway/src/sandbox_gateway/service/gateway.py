@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import telemetry
 from osenv import Clock
 from sandbox_gateway.domain.charge import Charge, ChargeTerms
 from sandbox_gateway.domain.errors import (
@@ -39,7 +40,7 @@ class Gateway:
             charge = await unit.charges.find(terms.charge_id)
             if charge is None:
                 now_ms = self._clock.wall_ms()
-                charge = Charge(terms, now_ms, now_ms + self._behaviour.delay_ms)
+                charge = Charge(terms, now_ms, now_ms + self._behaviour.delay_ms, traceparent=telemetry.traceparent())
                 await unit.charges.add(charge)
                 if self._behaviour.delay_ms == 0:
                     charge = await self._decisions.decide_charge(unit, charge)
@@ -89,7 +90,7 @@ class Gateway:
         if await unit.charges.find(terms.charge_id) is None:
             raise NotRefundableError(f"there is no charge {terms.charge_id!r} to give money back from")
         now_ms = self._clock.wall_ms()
-        refund = Refund(terms, now_ms, now_ms + self._behaviour.delay_ms)
+        refund = Refund(terms, now_ms, now_ms + self._behaviour.delay_ms, traceparent=telemetry.traceparent())
         # Before the money is set aside: of two requests for one refund the second must not look like too much.
         await unit.refunds.add(refund)
         if not await unit.charges.set_aside(terms):

@@ -29,13 +29,14 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class WaitingWebhook:
-    """A webhook that has to be sent at `next_attempt_at_ms`, or sent again."""
+    """A webhook that has to be sent at `next_attempt_at_ms`, or sent again, in the trace of what it tells."""
 
     webhook_id: int
     event_id: str
     body: str
     attempts: int
     next_attempt_at_ms: int
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Refunds(Protocol):
 class Webhooks(Protocol):
     """The webhooks, sent and unsent."""
 
-    async def add(self, event: Event, delivery: Delivery) -> None: ...
+    async def add(self, event: Event, delivery: Delivery, traceparent: str | None) -> None: ...
 
     async def next_due(self, limit: int) -> list[WaitingWebhook]:
         """At most `limit` that have to be sent and wait for no earlier one, those that are due first before others."""

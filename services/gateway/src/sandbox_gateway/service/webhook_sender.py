@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+import telemetry
 from osenv import Clock, Rng
 from osenv.clock import timeout
 from sandbox_gateway.domain.errors import DeliveryError
@@ -20,6 +21,7 @@ BATCH_MAX = 32
 ATTEMPT_MAX_S = 5.0
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MAX_S = 10.0
+SEND_WEBHOOK = "send webhook"  # the name of a span, one for each attempt
 
 log = structlog.get_logger(__name__)
 
@@ -60,8 +62,9 @@ class WebhookSender:
     async def _send(self, webhook: WaitingWebhook) -> Attempt:
         error = None
         try:
-            async with timeout(self._clock, ATTEMPT_MAX_S):
-                await self._receiver.deliver(webhook.body.encode())
+            with telemetry.joined_span(SEND_WEBHOOK, webhook.traceparent):
+                async with timeout(self._clock, ATTEMPT_MAX_S):
+                    await self._receiver.deliver(webhook.body.encode())
         except DeliveryError as refused:
             error = str(refused)
         except TimeoutError:

@@ -23,6 +23,7 @@ _CHANGE = (
         total_minor=bindparam("total_minor"),
         currency=bindparam("currency"),
         expires_at_ms=bindparam("expires_at_ms"),
+        traceparent=bindparam("traceparent"),
     )
 )
 
@@ -40,7 +41,7 @@ class SqlPayableOrders:
         terms = None
         if row.buyer_id is not None:
             terms = Terms(row.buyer_id, row.total_minor, row.currency, row.expires_at_ms)
-        return PayableOrder(row.order_id, PayableStatus(row.status), terms)
+        return PayableOrder(row.order_id, PayableStatus(row.status), terms, row.traceparent)
 
     async def add(self, order: PayableOrder) -> None:
         try:
@@ -62,4 +63,5 @@ def _values(order: PayableOrder) -> dict[str, Any]:
         "total_minor": None if terms is None else terms.total_minor,
         "currency": None if terms is None else terms.currency,
         "expires_at_ms": None if terms is None else terms.expires_at_ms,
+        "traceparent": order.traceparent,
     }

@@ -75,6 +75,7 @@ class SqlPayments:
             "decline_reason": payment.decline_reason,
             "refund_requested_minor": payment.refund_requested_minor,
             "refunded_minor": payment.refunded_minor,
+            "traceparent": payment.traceparent,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -175,6 +176,7 @@ def _payment(row: Row[tuple[object, ...]]) -> Payment:
         decline_reason=row.decline_reason,
         refund_requested_minor=row.refund_requested_minor,
         refunded_minor=row.refunded_minor,
+        traceparent=row.traceparent,
     )
 
 

@@ -32,6 +32,7 @@ STATUS_LENGTH_MAX = 20
 REFUND_ID_LENGTH_MAX = 2 * ID_LENGTH_MAX
 POSTING_ID_LENGTH_MAX = REFUND_ID_LENGTH_MAX + 32
 EVENT_ID_LENGTH_MAX = 255
+TRACEPARENT_LENGTH = 55  # of version 00
 
 metadata = new_metadata()
 
@@ -45,6 +46,7 @@ payable_orders = Table(
     Column("total_minor", BigInteger),
     Column("currency", String(3)),
     Column("expires_at_ms", BigInteger),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: heard of outside a trace, or by an older version
     CheckConstraint("status IN ('OPEN', 'PAID', 'CLOSED')", name="status"),
     CheckConstraint("status <> 'OPEN' OR buyer_id IS NOT NULL", name="open_has_terms"),
     CheckConstraint(
@@ -73,6 +75,7 @@ payments = Table(
     Column("decline_reason", Text),
     Column("refund_requested_minor", BigInteger, nullable=False),
     Column("refunded_minor", BigInteger, nullable=False),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # of its order
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
     CheckConstraint("status IN ('CREATED', 'CAPTURED', 'DECLINED', 'PARTIALLY_REFUNDED', 'REFUNDED')", name="status"),
     CheckConstraint(

@@ -54,11 +54,15 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class PayableOrder:
-    """An order as the events told it so far."""
+    """An order as the events told it so far.
+
+    `traceparent` is where they were heard of, for those who watch the system; nothing here looks into it.
+    """
 
     order_id: str
     status: PayableStatus
     terms: Terms | None
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if self.terms is None and self.status is PayableStatus.OPEN:
@@ -67,7 +71,8 @@ class PayableOrder:
     def merged(self, told: PayableOrder) -> PayableOrder:
         """This order after one more event; `self` if that is nothing new."""
         status = told.status if told.status in FORWARD[self.status] else self.status
-        return replace(self, status=status, terms=self.terms or told.terms)
+        traceparent = self.traceparent or told.traceparent
+        return replace(self, status=status, terms=self.terms or told.terms, traceparent=traceparent)
 
     def check(self, request: PaymentRequest) -> None:
         """Return if the request pays this order.

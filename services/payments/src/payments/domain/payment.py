@@ -48,7 +48,10 @@ class PaymentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """A payment; times are wall-clock milliseconds, money is in the currency's minor unit."""
+    """A payment; times are wall-clock milliseconds, money is in the currency's minor unit.
+
+    `traceparent` is its order's, for those who watch the system; nothing here looks into it.
+    """
 
     payment_id: str
     order_id: str
@@ -63,6 +66,7 @@ class Payment:
     decline_reason: str | None = None
     refund_requested_minor: int = 0
     refunded_minor: int = 0
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if self.amount_minor < 1:
@@ -130,7 +134,9 @@ class Payment:
         return StatusChange(self.payment_id, self.status, next_status(self.status, reason), reason, at_ms)
 
 
-def begin(payment_id: str, request: PaymentRequest, now_ms: int) -> tuple[Payment, StatusChange]:
+def begin(
+    payment_id: str, request: PaymentRequest, now_ms: int, traceparent: str | None = None
+) -> tuple[Payment, StatusChange]:
     """The intent to pay, recorded before any money moves, and the first row of its history."""
     payment = Payment(
         payment_id=payment_id,
@@ -141,5 +147,6 @@ def begin(payment_id: str, request: PaymentRequest, now_ms: int) -> tuple[Paymen
         method=request.method,
         status=PaymentStatus.CREATED,
         created_at_ms=now_ms,
+        traceparent=traceparent,
     )
     return payment, StatusChange(payment_id, None, payment.status, ChangeReason.REQUESTED, now_ms)

@@ -16,6 +16,7 @@ from payments.domain.ledger import capture_posting, refund_posting
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.refund import Refund
 from payments.service import events
+from payments.service.payment_meter import NOT_METERED, PaymentMeter
 from payments.service.unit_of_work import KnownEvent, UnitOfWork, Units
 from servicekit.outbox import OutboxPublisher
 
@@ -27,22 +28,30 @@ class Bookkeeper:
     another delivery of the same event was faster. StorageUnavailableError. Nothing was written or told then.
     """
 
-    def __init__(self, units: Units, publisher: OutboxPublisher[UnitOfWork], clock: Clock) -> None:
+    def __init__(
+        self,
+        units: Units,
+        publisher: OutboxPublisher[UnitOfWork],
+        clock: Clock,
+        meter: PaymentMeter = NOT_METERED,
+    ) -> None:
         self._units = units
         self._publisher = publisher
         self._clock = clock
+        self._meter = meter
 
     async def captured(self, payment: Payment, at_ms: int, event: GatewayEvent | None = None) -> Payment:
         """The gateway took the money at `at_ms`. Raises IllegalTransitionError as well."""
         changed, change = payment.captured(at_ms)
 
-        async def write(unit: UnitOfWork) -> Payment:
+        async def write(unit: UnitOfWork) -> None:
             await self._note(unit, event)
             await _change_status(unit, payment, changed, change)
             await unit.ledger.post(capture_posting(changed))
-            return changed
 
-        return await self._publisher.publish(events.succeeded(changed), write)
+        await self._publisher.publish(events.succeeded(changed), write)
+        self._meter.settled(changed, self._clock.wall_ms())
+        return changed
 
     async def declined(
         self, payment: Payment, reason: str, at_ms: int | None = None, event: GatewayEvent | None = None
@@ -53,6 +62,7 @@ class Bookkeeper:
             await self._note(unit, event)
             await _change_status(unit, payment, changed, change)
             await unit.commit()
+        self._meter.settled(changed, self._clock.wall_ms())
         return changed
 
     async def refunded(
@@ -62,15 +72,16 @@ class Bookkeeper:
         changed, change = payment.refunded(refund.amount_minor, at_ms)
         done = refund.refunded(at_ms)
 
-        async def write(unit: UnitOfWork) -> tuple[Payment, Refund]:
+        async def write(unit: UnitOfWork) -> None:
             await self._note(unit, event)
             if not await unit.refunds.change(done):
                 raise StatusChangedError("refund", done.refund_id)
             await _change_status(unit, payment, changed, change)
             await unit.ledger.post(refund_posting(done))
-            return changed, done
 
-        return await self._publisher.publish(events.refunded(changed, done), write)
+        await self._publisher.publish(events.refunded(changed, done), write)
+        self._meter.refunded(done)
+        return changed, done
 
     async def noted(self, event: GatewayEvent, judgement: Judgement) -> None:
         """The event changed nothing; that it came is remembered."""

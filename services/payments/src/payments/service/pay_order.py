@@ -91,7 +91,7 @@ class PayOrder:
         if not self._is_queue_there():
             raise QueueUnavailableError("the queue is away, and a payment could not be told; nothing was charged")
         now_ms = self._clock.wall_ms()
-        payment, first = begin(payment_id, request, now_ms)
+        payment, first = begin(payment_id, request, now_ms, order.traceparent)
         await unit.keys.claim(KeyClaim(request.buyer_id, key, fingerprint(request), payment_id), now_ms)
         await unit.payments.add(payment, first)
         return payment

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import telemetry
 from osenv import Clock
 from payments.domain.errors import StatusChangedError
 from payments.domain.payable_order import PayableOrder
@@ -21,6 +24,7 @@ class PayableOrders:
 
         Raises StatusChangedError when another process learns of the same order at the same moment.
         """
+        told = replace(told, traceparent=telemetry.traceparent())
         async with self._units.writing() as unit:
             known = await unit.payable_orders.find(told.order_id)
             key = f"{told.order_id}/{told.status}"

@@ -13,9 +13,11 @@ from payments.domain.gateway_event import EventKind, EventStatus, GatewayEvent, 
 from payments.domain.payment import Payment
 from payments.domain.refund import Refund
 from payments.service.bookkeeper import Bookkeeper
+from payments.service.payment_trace import in_trace_of
 from payments.service.settlement import ATTEMPTS_MAX
 from payments.service.unit_of_work import Units
 
+RECEIVE_EVENT = "receive event"  # the name of its span
 NO_REASON = "the gateway gave no reason"
 
 log = structlog.get_logger(__name__)
@@ -49,7 +51,8 @@ class ReceiveEvent:
             return known.judgement.status
         judgement = judge(event, payment, refund)
         if payment is not None and judgement.status is EventStatus.HANDLED:
-            await self._carry_out(event, payment, refund)
+            with in_trace_of(payment, RECEIVE_EVENT, refund):
+                await self._carry_out(event, payment, refund)
             return judgement.status
         await self._bookkeeper.noted(event, judgement)
         if judgement.status is EventStatus.REFUSED:

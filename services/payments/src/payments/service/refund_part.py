@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from osenv import Clock
 from payments.domain.errors import StatusChangedError
+from payments.domain.payment import Payment
 from payments.domain.refund import Refund, RefundRequest, part_of, refund_id_of_key
 from payments.service.queries import visible
 from payments.service.refund_payment import begin_refund
@@ -55,11 +56,15 @@ class RefundPart:
                     break
             else:
                 raise StatusChangedError("payment", request.payment_id)
-            if recorded.replayed or self._settlement.is_held(refund_id):
-                return recorded
-            return PartRefunded(await begin_refund(recorded.refund, self._settlement, self._wake), replayed=False)
+            payment, part = recorded
+            if part.replayed or self._settlement.is_held(refund_id):
+                return part
+            refund = await begin_refund(part.refund, payment, self._settlement, self._wake)
+            return PartRefunded(refund, replayed=False)
 
-    async def _record(self, request: RefundRequest, caller: Caller, key: str, refund_id: str) -> PartRefunded | None:
+    async def _record(
+        self, request: RefundRequest, caller: Caller, key: str, refund_id: str
+    ) -> tuple[Payment, PartRefunded] | None:
         """The refund, recorded now or before; None if somebody else has just asked for money of this payment."""
         async with self._units.writing() as unit:
             payment = await visible(unit, request.payment_id, caller)
@@ -71,7 +76,7 @@ class RefundPart:
                     request.reason,
                 ):
                     raise KeyReusedError(key)
-                return PartRefunded(earlier, replayed=True)
+                return payment, PartRefunded(earlier, replayed=True)
             refund = part_of(payment, request, refund_id, caller.subject, self._clock.wall_ms())
             if not await unit.payments.reserve_refund(payment.payment_id, refund.amount_minor):
                 return None
@@ -80,4 +85,4 @@ class RefundPart:
             except StatusChangedError as error:
                 raise RequestInFlightError(key) from error
             await unit.commit()
-        return PartRefunded(refund, replayed=False)
+        return payment, PartRefunded(refund, replayed=False)

@@ -12,6 +12,7 @@ import structlog
 
 from osenv import Clock
 from payments.domain.errors import StatusChangedError
+from payments.domain.payment import Payment
 from payments.domain.refund import Refund, RefundStatus, WholeRefundRequest, rest_of, whole_refund_id
 from payments.service import events
 from payments.service.settlement import Settlement
@@ -37,34 +38,34 @@ class RefundPayment:
         Raises UnknownPaymentError, NotCapturedYetError, RefundMismatchError, IllegalTransitionError (the payment was
         declined), StatusChangedError and StorageUnavailableError: the request must then be delivered again.
         """
-        refund = await self._record(request)
+        payment, refund = await self._record(request)
         if refund is None or refund.status is RefundStatus.REFUNDED or self._settlement.is_held(refund.refund_id):
             return
-        await begin_refund(refund, self._settlement, self._wake)
+        await begin_refund(refund, payment, self._settlement, self._wake)
 
-    async def _record(self, request: WholeRefundRequest) -> Refund | None:
+    async def _record(self, request: WholeRefundRequest) -> tuple[Payment, Refund | None]:
         async with self._units.writing() as unit:
             payment = await unit.payments.get(request.payment_id)
             now_ms = self._clock.wall_ms()
             rest = rest_of(payment, request, events.REFUND_HANDLER_GROUP, now_ms)
             recorded = await unit.refunds.find(whole_refund_id(payment.payment_id))
             if recorded is not None or rest is None:
-                return recorded
+                return payment, recorded
             if not await unit.inbox.once(events.REFUND_HANDLER_GROUP, payment.payment_id, now_ms):
-                return None
+                return payment, None
             await unit.refunds.add(rest)
             if not await unit.payments.reserve_refund(payment.payment_id, rest.amount_minor):
                 raise StatusChangedError("payment", payment.payment_id)  # an operator has just asked for a part
             await unit.commit()
-        return rest
+        return payment, rest
 
 
-async def begin_refund(refund: Refund, settlement: Settlement, wake: Wake) -> Refund:
-    """Ask the gateway for a recorded refund; what does not end here is for the resumer."""
+async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement, wake: Wake) -> Refund:
+    """Ask the gateway for a recorded refund of `payment`; what does not end here is for the resumer."""
     is_finished = False
     try:
         with settlement.holding(refund.refund_id):
-            refund = await settlement.refund(refund)
+            refund = await settlement.refund(refund, payment)
         is_finished = refund.status is RefundStatus.REFUNDED
     except ServiceError as error:
         log.warning("a refund is left to the resumer", refund_id=refund.refund_id, error=str(error))

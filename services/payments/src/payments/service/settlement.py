@@ -28,10 +28,17 @@ from payments.service.gateway import (
     Refunded,
     RefundOrder,
 )
+from payments.service.payment_trace import in_trace_of
 from payments.service.unit_of_work import Units
 
 # A loser of a compare-and-set looks again: each time somebody else has got one step further.
 ATTEMPTS_MAX = 5
+
+# Names of spans.
+SETTLE_PAYMENT = "settle payment"
+ASK_FOR_PAYMENT = "ask for payment"
+REFUND_PAYMENT = "refund payment"
+ASK_FOR_REFUND = "ask for refund"
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +75,8 @@ class Settlement:
         request = ChargeRequest(
             payment.payment_id, payment.order_id, payment.amount_minor, payment.currency, payment.method
         )
-        return await self._write_down(payment, await self._gateway.charge(request))
+        with in_trace_of(payment, SETTLE_PAYMENT):
+            return await self._write_down(payment, await self._gateway.charge(request))
 
     async def ask_charge(self, payment_id: str) -> Payment:
         """Ask what became of a payment, and begin it if the gateway has never heard of it. Raises as `charge` does."""
@@ -76,16 +84,18 @@ class Settlement:
             payment = await unit.payments.get(payment_id)
         if payment.status is not PaymentStatus.CREATED:
             return payment
-        answer = await self._gateway.find_charge(payment_id)
-        return await self.charge(payment) if answer is None else await self._write_down(payment, answer)
+        with in_trace_of(payment, ASK_FOR_PAYMENT):
+            answer = await self._gateway.find_charge(payment_id)
+            return await self.charge(payment) if answer is None else await self._write_down(payment, answer)
 
-    async def refund(self, refund: Refund) -> Refund:
-        """Let the gateway give the money of a REQUESTED refund back; returns the refund as it stands then.
+    async def refund(self, refund: Refund, payment: Payment) -> Refund:
+        """Let the gateway give the money of a REQUESTED refund of `payment` back; returns the refund as it stands then.
 
         It is still REQUESTED when the gateway does so later. Raises as `charge` does.
         """
         order = RefundOrder(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
-        return await self._write_down_refund(refund, await self._gateway.refund(order))
+        with in_trace_of(payment, REFUND_PAYMENT, refund):
+            return await self._write_down_refund(refund, await self._gateway.refund(order))
 
     async def ask_refund(self, refund_id: str) -> Refund | None:
         """Ask what became of a refund, and begin it if the gateway has never heard of it; None if there is none.
@@ -94,10 +104,14 @@ class Settlement:
         """
         async with self._units.reading() as unit:
             refund = await unit.refunds.find(refund_id)
-        if refund is None or refund.status is not RefundStatus.REQUESTED:
-            return refund
-        answer = await self._gateway.find_refund(refund_id)
-        return await self.refund(refund) if answer is None else await self._write_down_refund(refund, answer)
+            if refund is None or refund.status is not RefundStatus.REQUESTED:
+                return refund
+            payment = await unit.payments.get(refund.payment_id)
+        with in_trace_of(payment, ASK_FOR_REFUND, refund):
+            answer = await self._gateway.find_refund(refund_id)
+            if answer is None:
+                return await self.refund(refund, payment)
+            return await self._write_down_refund(refund, answer)
 
     async def _write_down(self, payment: Payment, answer: Pending | Captured | Declined) -> Payment:
         if isinstance(answer, Pending):
