@@ -7,6 +7,8 @@ import contextlib
 import logging
 import sys
 
+import structlog
+
 from mq_broker.broker_life import SERVICE, BrokerProcess, End, StartError, live
 from mq_broker.config import BrokerConfig
 from mq_broker.metrics import BrokerMetrics
@@ -25,6 +27,7 @@ async def serve(started: Started[BrokerConfig]) -> int:
 
     A broker whose role changes, or whose log has to be cut, is opened anew on the same ports.
     """
+    structlog.contextvars.bind_contextvars(broker_name=started.config.broker_name)  # of every line from here on
     stop_asked, reload_asked = stop_event(), reload_event()
     if started.warning:
         log.warning("%s", started.warning)

@@ -141,6 +141,10 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
         "broker %s, %s in epoch %s, listens on %s:%d, for slaves on port %d",
         config.broker_name, broker.replication.role.name, broker.replication.epoch, config.bind_address, process.port,
         process.ha_port,
+        extra={
+            "address": f"{config.bind_address}:{process.port}", "ha_port": process.ha_port,
+            "role": broker.replication.role.name, "epoch": str(broker.replication.epoch),
+        },
     )  # fmt: skip
     reloading = await parts.enter_async_context(_job(in_force.follow(process.reload_asked), "reload"))
     return broker, [running, registering, telling, reloading]

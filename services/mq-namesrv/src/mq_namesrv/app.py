@@ -20,7 +20,7 @@ from mq_namesrv import metrics
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
 from mq_namesrv.core.route_table import RouteTable
-from mq_namesrv.rpc import NameServiceServicer, describe
+from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.address import Address
 from mqproto.command_line import Started
 from mqproto.config_source import ConfigInForce
@@ -82,7 +82,8 @@ class NameServer:
             await self._clock.sleep(self._config.scan_not_active_broker_interval_ms / 1000)
             timeout = self._config.broker_expire_timeout_ms / 1000
             for broker in route_table.expire(self._table, self._clock.monotonic(), timeout):
-                log.warning("%s is gone: not heard of for %d s", describe(broker.registration.identity), timeout)
+                identity = broker.registration.identity
+                log.warning("%s is gone: not heard of for %d s", describe(identity), timeout, extra=keys(identity))
             route_table.check_invariants(self._table)
 
     async def stop(self) -> None:

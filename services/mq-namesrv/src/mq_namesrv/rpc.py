@@ -58,7 +58,8 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         finally:
             for broker in route_table.close_session(self._table, session):
-                log.info("%s is gone: its stream ended", describe(broker.registration.identity))
+                identity = broker.registration.identity
+                log.info("%s is gone: its stream ended", describe(identity), extra=keys(identity))
 
     async def UnregisterBroker(  # noqa: N802
         self, request: name_service_pb2.UnregisterBrokerRequest, context: Any
@@ -69,7 +70,8 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         except RegistrationError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if removed is not None:
-            log.info("%s is gone: it unregistered", describe(removed.registration.identity))
+            identity = removed.registration.identity
+            log.info("%s is gone: it unregistered", describe(identity), extra=keys(identity))
         return name_service_pb2.UnregisterBrokerResponse()
 
     async def QueryRoute(  # noqa: N802
@@ -151,6 +153,15 @@ def describe(identity: BrokerIdentity) -> str:
     return f"broker {identity.broker_name}:{identity.broker_id} at {identity.address}"
 
 
+def keys(identity: BrokerIdentity) -> dict[str, str | int]:
+    """The same for machines."""
+    return {
+        "broker_name": identity.broker_name,
+        "broker_id": identity.broker_id,
+        "broker_address": str(identity.address),
+    }
+
+
 def _check_same(first: BrokerIdentity | None, now: BrokerIdentity) -> None:
     if first is not None and first != now:
         raise RegistrationError(
@@ -190,6 +201,6 @@ def _broker_data_to_proto(data: BrokerData) -> name_service_pb2.BrokerData:
 def _log_registration(registration: Registration, outcome: RegisterOutcome) -> None:
     who, count = describe(registration.identity), len(registration.topics)
     if outcome.is_new:
-        log.info("%s is registered with %d topics", who, count)
+        log.info("%s is registered with %d topics", who, count, extra=keys(registration.identity))
     elif outcome.topics_changed:
         log.info("%s has changed its topics, now %d", who, count)

@@ -110,6 +110,7 @@ class Sessions:
 
     def _tell(self, changed: Iterable[str]) -> None:
         for group, sessions in self.members.sessions_of(changed).items():
-            log.info("group %s now has %d members", group, len(sessions))
+            count = len(sessions)
+            log.info("group %s now has %d members", group, count, extra={"group": group, "members": count})
             for session in sessions:
                 session.consumer_ids_changed(group)

@@ -181,7 +181,12 @@ class Transactions:
             note(self.spans, record, step)
         self.checks.under_way.ended(half.transaction_id)
         if phase is Phase.PARKED:
-            log.error("transaction %s: nobody knew in %d checks; parked", half.transaction_id, half.check_times + 1)
+            log.error(
+                "transaction %s: nobody knew in %d checks; parked",
+                half.transaction_id,
+                half.check_times + 1,
+                extra={"transaction_id": half.transaction_id, "producer_group": half.producer_group},
+            )
             self.table.parked(parked_half(decode_record(bytes(batches[0].buffer))))
         else:
             self.table.closed(half.transaction_id, phase)
