@@ -25,8 +25,11 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime
 from mq_broker.spans import RecordedSpans, broker_spans
-from mq_broker.testing import half, incoming, produce, producer_record, read_all, running_broker
+from mq_broker.testing import half, incoming, produce, producer_record, read_all, running_broker, store_options
 from mq_broker.testing_transactions import COMMIT, ROLLBACK, asking_at_once, check_and_answer, end, join, park
+from mq_broker.tools.findings import Finding
+from mq_broker.tools.small_state import read_small_state
+from mq_broker.tools.verify import verify
 from mqproto.codes import ResponseCode
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, dlq_topic, retry_topic
 from mqproto.properties import DELAY, TIMER_DELAY_MS, UNIQ_KEY, decode_properties
@@ -384,6 +387,27 @@ async def test_a_half_that_cannot_be_read_is_rolled_back_all_the_same(monkeypatc
         monkeypatch.setattr(one.broker.store.reader, "read_record", refuse)
         assert (await end(one.broker, "m", ROLLBACK)).outcome is ROLLBACK
         assert one.told.finished == ()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("act", [committed_to_wait, given_up], ids=lambda act: act.__name__)
+async def test_the_store_is_whole_and_is_recovered(act: Act, is_killed: bool) -> None:
+    disk, clock, told = SimDisk(), SimClock(START_MS), Told()
+    options = asking_at_once(check_times_max=3)
+    async with running_broker(disk, clock, options=options, spans=told.spans, clean_stop=not is_killed) as broker:
+        await act(Scene(broker, clock, disk, told))
+        log = broker.store.log.read(0, broker.store.log_end)
+    if is_killed:
+        disk.kill()
+    else:
+        layout, found = store_options().layout, list[Finding]()
+        verify(disk, layout, read_small_state(disk, layout), found.append, index_slots=layout.index_size.slots)
+        assert not [str(one) for one in found if one.kind == "difference"]
+    seen, again = len(told.finished), SimClock(clock.wall_ms())
+    async with running_broker(disk, again, options=options, spans=told.spans) as broker:
+        await again.advance(60)
+        assert broker.store.log.read(0, len(log)) == log
+        assert (broker.store.log_end, len(told.finished)) == (len(log), seen)
 
 
 # ---------------------------------------------------------------------------------------------------------- in place

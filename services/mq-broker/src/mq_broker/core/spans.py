@@ -22,7 +22,7 @@ from typing import Protocol
 from mq_broker.core.batches import Batch
 from mqproto.names import GROUP_PREFIXES
 from mqproto.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
-from mqproto.record import BODY_AT, Record, decode_record
+from mqproto.record import Record, decode_record, encoded_properties
 
 _TRACEPARENT = re.compile(rb"(?:\A|\x02)traceparent\x01(00-[0-9a-f]{32}-([0-9a-f]{16})-([0-9a-f]{2}))\x02")
 _SAMPLED = 0x1
@@ -124,8 +124,8 @@ def traced(spans: Spans, moved: Iterable[tuple[Batch, Step]]) -> Iterator[None]:
 
 def note(spans: Spans, record: Record, step: Step) -> None:
     """A step after which no record carries the message on; it ends now."""
-    found = _TRACEPARENT.search(record.properties)
-    if (span := _begun(spans, record, step, found)) is not None:
+    found = _sampled(record.properties)
+    if found is not None and (span := spans.begin(step, _subject(record), found[1].decode())) is not None:
         span.end()
 
 
@@ -143,20 +143,22 @@ class _Carried:
 
 
 def _carried(spans: Spans, batch: Batch, step: Step) -> _Carried | None:
-    record = decode_record(bytes(batch.buffer))
-    found = _TRACEPARENT.search(record.properties)
-    if found is None or (span := _begun(spans, record, step, found)) is None:
+    data = bytes(batch.buffer)
+    properties = encoded_properties(data, 0, len(data))
+    if (found := _sampled(properties)) is None:
         return None
-    properties_at = BODY_AT + len(record.body) + 1 + len(record.topic.encode()) + 2
-    carried = _Carried(span, batch.buffer, properties_at + found.start(2), found[2])
+    span = spans.begin(step, _subject(decode_record(data)), found[1].decode())
+    if span is None:
+        return None
+    carried = _Carried(span, batch.buffer, len(data) - len(properties) + found.start(2), found[2])
     batch.buffer[carried.at : carried.at + len(found[2])] = span.span_id.encode()
     return carried
 
 
-def _begun(spans: Spans, record: Record, step: Step, found: re.Match[bytes] | None) -> Span | None:
-    if found is None or not int(found[3], 16) & _SAMPLED:
-        return None
-    return spans.begin(step, _subject(record), found[1].decode())
+def _sampled(properties: bytes) -> re.Match[bytes] | None:
+    """The trace context, when there is one that is sampled."""
+    found = _TRACEPARENT.search(properties)
+    return found if found is not None and int(found[3], 16) & _SAMPLED else None
 
 
 def _subject(record: Record) -> Subject:
