@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from osenv import Clock
 from osenv.clock import timeout
+from telemetry.context import outside_spans
 
 logger = logging.getLogger("mqclient.background")
 
@@ -28,9 +29,15 @@ class BackgroundTasks:
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, coroutine: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
-        """Run `coroutine` as a task called `name`; with `awaited`, somebody awaits it and hears of its errors."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    def start(
+        self, coroutine: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False, in_span: bool = False
+    ) -> asyncio.Task[Any]:
+        """Run `coroutine` as a task called `name`; with `awaited`, somebody awaits it and hears of its errors.
+
+        It leaves the current span, which most tasks outlive by far, unless it is a part of that and is `in_span`.
+        """
+        context = None if in_span else outside_spans()
+        task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._answered if awaited else self._finished)
         return task

@@ -17,6 +17,7 @@ from typing import ParamSpec, TypeVar
 from mqclient.errors import IllegalStateError
 from mqclient.thread_calls import call_for
 from osenv import RealClock
+from telemetry.context import in_this_span
 
 logger = logging.getLogger("mqclient.worker_threads")
 
@@ -38,7 +39,9 @@ class WorkerThreads:
         self._functions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returns or raises, run when a thread is free. Who is cancelled leaves it running.
+        """What the function returns or raises, run when a thread is free, in the span that is current here.
+
+        Who is cancelled leaves it running.
 
         Raises IllegalStateError after `close`.
         """
@@ -52,7 +55,7 @@ class WorkerThreads:
                 name = f"{self._name} {len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
                 self._threads[-1].start()
-            self._functions.put(partial(call_for, loop, result, partial(function, *args, **kwargs)))
+            self._functions.put(partial(call_for, loop, result, partial(in_this_span(function), *args, **kwargs)))
         return await result
 
     def close(self, timeout_s: float = 0.0) -> None:

@@ -6,9 +6,13 @@ that its gateway confirms in an hour. `joined_span` takes such work back into th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+from opentelemetry import context as current_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
@@ -19,6 +23,9 @@ TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
 _PROPAGATOR = TraceContextTextMapPropagator()
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def inject(properties: MutableMapping[str, str]) -> None:
@@ -31,11 +38,19 @@ def extract(properties: Mapping[str, str]) -> Context:
     return _PROPAGATOR.extract(properties, context=Context())
 
 
+def carried(span: SpanContext) -> dict[str, str]:
+    """What `inject` adds while this span is the current one; nothing for one that is not valid."""
+    if not span.is_valid:
+        return {}
+    carrier = {TRACEPARENT: f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"}
+    if span.trace_state:
+        carrier[TRACESTATE] = span.trace_state.to_header()
+    return carrier
+
+
 def traceparent() -> str | None:
     """The current span's context as a W3C header value of 55 characters, or None outside a span."""
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier)
-    return carrier.get(TRACEPARENT)
+    return carried(trace.get_current_span().get_span_context()).get(TRACEPARENT)
 
 
 def context_of(traceparent: str | None) -> Context:
@@ -70,3 +85,29 @@ def joined_span(
     tracer = trace.get_tracer(__name__)
     with tracer.start_as_current_span(name, parent, kind, attributes, links) as span:
         yield span
+
+
+def outside_spans() -> contextvars.Context | None:
+    """The current context without its span, for work that outlives what has begun it; None when there is no span."""
+    if not trace.get_current_span().get_span_context().is_valid:
+        return None
+    context = contextvars.copy_context()
+    context.run(current_context.attach, trace.set_span_in_context(trace.INVALID_SPAN))
+    return context
+
+
+def in_this_span(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, to be called in another thread with the span that is current now."""
+    if not trace.get_current_span().get_span_context().is_valid:
+        return function
+    here = current_context.get_current()
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = current_context.attach(here)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            current_context.detach(token)
+
+    return call

@@ -33,13 +33,15 @@ PRODUCER_GROUP = "hourglass.producer.group"
 TRANSACTION_ID = "hourglass.transaction.id"
 TRANSACTION_STATE = "hourglass.transaction.state"
 TRANSACTION_CHECKS = "hourglass.transaction.checks"
-SEND_ATTEMPTS = "hourglass.send.attempts"
 SEND_STATUS = "hourglass.send.status"
 CONSUME_STATUS = "hourglass.consume.status"
 DELAY_LEVEL = "hourglass.delay.level"
 DELAY_DUE_TIME = "hourglass.delay.due_time"  # ms of the Unix epoch
 DELAY_LATENESS = "hourglass.delay.lateness"  # s
-STORE_DURATION = "hourglass.store.duration"  # s
+RECALL_OUTCOME = "hourglass.recall.outcome"
+
+# Events.
+TRIED_AGAIN = "tried again"
 
 # What the shop's spans are about; an id of orders, of payments.
 ORDER_ID = "hourglass.order.id"

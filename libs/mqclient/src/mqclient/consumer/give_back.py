@@ -8,7 +8,9 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.errors import require_success
 from mqclient.message_ext import MessageExt
+from mqclient.observed.requests import traced_give_back
 from mqclient.transport.methods import CONSUMER_SEND_BACK
+from telemetry import is_tracing
 
 logger = logging.getLogger("mqclient.give_back")
 
@@ -26,6 +28,10 @@ class SendBack:
 
     async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
         """Raises MQClientError."""
+        sending = self._send(message, dead=dead)
+        await (traced_give_back(self._group, message, dead=dead, sending=sending) if is_tracing() else sending)
+
+    async def _send(self, message: MessageExt, *, dead: bool) -> None:
         request = broker_pb.ConsumerSendBackRequest(
             group=self._group,
             log_offset=message.log_offset,

@@ -17,8 +17,10 @@ from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
+from mqclient.observed.processing import observed_processing
 from mqclient.worker_threads import WorkerThreads
 from osenv import Clock
+from telemetry import is_observing
 
 logger = logging.getLogger("mqclient.listening")
 
@@ -54,6 +56,12 @@ class Listening:
 
     async def outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
         """Whether they are consumed, and what the listener answered or raised."""
+        processing = self._outcome(queue, messages)
+        if is_observing():
+            processing = observed_processing(self._group, queue, messages, processing, self._clock)
+        return await processing
+
+    async def _outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
         context = None
         if self._hooks:
             context = ConsumeMessageContext(self._group, tuple(messages), queue)

@@ -21,8 +21,10 @@ from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteErro
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
+from mqclient.observed.requests import observed_receive
 from mqclient.route import TopicRoute
 from mqclient.settings import legal_group
+from telemetry import is_observing
 
 BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull
 
@@ -121,7 +123,10 @@ class PullConsumer(Living):
         if not 0 <= block_s <= BLOCK_S_MAX:
             raise IllegalArgumentError(f"block_s is {block_s!r}; a broker waits for 0 to {BLOCK_S_MAX:g} s")
         subscription = parse_subscription(queue.topic, expression)
-        return await self._pull(queue, offset, subscription, max_messages, block_s)
+        pulling = self._pull(queue, offset, subscription, max_messages, block_s)
+        if is_observing():
+            pulling = observed_receive(self.group, pulling, lambda result: result.messages, self._instance.clock)
+        return await pulling
 
     # ---------------------------------------------------------------------------------- offsets kept by the brokers
 
@@ -181,7 +186,10 @@ class PullConsumer(Living):
         Ahead of time, each queue is pulled once. Raises IllegalStateError when nothing is assigned, and what the pull
         of a queue has raised; the next `poll` tries it again, after the other queues.
         """
-        return await self._running_assigned.poll(timeout_s)
+        polling = self._running_assigned.poll(timeout_s)
+        if is_observing():
+            polling = observed_receive(self.group, polling, lambda messages: messages, self._instance.clock)
+        return await polling
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset behind what `poll` has returned; None before it is known. Raises IllegalStateError."""

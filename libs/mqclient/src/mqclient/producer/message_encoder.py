@@ -164,6 +164,12 @@ def message_properties(message: Message, unique_id: str, queue_own: Mapping[str,
     return text
 
 
+def with_properties(text: str, properties: Mapping[str, str]) -> str:
+    """The properties of a checked message with these added, which are text on the wire as they are; if they fit."""
+    longer = text + "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    return longer if (len(longer) if longer.isascii() else _bytes_of(longer)) <= _PROPERTIES_BYTES_ALLOWED else text
+
+
 def record_bytes_max(message: Message, properties: str) -> int:
     """How large the record of a checked message with these properties can become."""
     return (

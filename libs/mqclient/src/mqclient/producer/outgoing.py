@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from opentelemetry.trace import SpanContext
+
 from mqclient.errors import IllegalArgumentError, MessageRejectedError
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
@@ -21,6 +23,7 @@ from mqclient.producer.message_encoder import (
     message_properties,
     record_bytes_max,
     waits,
+    with_properties,
 )
 from mqclient.producer.numbering import Numbering
 from mqclient.producer.send_result import STATUS_OF_CODE, BatchSendResult, SendResult
@@ -28,6 +31,7 @@ from mqproto.names import RETRY_PREFIX
 from mqproto.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, DELAY_MS_MAX, PGROUP, TRAN_MSG
 from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record
 from osenv import Clock
+from telemetry.context import TRACEPARENT, carried
 
 CHECK_IMMUNITY_S_MAX = DELAY_MS_MAX // 1_000
 
@@ -76,6 +80,18 @@ class Outgoing:
     def record_bytes_max(self) -> int:
         return record_bytes_max(self.message, self._properties)
 
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self._born_timestamp_ms
+
+    def carry(self, span: SpanContext) -> None:
+        """Take this span along as W3C properties, unless the application has given the message a span already.
+
+        A message whose properties have no room left goes without.
+        """
+        if TRACEPARENT not in (self.message.properties or ()):
+            self._properties = with_properties(self._properties, carried(span))
+
     def begin_again(self) -> None:
         """Another try follows."""
 
@@ -109,10 +125,11 @@ class OutgoingHalf(Outgoing):
     IllegalArgumentError for a time that is none.
     """
 
-    __slots__ = ("_own",)
+    __slots__ = ("_own", "span")
 
     def __init__(self, message: Message, origin: Origin, check_immunity_s: int | None = None) -> None:
         super().__init__(message, origin)
+        self.span: SpanContext | None = None  # that of its send
         self._own = {TRAN_MSG: "true", PGROUP: origin.group}
         if check_immunity_s is not None:
             if type(check_immunity_s) is not int or not 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX:
@@ -129,8 +146,14 @@ class OutgoingHalf(Outgoing):
         self.unique_id = self._origin.unique_ids.next(self._born_timestamp_ms)
         self._identify()
 
+    def carry(self, span: SpanContext) -> None:
+        self.span = span
+        super().carry(span)
+
     def _identify(self) -> None:
         self._properties = message_properties(self.message, self.unique_id, self._own)
+        if self.span is not None:
+            super().carry(self.span)
 
 
 class OutgoingOfOperator(Outgoing):
@@ -164,7 +187,7 @@ class OutgoingBatch:
     Raises MessageRejectedError for messages that cannot share a batch.
     """
 
-    __slots__ = ("_parts", "topic")
+    __slots__ = ("_bytes_left", "_parts", "topic")
 
     alone = False
     compressible_bytes = 0  # as in RocketMQ
@@ -198,6 +221,7 @@ class OutgoingBatch:
                 f"the batch takes {size:,} bytes; at most {origin.body_bytes_max:,} are allowed, and "
                 f"MessageBatchSplitter makes smaller ones"
             )
+        self._bytes_left = origin.body_bytes_max - size
 
     @property
     def unique_id(self) -> str:
@@ -207,6 +231,12 @@ class OutgoingBatch:
     @property
     def messages(self) -> Sequence[Message]:
         return tuple(part.message for part in self._parts)
+
+    def carry(self, span: SpanContext) -> None:
+        """The same for each message. A batch that has no room left for all of them goes without."""
+        if len(with_properties("", carried(span))) * len(self._parts) <= self._bytes_left:
+            for part in self._parts:
+                part.carry(span)
 
     def begin_again(self) -> None:
         """Another try follows."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import wait_event
@@ -25,6 +25,8 @@ from mqclient.errors import (
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message import Message
 from mqclient.message_queue import MessageQueue
+from mqclient.observed.requests import traced_recall
+from mqclient.observed.sending import observed_send
 from mqclient.producer.frames import Stored
 from mqclient.producer.hooks import SendMessageHook
 from mqclient.producer.in_flight import InFlightLimit
@@ -37,6 +39,9 @@ from mqclient.producer.sender import Sender
 from mqclient.recall import RecallResult, recall, reschedule
 from mqclient.settings import legal_group
 from mqproto.record import pack_ip
+from telemetry import is_observing, is_tracing
+
+T = TypeVar("T")
 
 logger = logging.getLogger("mqclient.producer")
 
@@ -126,9 +131,12 @@ class Producer(Living):
         fixed = None
         if selector is not None or queue is not None:
             fixed = _fixed_choice(message, selector, selector_argument, queue)
+        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
+        if is_observing():
+            delivery = self._observed(outgoing, delivery)
         self._sending += 1
         try:
-            return await self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
+            return await delivery
         finally:
             self._sent()
 
@@ -147,9 +155,12 @@ class Producer(Living):
         deadline = self._deadline(timeout)
         outgoing = OutgoingBatch(messages, self._origin)
         fixed = _fixed_choice(messages[0], None, None, queue) if queue is not None else None
+        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
+        if is_observing():
+            delivery = self._observed(outgoing, delivery)
         self._sending += 1
         try:
-            result = await self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
+            result = await delivery
         finally:
             self._sent()
         return cast("BatchSendResult", result)  # what OutgoingBatch makes
@@ -172,7 +183,11 @@ class Producer(Living):
         deadline = self._deadline(timeout)
         outgoing = Outgoing(message, self._origin)
         fixed = _fixed_choice(message, selector, selector_argument, queue)
-        send = partial(self._sender.deliver, outgoing, deadline, self._sender.async_tries, fixed)
+
+        def send() -> Coroutine[Any, Any, SendResult]:
+            delivery = self._sender.deliver(outgoing, deadline, self._sender.async_tries, fixed)
+            return self._observed(outgoing, delivery) if is_observing() else delivery
+
         self._callbacks.start(send, len(message.body), callback)
 
     async def send_oneway(
@@ -193,8 +208,11 @@ class Producer(Living):
         fixed = _fixed_choice(message, selector, selector_argument, queue)
         size = len(message.body)
         await self._oneways.take_by(size, deadline)
+        handing_over = self._sender.hand_over(outgoing, deadline, fixed)
+        if is_observing():
+            handing_over = self._observed(outgoing, handing_over)
         try:
-            handed_over = await self._sender.hand_over(outgoing, deadline, fixed)
+            handed_over = await handing_over
         except BaseException:
             self._oneways.give_back(size)
             raise
@@ -213,8 +231,11 @@ class Producer(Living):
         """
         self._lifecycle.require_running()
         self._sending += 1
+        asking = recall(self._instance, topic, key=key, message_id=message_id)
+        if is_tracing():
+            asking = traced_recall("recall", topic, key or message_id, asking)
         try:
-            return await recall(self._instance, topic, key=key, message_id=message_id)
+            return await asking
         finally:
             self._sent()
 
@@ -233,10 +254,13 @@ class Producer(Living):
         """
         self._lifecycle.require_running()
         self._sending += 1
+        asking = reschedule(
+            self._instance, topic, key=key, message_id=message_id, delay_ms=delay_ms, deliver_at=deliver_at
+        )
+        if is_tracing():
+            asking = traced_recall("reschedule", topic, key or message_id, asking)
         try:
-            return await reschedule(
-                self._instance, topic, key=key, message_id=message_id, delay_ms=delay_ms, deliver_at=deliver_at
-            )
+            return await asking
         finally:
             self._sent()
 
@@ -266,6 +290,10 @@ class Producer(Living):
         self._oneways = InFlightLimit("one-way", config.client_oneway_semaphore_value, bytes_max, clock)
         asynchronous = InFlightLimit("asynchronous", config.client_async_semaphore_value, bytes_max, clock)
         self._callbacks = CallbackSends(asynchronous, config.client_callback_executor_threads, clock)
+
+    def _observed(self, outgoing: Outgoing | OutgoingBatch, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """`sending` with a span and its measurements."""
+        return observed_send(self.group, outgoing, sending, self._instance.clock)
 
     async def _finish_sends(self, until: float) -> None:
         clock = self._instance.clock

@@ -46,7 +46,7 @@ class CallbackSends:
     def start(self, send: Callable[[], Awaitable[SendResult]], size: int, callback: SendCallback) -> None:
         """Send, and call back. Raises TooManyRequestsError; then the callback is not called."""
         self._limit.take(size)
-        task = self._tasks.start(self._send_and_call(send, callback), "mqclient async send")
+        task = self._tasks.start(self._send_and_call(send, callback), "mqclient async send", in_span=True)
         task.add_done_callback(lambda _: self._limit.give_back(size))
 
     async def close(self, deadline: float) -> None:

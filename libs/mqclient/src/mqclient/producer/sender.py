@@ -15,6 +15,7 @@ from math import inf
 from mqclient.client_instance import ClientInstance
 from mqclient.errors import MQClientError, NoRouteError, NotSentError
 from mqclient.message_queue import MessageQueue
+from mqclient.observed.sending import tried_again
 from mqclient.producer.body_compressor import BodyCompressor
 from mqclient.producer.frames import SendTerms, Stored
 from mqclient.producer.hooks import Hooks, SendMessageContext, SendMessageHook
@@ -106,6 +107,7 @@ class Sender:
                 if queue is None or number == tries_max or not self._may_go_on(error, mode, deadline):
                     return past.end(error)
                 logger.info("%s is tried again after: %s", outgoing.unique_id, error)
+                tried_again(queue, error)
             else:
                 if result.send_status is SendStatus.SEND_OK or not (may_move and self._wants_better(mode)):
                     return result

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
 from mqclient.message_ext import MessageExt
+from mqclient.observed.transactions import check_failed, traced_check
 from mqclient.producer.transaction_listener import LocalTransactionState, TransactionListener
 from mqproto.properties import PropertiesError
 from mqproto.record import RecordError, decode_record
 from osenv import Clock
+from telemetry import is_tracing
 
 logger = logging.getLogger("mqclient.transaction_checks")
 
@@ -77,13 +79,21 @@ class TransactionChecks:
         if asked_for != id_:
             logger.error("broker %s asks for transaction %s with the record of %s", broker_name, id_, asked_for)
             return
-        await self._answer(message, await self._ask_listener(message))
+        asking = self._ask_and_answer(message)
+        await (traced_check(message, message.topic, asking) if is_tracing() else asking)
+
+    async def _ask_and_answer(self, message: MessageExt) -> LocalTransactionState:
+        state = await self._ask_listener(message)
+        await self._answer(message, state)
+        return state
 
     async def _ask_listener(self, message: MessageExt) -> LocalTransactionState:
         try:
             state: object = await self._listener.check_local_transaction(message)
-        except Exception:
+        except Exception as error:
             logger.exception("the listener failed to check transaction %s", message.transaction_id)
+            if is_tracing():
+                check_failed(error)
             return LocalTransactionState.UNKNOW
         return known_state(state, message.transaction_id)
 

@@ -8,6 +8,7 @@ check and never ends with a later one; a broker that cannot be told how a transa
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -22,6 +23,7 @@ from mqclient.errors import (
 )
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
+from mqclient.observed.transactions import traced_end, traced_transaction
 from mqclient.producer.outgoing import OutgoingHalf
 from mqclient.producer.producer import Producer
 from mqclient.producer.producer_config import ProducerConfig
@@ -34,6 +36,7 @@ from mqclient.producer.transaction_listener import (
 )
 from mqclient.transport.methods import END_TRANSACTION
 from osenv.clock import timeout as clock_timeout
+from telemetry import is_observing, is_tracing
 
 logger = logging.getLogger("mqclient.transaction_producer")
 
@@ -101,17 +104,20 @@ class TransactionProducer(Producer):
         """
         deadline = self._deadline(timeout)
         outgoing = OutgoingHalf(message, self._origin, check_immunity_s)
+        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries)
+        if is_observing():
+            delivery = self._observed(outgoing, delivery)
         self._sending += 1
         try:
             try:
-                half = await self._sender.deliver(outgoing, deadline, self._sender.sync_tries)
+                half = await delivery
             except OutcomeUnknownError as error:
                 raise TransactionNotBegunError(f"the half message was not acknowledged: {error}") from error
             state = LocalTransactionState.ROLLBACK_MESSAGE
             if half.send_status in RUNS_LOCAL_TRANSACTION:
-                state = await self._execute(message, half, arg)
+                state = await self._execute(outgoing, half, arg)
             else:
-                self._end_soon(half, state)
+                self._end_soon(outgoing, half, state)
         finally:
             self._sent()
         return _result(half, state)
@@ -146,49 +152,73 @@ class TransactionProducer(Producer):
             logger.warning("producer %s leaves with %d transactions that brokers will ask for", self.group, untold)
         await self._ends.close()
 
-    async def _execute(self, message: Message, half: SendResult, arg: Any) -> LocalTransactionState:
+    async def _execute(self, outgoing: OutgoingHalf, half: SendResult, arg: Any) -> LocalTransactionState:
         """Run the local transaction, and let the broker know how it went. Raises what the listener raises."""
         try:
-            state = known_state(
-                await self._listener.execute_local_transaction(message, half.message_id, arg), half.message_id
-            )
+            executing = self._listener.execute_local_transaction(outgoing.message, half.message_id, arg)
+            if outgoing.span is not None:
+                executing = traced_transaction(self.group, outgoing.topic, half.message_id, outgoing.span, executing)
+            state = known_state(await executing, half.message_id)
         except LocalTransactionRolledBackError as error:
-            self._end_soon(half, LocalTransactionState.ROLLBACK_MESSAGE)
+            self._end_soon(outgoing, half, LocalTransactionState.ROLLBACK_MESSAGE)
             cause = error.cause
         except Exception:
             logger.info("the local transaction of %s raised; a check will ask how it ended", half.message_id)
             raise
         else:
-            self._end_soon(half, state)
+            self._end_soon(outgoing, half, state)
             return state
         raise cause
 
-    def _end_soon(self, half: SendResult, state: LocalTransactionState) -> None:
+    def _end_soon(self, outgoing: OutgoingHalf, half: SendResult, state: LocalTransactionState) -> None:
         """Tell the broker in the background (MISSION T7)."""
         if state is not LocalTransactionState.UNKNOW:
-            ending = self._end(half.message_queue.broker_name, half.message_id, state, from_check=False)
-            self._ends.start(ending, f"mqclient end transaction {half.message_id}")
+            broker_name, id_ = half.message_queue.broker_name, half.message_id
+            telling = self._tell(broker_name, id_, state, from_check=False)
+            if outgoing.span is not None:
+                telling = traced_end(self.group, outgoing.topic, id_, state, half=outgoing.span, telling=telling)
+            ending = self._end(broker_name, id_, state, telling)
+            self._ends.start(ending, f"mqclient end transaction {id_}")
 
     async def _answer_check(self, message: MessageExt, state: LocalTransactionState) -> None:
-        await self._end(message.broker_name, message.transaction_id, state, from_check=True)
+        broker_name, id_ = message.broker_name, message.transaction_id
+        telling = self._tell(broker_name, id_, state, from_check=True)
+        if is_tracing():
+            telling = traced_end(self.group, message.topic, id_, state, half=None, telling=telling)
+        await self._end(broker_name, id_, state, telling)
 
-    async def _end(self, broker_name: str, id_: str, state: LocalTransactionState, *, from_check: bool) -> None:
-        """Tell the broker that holds the half. What goes wrong is logged, and left to the next check."""
-        wanted = broker_pb.TransactionState.Value(state.value)
+    async def _tell(
+        self, broker_name: str, id_: str, state: LocalTransactionState, *, from_check: bool
+    ) -> broker_pb.TransactionState.ValueType:
+        """Tell the broker that holds the half, and return how the transaction ended there. Raises MQClientError."""
         request = broker_pb.EndTransactionRequest(
-            producer_group=self.group, transaction_id=id_, state=wanted, from_check=from_check
+            producer_group=self.group,
+            transaction_id=id_,
+            state=broker_pb.TransactionState.Value(state.value),
+            from_check=from_check,
         )
+        response = await self._instance.calls.to_master(
+            broker_name, END_TRANSACTION, request, patience_s=END_PATIENCE_S
+        )
+        require_success(response.code, response.remark, broker_name)
+        return response.outcome
+
+    async def _end(
+        self,
+        broker_name: str,
+        id_: str,
+        state: LocalTransactionState,
+        telling: Coroutine[Any, Any, broker_pb.TransactionState.ValueType],
+    ) -> None:
+        """Have the broker told by `telling`. What goes wrong is logged, and left to the next check."""
         try:
-            response = await self._instance.calls.to_master(
-                broker_name, END_TRANSACTION, request, patience_s=END_PATIENCE_S
-            )
-            require_success(response.code, response.remark, broker_name)
+            outcome = await telling
         except MQClientError as error:
             logger.warning("transaction %s: broker %s was not told %s: %s", id_, broker_name, state.value, error)
             return
-        if state is not LocalTransactionState.UNKNOW and response.outcome != wanted:
-            outcome = broker_pb.TransactionState.Name(response.outcome)
-            logger.error("transaction %s is %s here and %s at broker %s", id_, state.value, outcome, broker_name)
+        if state is not LocalTransactionState.UNKNOW and outcome != broker_pb.TransactionState.Value(state.value):
+            there = broker_pb.TransactionState.Name(outcome)
+            logger.error("transaction %s is %s here and %s at broker %s", id_, state.value, there, broker_name)
 
 
 def _result(half: SendResult, state: LocalTransactionState) -> TransactionSendResult:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 from mqclient.errors import IllegalStateError
 from mqclient.sync.loop_thread import INTERRUPT_POLL_S, result_of
 from mqclient.thread_calls import call_for
+from telemetry.context import in_this_span
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class CallerThread:
             if not self._waits:
                 _given_up()
             answer = partial(call_for, loop, result)
-            self._functions.put(_HandedOver(answer, partial(function, *args, **kwargs)))
+            self._functions.put(_HandedOver(answer, partial(in_this_span(function), *args, **kwargs)))
         return await result
 
     def result_of(self, future: Future[T]) -> T:

@@ -12,6 +12,7 @@ import os
 from typing import Any, Generic, NoReturn
 
 import grpc
+from opentelemetry.trace import get_current_span
 
 from mqclient.errors import (
     BrokerUnreachableError,
@@ -26,6 +27,7 @@ from mqproto.address import parse_address_list
 from mqproto.grpc_options import CHANNEL_OPTIONS
 from osenv import Clock, RealClock, Rng, SystemRng
 from osenv.network import own_ipv4
+from telemetry import is_tracing
 
 _OPTIONS = (
     *CHANNEL_OPTIONS,
@@ -91,12 +93,24 @@ def open_transport_by_dns(rest: str) -> GrpcTransport:
     return GrpcTransport((), dns_source(rest))
 
 
+def _interceptors() -> list[grpc.aio.ClientInterceptor]:
+    """Spans around unary calls that belong to one; what the client asks in the background would be noise."""
+    if not is_tracing():
+        return []
+    from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415 - only who traces needs it
+
+    kinds: list[grpc.aio.ClientInterceptor] = aio_client_interceptors(  # type: ignore[no-untyped-call]
+        filter_=lambda _: get_current_span().get_span_context().is_valid
+    )
+    return [one for one in kinds if isinstance(one, grpc.aio.UnaryUnaryClientInterceptor)]
+
+
 class GrpcChannel:
     """Implements `Channel`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS, interceptors=_interceptors())
 
     async def unary(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
         call = self._channel.unary_unary(
