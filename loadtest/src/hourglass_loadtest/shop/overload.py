@@ -115,7 +115,7 @@ def step_of(evidence: Evidence, rate: float, seconds: float) -> Step:
     """Of the whole step but its first seconds."""
     lead_s = min(LEAD_S, seconds / 2)
     requests = evidence.between(lead_s, seconds)
-    waited = [one.since_intended for one in requests if one.name == PLACE_ORDER and one.is_good]
+    waited = [one.since_intended for one in requests if one.name == PLACE_ORDER and one.is_new]
     p99_s = percentile(waited, 99) if waited else math.inf
     refused = refused_share(requests)
     sustained = p99_s <= P99_MAX_S and refused <= REFUSED_MAX_SHARE

@@ -135,7 +135,7 @@ def refused_share(requests: Sequence[Request]) -> float:
 
 
 def _requests(requests: Sequence[Request]) -> dict[str, Any]:
-    good = [one for one in requests if one.is_good]
+    good = [one for one in requests if one.is_new]
     return {
         "count": len(requests),
         "answers": dict(Counter(one.answer for one in requests).most_common()),
@@ -162,7 +162,7 @@ def _stages(evidence: Evidence) -> list[dict[str, Any]]:
         end = begin + stage.seconds
         requests = evidence.between(begin, end)
         orders = [one for one in requests if one.name == PLACE_ORDER]
-        good = [one for one in orders if one.is_good]
+        good = [one for one in orders if one.is_new]
         at = evidence.begun
         ended = [one for one in evidence.records.visits if begin <= one.ended - at < end and one.outcome == DONE]
         answered = [one for one in evidence.records.requests if begin <= one.begun + one.seconds - at < end]
@@ -208,7 +208,7 @@ def _first_order_after(evidence: Evidence, fault: Fault) -> float | None:
     ends = [
         one.begun + one.seconds
         for one in evidence.records.requests
-        if one.name == PLACE_ORDER and one.is_good and one.begun >= fault.at
+        if one.name == PLACE_ORDER and one.is_new and one.begun >= fault.at
     ]
     return _short(min(ends) - fault.at) if ends else None
 

@@ -5,7 +5,8 @@
 ["wrong", sentence]                                                      an answer that should never be given
 ["generator", at, processor seconds]                                     what this process has used so far
 
-`answer` is the status, with the kind of problem if there is one: "201", "503 overloaded", "no answer: ...".
+`answer` is the status, with the kind of problem if there is one: "201", "503 overloaded", "no answer: ...";
+"201 replayed" is what the same key was answered before.
 A request that is made again has its first try's intended time, so that the waiting in between is part of the matter.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-NO_ANSWER = "no answer"
+NO_ANSWER, REPLAYED = "no answer", "replayed"
 DONE, TURNED_AWAY, FAILED, CUT_OFF = "done", "turned away", "failed", "cut off"  # what becomes of a visit
 
 
@@ -39,6 +40,11 @@ class Request(NamedTuple):
     @property
     def is_good(self) -> bool:
         return self.answer.startswith("2")
+
+    @property
+    def is_new(self) -> bool:
+        """Served, and for the first time: the second click of two waits for the first one's answer."""
+        return self.is_good and not self.answer.endswith(REPLAYED)
 
     @property
     def is_refused(self) -> bool:

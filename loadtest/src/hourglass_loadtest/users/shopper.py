@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import gevent  # type: ignore[import-untyped]
 from gevent.pool import Pool  # type: ignore[import-untyped]
@@ -26,15 +27,18 @@ from hourglass_loadtest.users.records import (
     DONE,
     FAILED,
     NO_ANSWER,
+    REPLAYED,
     TURNED_AWAY,
     RecordWriter,
     Request,
     Visit,
 )
 
+RUN = uuid4().hex[:12]
 CONNECTIONS_MAX = 512  # to each service
 VISITS_MAX = 64  # of one user at once
 REQUEST_TIMEOUT_S = 15.0
+GOLDEN_SECTION = 0.6180339887498949
 PAUSE_S = 0.5  # before a request without an answer is made again
 PROBLEM_PREFIX = "urn:hourglass:problem:"
 # Answers with which a shop does its work; to Locust they are no failures.
@@ -89,7 +93,8 @@ class Shopper(FastHttpUser):
     # ------------------------------------------------------------------------------------------------ when visits begin
 
     def on_start(self) -> None:
-        self._next_intended = time.time() + self.rng.uniform(0.0, self.plan.pace_s)
+        # So that the visits of all users are spread evenly, however many there are.
+        self._next_intended = time.time() + self._number * GOLDEN_SECTION % 1.0 * self.plan.pace_s
         gevent.sleep(self.wait_time())
 
     def wait_time(self) -> float:
@@ -125,8 +130,8 @@ class Shopper(FastHttpUser):
     # ------------------------------------------------------------------------------------------------ requests
 
     def key(self) -> str:
-        """A new idempotency key; another run on the same shop has others."""
-        return f"load-{self.plan.seed}-{self._number}-{next(self._keys)}-{self.rng.getrandbits(48):012x}"
+        """A new idempotency key; another run on the same shop has others, whatever its seed."""
+        return f"load-{RUN}-{self._number}-{next(self._keys)}"
 
     def think(self) -> float:
         """Time passes; when the next step is intended."""
@@ -188,5 +193,6 @@ def _answer_of(response: Any) -> Answer:
     body = response.json() if "json" in response.headers.get("Content-Type", "") else {}
     retry_after = response.headers.get("Retry-After")
     problem = str(body.get("type", "")).removeprefix(PROBLEM_PREFIX) if status >= 400 else ""
-    name = f"{status} {problem}".strip()
+    replayed = REPLAYED if status < 400 and response.headers.get("Idempotency-Replayed") == "true" else ""
+    name = f"{status} {problem or replayed}".strip()
     return Answer(name, status, body, None if retry_after is None else float(retry_after))
