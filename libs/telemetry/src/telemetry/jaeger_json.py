@@ -1,6 +1,7 @@
 """Jaeger's JSON of a trace, as its query API answers it: written from spans, and read into spans.
 
 A span's parent is a CHILD_OF reference and its links are FOLLOWS_FROM ones; kind and status are tags. Times in µs.
+Where a span is linked with its own parent, Jaeger tells FOLLOWS_FROM alone: without a CHILD_OF that is the parent.
 """
 
 from __future__ import annotations
@@ -107,9 +108,8 @@ def _tag(name: str, value: Value) -> dict[str, Any]:
 def _span(document: Mapping[str, Any], process: Mapping[str, Any]) -> ReceivedSpan:
     tags = _values(document["tags"])
     references = document["references"] or []
-    parents = [
-        one["spanID"] for one in references if one["refType"] == CHILD_OF and one["traceID"] == document["traceID"]
-    ]
+    near = [one for one in references if one["traceID"] == document["traceID"]]
+    parents = [one["spanID"] for kind in (CHILD_OF, FOLLOWS_FROM) for one in near if one["refType"] == kind]
     start_ns = int(document["startTime"]) * 1_000
     return ReceivedSpan(
         service=process["serviceName"],
