@@ -1,4 +1,5 @@
-"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro` and `orders`.
+"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro`, `orders` and
+`telemetry`.
 
 `client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
@@ -33,6 +34,7 @@ from hourglass_loadtest.orders.load import OrdersLoad
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import command as shop_commands
 from hourglass_loadtest.shop.options import OptionsError
+from hourglass_loadtest.telemetry_cost import add_telemetry_parser, run_telemetry
 from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
 from hourglass_local.http_client import ShopError
 from hourglass_local.ports import PortInUseError
@@ -161,6 +163,8 @@ async def _until_asked_to_stop(options: argparse.Namespace) -> int:
 def _wanted(options: argparse.Namespace) -> Coroutine[Any, Any, int | None]:
     if options.command in shop_commands.COMMANDS:
         return shop_commands.run(options, Console())
+    if options.command == "telemetry":
+        return run_telemetry(options, Console())
     return run_orders(options, Console()) if options.command == "orders" else _bench(options)
 
 
@@ -191,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"for the results; without it, only a whole run is written, to {EVIDENCE}/microbenchmarks.json",
     )
     add_parser(commands, EVIDENCE)
+    add_telemetry_parser(commands, EVIDENCE)
     shop_commands.add_parsers(commands)
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")

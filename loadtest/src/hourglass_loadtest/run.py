@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,7 +62,7 @@ async def _measure(cluster: Cluster, workload: Workload, profiles: Profiles | No
         before["start_empty_s"] = await timed_start(broker)
     elif workload.kind is Kind.CATCH_UP:
         await cluster.slaves[0].terminate()
-    filled = await _run_client(cluster.url, broker.pid, workload, profiles)
+    filled = await run_client(cluster.url, broker.pid, workload, profiles)
     try:
         return filled | before | await _afterwards(cluster, workload)
     except (MeasureError, MQClientError) as error:
@@ -101,7 +102,14 @@ def _profiled(statistics: Path, command: Sequence[str]) -> list[str]:
     return ["cProfile", "-o", str(statistics), "-m", *command]
 
 
-async def _run_client(url: str, broker_pid: int, workload: Workload, profiles: Profiles | None) -> dict[str, float]:
+async def run_client(
+    url: str,
+    broker_pid: int,
+    workload: Workload,
+    profiles: Profiles | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """The client's metrics; `environment` is added to that of this process. Raises RunError."""
     command = ["hourglass_loadtest", "client", url, str(broker_pid), json.dumps(workload.to_dict())]
     if profiles is not None:
         command = _profiled(profiles.client, command)
@@ -113,6 +121,7 @@ async def _run_client(url: str, broker_pid: int, workload: Workload, profiles: P
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=os.environ | dict(environment or {}),
         start_new_session=True,  # Ctrl-C in the terminal is ours alone
     )
     try:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -145,6 +146,14 @@ def tracer(name: str) -> Tracer:
 def meter(name: str) -> Meter:
     """The meter of the module or package `name`; one that was taken before `configure` works as well."""
     return metrics.get_meter(name)
+
+
+def observe(service_name: str) -> None:
+    """Set up traces and metrics as `configure` does, and leave the logging alone: for programs that have their own.
+
+    Raises TelemetryConfigError.
+    """
+    PROVIDERS.set_up(service_name, os.environ)
 
 
 def shutdown(timeout_s: float = 2.0) -> None:
