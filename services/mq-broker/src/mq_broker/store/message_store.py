@@ -17,7 +17,6 @@ from typing import Any
 from mq_broker.core.batches import Batch, patch_batch, runs
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.retention import RetentionOptions, WriteGate
-from mq_broker.store.checkpoint import read_checkpoint
 from mq_broker.store.checkpointing import Checkpointer
 from mq_broker.store.cold_reads import ColdReads
 from mq_broker.store.commit_log import CommitLog
@@ -36,20 +35,19 @@ from mq_broker.store.errors import (
 from mq_broker.store.flusher import Flusher
 from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout
-from mq_broker.store.log_cut import LogCutter
 from mq_broker.store.log_feed import LogFeed
 from mq_broker.store.mending import Mender
 from mq_broker.store.old_files import OldFiles
+from mq_broker.store.opening import close_store, open_store
 from mq_broker.store.quarantine import Quarantine
 from mq_broker.store.queue_numbers import QueueNumbers
 from mq_broker.store.readable import Readable
 from mq_broker.store.reader import Reader
-from mq_broker.store.recovery import Recovery, RecoveryReport
+from mq_broker.store.recovery import RecoveryReport
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.store.state_files import State, StateFiles
 from mq_broker.store.store_version import mark_version, refuse_newer
 from mq_broker.store.uninterrupted import uninterrupted
-from mq_broker.store.watermark import Watermark, read_watermark
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, SyncError
 from osenv.folders import make_durable_dirs
@@ -154,49 +152,8 @@ class MessageStore:
     # ------------------------------------------------------------------------------------------------ life
 
     def open(self, on_record: Callable[[Record], None], cut: Cut | None = None) -> RecoveryReport:
-        """Load the states, recover, and mark the store as in use; may block for long. See `LogCutter` for `cut`.
-
-        Raises StoreDamagedError, ValueError when the log cannot be cut there, OSError.
-        """
-        self.is_new = not self.log.files.capacity_end
-        cutter = LogCutter(self.disk, self.layout, self.log, self.quarantine, self.states, self.numbers)
-        if cut is not None:
-            cutter.make(cut)
-            self.flusher.durable_end = self.log.begin
-        existing = bool(self.log.files.capacity_end)
-        clean = not self.disk.exists(self.layout.abort)
-        missing = self.states.load()
-        if existing and missing and cut is None:
-            log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
-        self.queues.open_all()
-        if cut is not None:
-            cutter.distrust(self.queues, cut)
-        checkpoint, watermark = read_checkpoint(self.disk, self.layout), read_watermark(self.disk, self.layout)
-        self._checkpointer.watermark = Watermark(self.disk, self.layout, watermark, is_new=not existing)
-        forget = self._checkpointer.forget
-        report = Recovery(self.log, self.log.files, self.queues, self.quarantine, self.numbers, forget, on_record).run(
-            checkpoint,
-            watermark=watermark if existing else 0,
-            rebuild=existing and (cut is not None or bool(missing)),
-            clean=clean,
-        )
-        for queue in self.queues:
-            self.mender.trim_at_start(queue)
-        if cut is not None:
-            cutter.finish(self.queues)
-        self.newest_store_ms = report.newest_store_ms
-        if self.keeps_index:
-            self.index.open(checkpoint.index if checkpoint else None, clean=clean)
-        self._mark_in_use()
-        try:
-            self.log.prepare()
-        except OSError as error:  # a full disk: what is stored can be read all the same
-            log.error("no room for the log to grow: %s", error)  # noqa: TRY400
-        return report
-
-    def _mark_in_use(self) -> None:
-        self.disk.open(self.layout.abort, create=True).close()
-        self.disk.sync_dir(self.layout.root)
+        """See `open_store`."""
+        return open_store(self, self._checkpointer, on_record, cut)
 
     async def run(self) -> None:
         """Flush and index for ever; returns when the disk has failed."""
@@ -234,26 +191,8 @@ class MessageStore:
             raise
 
     async def close(self) -> None:
-        """Leave the store so that the next start finds everything at its place: without failure, a clean stop."""
-        indexed = await self._finish_index()
-        await self.checkpoint()
-        try:
-            covered = self.checkpointed_end == self.log.end
-            if self.failure is None and covered and indexed:
-                self.disk.unlink(self.layout.abort)
-                self.disk.sync_dir(self.layout.root)
-        except OSError as error:
-            log.error("the store is closed, but not marked so: %s", error)  # noqa: TRY400
-        finally:
-            self.release()
-
-    async def _finish_index(self) -> bool:
-        """Whether the index has everything; RocketMQ would not look for what it lacks after a clean stop."""
-        try:
-            return not self.keeps_index or await self.index.catch_up()
-        except OSError as error:
-            log.error("the index stays behind: %s", error)  # noqa: TRY400
-            return False
+        """See `close_store`."""
+        await close_store(self)
 
     def release(self) -> None:
         """Give files and lock back as they are."""
