@@ -69,10 +69,11 @@ class Cluster:
         broker_settings: Mapping[str, str] | None = None,
         shop: ShopSettings | None = None,
         ports: Sequence[int] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`slaves_of` is the role of masters that have a slave each, ASYNC_MASTER or SYNC_MASTER; None: they have none.
         `ports` are dealt in the order of ClusterPorts; free ones without it. Payments, with its gateway, runs where
-        orders runs, unless it is said.
+        orders runs, unless it is said. `environment` is for every process, such as OpenTelemetry's variables.
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
@@ -90,6 +91,7 @@ class Cluster:
             services=orders_count + 2 * payments,
             slaves=brokers if slaves_of else 0,
         )
+        self._environment = dict(environment or {})
         self.folder = folder.absolute()
         self.delay_levels = delay_levels
         self.payment_window_ms = payment_window_ms(delay_levels)
@@ -289,7 +291,8 @@ class Cluster:
     ) -> ManagedProcess:
         module, *arguments = self._program(name, [module, *arguments])
         log_path = self.folder / "logs" / f"{name}.log"
-        return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=environment)
+        everything = self._environment | dict(environment or {})
+        return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=everything)
 
     def _program(self, _name: str, program: list[str]) -> list[str]:
         """The module and its arguments that the process really runs; a benchmark puts a profiler in front."""

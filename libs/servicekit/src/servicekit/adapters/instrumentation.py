@@ -1,8 +1,8 @@
 """Spans of statements and of requests to other services, by OpenTelemetry's own instrumentations.
 
-They are put in, and imported, only while spans go anywhere, and they make a span only inside one that is recorded: what a service does
-by itself again and again (polls, checks of its health) would fill the traces with what nobody asked for. A statement's
-span has its text, with the places of the values and not the values. No span is made of taking a connection.
+They are put in, and imported, only while spans go anywhere, and they make a span only inside one that is recorded: what
+a service does by itself again and again (polls, checks of its health) would fill the traces with what nobody asked for.
+A statement's span has its text, with the places of the values and not the values. Taking a connection makes no span.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from orders.domain.status_change import StatusChange
 from orders.service import events
 from orders.service.order_access import origin_of
 from orders.service.order_meter import NOT_METERED, OrderMeter
+from orders.service.order_trace import say_which
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
@@ -86,6 +87,7 @@ class PlaceOrder:
                 await unit.orders.add(order, first, claim)
                 await _reserve(unit, order)
 
+            say_which(order)
             await self._transactions.publish(events.created(order), write)
             self._meter.changed(order, first)
         return Placed(order, replayed=False)
