@@ -85,13 +85,11 @@ def test_a_late_webhook_is_sent_in_the_trace_of_its_order(told: Told) -> None:
 
 
 def test_a_check_back_finds_what_the_local_transaction_has_done(told: Told) -> None:
-    spans = told.trace("checked")
-    check, local = (
-        one(spans, "check order-events"),
-        min((span for span in spans if span.name == "transaction order-events"), key=lambda span: span.start_ns),
-    )
-    assert check.start_ns < local.end_ns < check.end_ns  # it was asked before the end, and answered after it
-    assert check.attributes[names.TRANSACTION_STATE] == "COMMIT_MESSAGE"
+    spans = sorted(told.trace("checked"), key=lambda span: span.start_ns)
+    checks = [span for span in spans if span.name == "check order-events"]  # more than one, if the machine is slow
+    local = next(span for span in spans if span.name == "transaction order-events")
+    assert checks[0].start_ns < local.end_ns < checks[0].end_ns  # asked before the end, and answered after it
+    assert {span.attributes[names.TRANSACTION_STATE] for span in checks} == {"COMMIT_MESSAGE"}
     halves = [span for span in spans if span.name == "half order-events"]
     assert [span.attributes[names.TRANSACTION_STATE] for span in halves] == ["committed", "committed"]
 
