@@ -43,6 +43,8 @@ PAUSE_S = 0.5  # before a request without an answer is made again
 PROBLEM_PREFIX = "urn:hourglass:problem:"
 # Answers with which a shop does its work; to Locust they are no failures.
 EXPECTED = frozenset({"402 payment-declined", "409 order-closed", "409 already-paid", "409 insufficient-stock"})
+# These come with Retry-After, and mean a moment.
+MOMENTARY = frozenset({"409 request-in-flight", "409 payment-in-progress", "404 unknown-order"})
 UNWANTED = 500  # the one that a service gives for what it did not expect
 
 
@@ -177,7 +179,7 @@ class Shopper(FastHttpUser):
         with self.client.request(method, url, name=name, headers=headers, catch_response=True, **content) as response:
             seconds = time.perf_counter() - begin
             answer = _answer_of(response)
-            if answer.is_good or answer.name in EXPECTED:
+            if answer.is_good or answer.name in EXPECTED | MOMENTARY:
                 response.success()
             else:
                 response.failure(answer.name)
