@@ -8,6 +8,11 @@ BROKER = 'hourglass_broker_name=~"$broker"'
 GROUP = f'{BROKER}, messaging_consumer_group_name=~"$group"'
 TOPIC, GROUP_LABEL = "messaging_destination_name", "messaging_consumer_group_name"
 SENDS = 'messaging_operation_type="send"'
+LEVEL = "hourglass_delay_level"
+# A slave has what waits as well, and counts it: of a name it is counted once.
+WAITING_BY_LEVEL = (
+    f"sum by ({LEVEL}) (max by (hourglass_broker_name, {LEVEL}) (hourglass_delay_waiting{{{BROKER}}})) > 0"
+)
 
 QUEUE_NOW = Row(
     "Now",
@@ -154,7 +159,7 @@ WAITING = Row(
             "By delay level; -1 is the timer, 16 the payment window.",
             (
                 (
-                    f"sum by (hourglass_delay_level) (hourglass_delay_waiting{{{BROKER}}}) > 0",
+                    WAITING_BY_LEVEL,
                     "level {{hourglass_delay_level}}",
                 ),
             ),
