@@ -5,6 +5,7 @@ variants take turns, forth and back, so that whatever the machine does meanwhile
 
     before      the code of a commit without telemetry, broker and client
     off         this code, with nothing of OpenTelemetry's set
+    metrics     metrics over OTLP, and no traces
     1 percent   traces and metrics over OTLP, one trace in a hundred sampled
     all         the same, everything sampled
 
@@ -46,7 +47,7 @@ ROUNDS, ROUNDS_QUICK = 9, 1
 MESSAGES, MESSAGES_QUICK = 60_000, 200
 WARM_UP_MESSAGES, WARM_UP_QUICK = 5_000, 50
 COST_PERCENT_MAX = 3.0
-BEFORE, OFF, ONE_PERCENT, ALL = "before", "off", "1 percent", "all"
+BEFORE, OFF, METRICS, ONE_PERCENT, ALL = "before", "off", "metrics", "1 percent", "all"
 FILE_NAME = "telemetry-benchmarks.json"
 
 
@@ -124,6 +125,7 @@ def variants(tree: Path, endpoint: str) -> dict[str, dict[str, str]]:
     return {
         BEFORE: cleared | {"PYTHONPATH": os.pathsep.join(sources)},
         OFF: cleared,
+        METRICS: exporting | {"OTEL_TRACES_EXPORTER": "none"},
         ONE_PERCENT: exporting | {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"},
         ALL: exporting | {"OTEL_TRACES_SAMPLER": "parentbased_always_on"},
     }
