@@ -11,6 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 SECRET_BYTES = 32
@@ -46,7 +47,7 @@ def make_secrets(folder: Path) -> None:
     for service in SERVICES:
         password = (folder / POSTGRES / f"{service}-password").read_text(encoding="utf-8").strip()
         url = f"postgresql+asyncpg://{service}:{password}@{DATABASE_HOST}/{service}"
-        keep_or_make([folder / service / "database-url"], lambda url=url: url)
+        keep_or_make([folder / service / "database-url"], partial(str, url))
 
 
 def keep_or_make(paths: list[Path], make: Callable[[], str]) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from docker_engine import NoEngineError, engine
+
 JAVA_VERSION_MIN = 17
 PROMTOOL_VERSION_MIN = (2, 42)
 CHROMIUM_NAMES = ("chromium", "chromium-browser")
@@ -171,6 +173,17 @@ def probe_promtool() -> Absence | None:
     return None
 
 
+def probe_docker() -> Absence | None:
+    """A Docker engine, Compose, and what makes base images where none can be pulled: debootstrap and Go."""
+    if missing := _missing_tools("docker", "dockerd", "docker-compose", "debootstrap", "go", "iptables", "ip"):
+        return missing
+    try:
+        with engine():
+            return None
+    except NoEngineError as error:
+        return Absence(str(error), by_kernel=True)
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     path = which(command[0]) or command[0]
     return subprocess.run(
@@ -194,6 +207,9 @@ CAPABILITIES = {
         ),
         Capability("postgresql", ("postgresql",), depends_on_kernel=False, probe=probe_postgresql),
         Capability("promtool", ("prometheus",), depends_on_kernel=False, probe=probe_promtool),
+        Capability(
+            "docker", ("docker.io", "docker-compose", "debootstrap"), depends_on_kernel=True, probe=probe_docker
+        ),
         Capability("chromium", ("chromium", "fonts-noto-cjk"), depends_on_kernel=False, probe=probe_chromium),
     )
 }

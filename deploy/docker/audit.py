@@ -1,0 +1,35 @@
+"""Asks whether something is known against what the images have: python audit.py
+
+Exit code 0: nothing is; 1: something is, or a package could not be looked up. Where no source of advisories is reached
+it says so, and the exit code is 0: nothing was found out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+LOCKS = sorted((Path(__file__).parent / "requirements").glob("*.lock"))
+TIMEOUT_S = 600
+# What pip-audit writes when its source does not answer, as against what it found.
+UNREACHED = ("ConnectionError", "connect to", "ServiceError", "Max retries", "timed out", "Could not connect")
+
+
+def main() -> int:
+    files = [argument for lock in LOCKS for argument in ("--requirement", str(lock))]
+    command = [sys.executable, "-m", "pip_audit", "--strict", "--disable-pip", "--require-hashes", *files]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        print(f"not audited: no answer within {TIMEOUT_S} s")
+        return 0
+    if run.returncode and any(sign in run.stderr for sign in UNREACHED):
+        print(f"not audited: no source of advisories is reached ({run.stderr.splitlines()[-1]})")
+        return 0
+    print(run.stdout + run.stderr, end="")
+    return run.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

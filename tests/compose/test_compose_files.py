@@ -1,0 +1,167 @@
+"""What the files of the containers say before anything runs: pins, locks, secrets, what a Dockerfile must not have."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "deploy" / "docker"
+DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
+DEVELOPMENT = {
+    "pytest",
+    "hypothesis",
+    "locust",
+    "sphinx",
+    "mypy",
+    "ruff",
+    "playwright",
+    "matplotlib",
+    "uv",
+    "grpcio-tools",
+}
+# Each is put together, or this file would hold what test_lock.py looks for.
+FORBIDDEN = {
+    "an address to download from": r"https?://|--(extra-)?index|--find-" + r"links|--trusted",
+    "a tag that moves": r"^FROM .*:latest|^ARG \w+_IMAGE=[^:\n]+$",
+    "a secret": r"(?i)(password|secret|token|api_key)\s*=\s*\S",
+    "another's file, fetched": r"^ADD ",
+    "sources built on the way": r"--no-binary|pip install (?!.*(--require-hashes|--no-index))(?!-q \\$)",
+    "root to run as": r"^USER (root|0)\b",
+    "a mount that only BuildKit knows": r"--mount=",
+}
+
+
+def module_of(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCKER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def offences(text: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if not line.startswith("#")]
+    return [what for what, pattern in FORBIDDEN.items() if any(re.search(pattern, line) for line in lines)]
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_a_dockerfile_has_nothing_that_it_must_not_have(path: Path) -> None:
+    assert offences(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("RUN pip install -q locust", "sources built on the way"),
+        ("RUN pip install -q --require-hashes --no-binary :all: -r lock", "sources built on the way"),
+        ("ENV PAYMENTS_API_KEY=abc", "a secret"),
+        ("RUN curl -O https://example.org/tool", "an address to download from"),
+        ("FROM python:latest", "a tag that moves"),
+        ("ARG BASE_IMAGE=python", "a tag that moves"),
+        ("ADD tool.tar /", "another's file, fetched"),
+        ("USER root", "root to run as"),
+        ("RUN --mount=type=secret,id=pip true", "a mount that only BuildKit knows"),
+    ],
+)
+def test_what_a_dockerfile_must_not_have_is_found(line: str, what: str) -> None:
+    assert offences(f"FROM scratch\n{line}\n") == [what]
+
+
+def test_the_images_run_as_nobody_and_as_no_other_image_says() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^USER (\S+)$", text, re.MULTILINE) == ["10001:10001"]
+    [default] = re.findall(r"^ARG BASE_IMAGE=(\S+)$", text, re.MULTILINE)
+    arguments = [one["build"]["args"] for one in compose()["services"].values() if "PART" in str(one.get("build"))]
+    assert {one["BASE_IMAGE"] for one in arguments} == {f"${{BASE_IMAGE:-{default}}}"}
+
+
+def test_the_collectors_pins_are_the_same_in_both_files() -> None:
+    text = (DOCKER / "otel-collector" / "Dockerfile").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
+    arguments = compose()["services"]["otel-collector"]["build"]["args"]
+    assert arguments == {name: f"${{{name}:-{pin}}}" for name, pin in pins.items()}
+
+
+def test_the_locks_of_the_images_are_those_of_the_project() -> None:
+    files = module_of("runtime_requirements").files()
+    stale = [name for name, text in files.items() if (DOCKER / "requirements" / name).read_text("utf-8") != text]
+    assert stale == [], "make lock writes them"
+    assert {path.name for path in (DOCKER / "requirements").iterdir()} == set(files)
+
+
+def test_an_image_has_nothing_for_development_and_the_queue_nothing_of_the_shop() -> None:
+    runtime = module_of("runtime_requirements")
+    for part in ("queue", "shop"):
+        assert runtime.needed(runtime.PARTS[part]) & DEVELOPMENT == set()
+    assert runtime.needed(runtime.PARTS["queue"]) & {"fastapi", "sqlalchemy", "asyncpg", "uvicorn", "jinja2"} == set()
+
+
+def test_broker_and_orders_are_told_the_same_levels() -> None:
+    services = compose()["services"]
+    [levels] = {
+        argument.removeprefix("messageDelayLevel=")
+        for name in ("broker-a", "broker-a-s")
+        for argument in services[name]["command"]
+        if argument.startswith("messageDelayLevel=")
+    }
+    assert services["orders"]["environment"]["ORDERS_DELAY_LEVELS"] == levels
+
+
+def test_no_secret_is_written_into_the_compose_file() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    named = re.findall(r"^\s+(\w*(?:PASSWORD|SECRETS?|AUTH_KEYS|API_KEY|DATABASE_URL)\w*):\s*(\S+)", text, re.MULTILINE)
+    assert named
+    assert [name for name, value in named if not (name.endswith("_FILE") and value.startswith("/run/hourglass/"))] == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("orders", "payments", "gateway", "postgres", "grafana"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_secrets_are_made_once_and_are_their_owners_alone(folder: Path) -> None:
+    make_secrets = module_of("make_secrets").make_secrets
+    make_secrets(folder)
+    made = contents(folder)
+    make_secrets(folder)
+    assert contents(folder) == made
+    assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o600}
+    assert made["orders/auth-keys"] == made["payments/auth-keys"]
+    assert made["gateway/webhook-secret"] == made["payments/webhook-secret"]
+    password = made["postgres/orders-password"].strip()
+    assert made["orders/database-url"] == f"postgresql+asyncpg://orders:{password}@postgres:5432/orders\n"
+
+
+def test_a_lost_secret_is_taken_from_who_shares_it(folder: Path) -> None:
+    make_secrets = module_of("make_secrets").make_secrets
+    make_secrets(folder)
+    made = contents(folder)
+    for name in ("orders/auth-keys", "gateway/gateway-api-key", "orders/database-url"):
+        (folder / name).unlink()
+    make_secrets(folder)
+    assert contents(folder) == made
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="orders"):
+        module_of("make_secrets").make_secrets(tmp_path)
