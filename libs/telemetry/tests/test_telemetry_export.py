@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -132,11 +134,38 @@ def test_what_does_not_arrive_is_told(receiver: OtlpReceiver) -> None:
         receiver.wait_for(lambda spans: len(spans) > 100, timeout=0.01)
 
 
-def test_an_endpoint_that_is_away_holds_up_neither_work_nor_the_end() -> None:
-    done = run(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_endpoint_that_does_not_answer_holds_up_neither_work_nor_the_end(is_there: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if is_there else 1
+        done = run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
     assert done.returncode == 0, done.stderr
     assert "tracing True measuring True" in done.stderr
     assert "afterwards False False" in done.stderr
+
+
+def test_the_command_receives_answers_queries_and_ends_when_asked() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "telemetry.testing.otlp_receiver",
+        "--listen",
+        "127.0.0.1:0",
+        "--query",
+        "127.0.0.1:0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            _, endpoint, _, query = process.stdout.readline().split()
+            assert run(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_METRICS_EXPORTER="none").returncode == 0
+            with urllib.request.urlopen(f"{query}/api/traces?service=shop") as answer:
+                traces = json.load(answer)["data"]
+            assert sorted(len(trace["spans"]) for trace in traces) == [1, 1, 3]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 def test_with_nothing_set_spans_have_ids_and_nothing_is_recorded() -> None:
