@@ -142,6 +142,7 @@ async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -
     [
         ({"GATEWAY_LISTNE": "x"}, "unknown configuration key GATEWAY_LISTNE; did you mean GATEWAY_LISTEN?"),
         ({"GATEWAY_API_KEY": "short"}, "GATEWAY_API_KEY has 5 characters"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER"),
     ],
 )
 async def test_a_wrong_configuration_ends_the_start_with_its_name(

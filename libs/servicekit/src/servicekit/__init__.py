@@ -35,6 +35,8 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
     sql_units           SqlUnits(database, new_unit): units of work, looking, reading or writing
+    instrumentation     trace_statements(engine), trace_requests(client): spans, while they go anywhere
+    gauges              StoredGauge: a value of the database as a metric, read every 10 s
     schema              new_metadata(), ROW_ID: names of constraints, numbers of rows
     sql_outbox          OutboxTable(metadata), .of(connection), `outbox` of a unit of work
     http_server         HttpServer: takes its address first, serves until an event
@@ -47,6 +49,7 @@ HTTP (`servicekit.api`):
     idempotency_key     IdempotencyKey: the header as a dependency
     problem             ProblemType, the common kinds, documented(...)
     problem_handlers, body_limit, request_limit, health_routes, openapi   what build_api installs
+    request_telemetry   spans and metrics of requests by FastAPI; a trace's id where nothing is recorded
     schemas             RequestModel, AnswerModel, Identifier, Currency, Limit, Cursor
 
 The trio at a service's root:
@@ -54,7 +57,7 @@ The trio at a service's root:
     config              ServiceConfig, read_environment(), COMMON_PARSERS  -> config.py
     runner              Service, Composition, serve(), run_migrations()    -> app.py
     cleaning            cleaning(): old rows of inbox, transactions and keys go, in the background
-    command_line        run_service()                                     -> __main__.py
+    command_line        run_service(): begins and ends telemetry too        -> __main__.py
 
 On the command line: `python -m servicekit.token` makes tokens, and keys to sign them with.
 

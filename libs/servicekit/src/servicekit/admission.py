@@ -184,7 +184,7 @@ class Admission:
         return 0.0 if line.standing_since is None else self._clock.monotonic() - line.standing_since
 
     def _refusal(self, line: _Line, complaint: str) -> OverloadedError:
-        spread = min(RETRY_AFTER_MAX_S, 1 + int(self._standing_s(line) / RETRY_LATER_EVERY_S))
+        spread = min(RETRY_AFTER_MAX_S, 2 + int(self._standing_s(line) / RETRY_LATER_EVERY_S))
         retry_after_s = 1 + self._refused % spread
         self._refused += 1
         return OverloadedError(f"{complaint}: {self.in_work} are in work, which is what can be done", retry_after_s)

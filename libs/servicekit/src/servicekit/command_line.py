@@ -35,7 +35,8 @@ def run_service(
 ) -> int:
     """The exit code: 0 after an orderly stop, 1 after a failure, 2 for a configuration that cannot be used.
 
-    `name` is the module's; logs, traces and metrics are those of `service_name`, where it is another.
+    Telemetry is set up before anything else and ends last. `name` is the module's; logs, traces and metrics are those
+    of `service_name`, where it is another.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     parser.add_argument("command", nargs="?", choices=("serve", "migrate"), default="serve")
