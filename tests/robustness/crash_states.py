@@ -10,7 +10,6 @@ follows from the seed; to see one state again:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import time
@@ -23,6 +22,7 @@ from crash_history import History
 from crash_life import SIZES, Boundary, Life, small_store
 from crash_losses import lose_something
 from quiet import quiet
+from simulation import few_collections, run_simulation
 
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng, SimClock, SimDisk
@@ -133,8 +133,8 @@ def explore(
                     if done():
                         return
 
-    with quiet():
-        asyncio.run(run())
+    with quiet(), few_collections():
+        run_simulation(run())
     return report
 
 
@@ -150,7 +150,7 @@ def replay(place: Place, *, flush: FlushDiskType | None = None) -> CrashReport:
             if workload.life == place.life and place.state != AT_THE_END:
                 return
 
-    asyncio.run(run())
+    run_simulation(run())
     return report
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections import Counter
 from collections.abc import Coroutine
@@ -13,6 +12,7 @@ from delay_world import A_DAY_MS, KEYS, LAYOUT, TABLES, DelayWorld
 from histories import HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from simulation import SimLoop
 
 from mq_broker.processor.recalling import NewTime
 from mq_broker.store.message_store import FlushDiskType
@@ -43,7 +43,7 @@ class DelayHistory(RuleBasedStateMachine):
 
     @initialize(flush=st.sampled_from(FlushDiskType))
     def open(self, flush: FlushDiskType) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = SimLoop()
         self._world = DelayWorld(flush)
         self._is_over = False
         self._loop.run_until_complete(self._world.open())

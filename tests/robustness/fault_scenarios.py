@@ -6,7 +6,6 @@ Invariant: a scenario is prepared once in a process and copied for each run, so 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import errno
 from collections.abc import Callable, Coroutine
@@ -32,6 +31,7 @@ from fault_life import (
     goes_on,
     whole_life,
 )
+from simulation import run_simulation
 
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.replication.roles import BrokerRole
@@ -74,7 +74,7 @@ def scenario(name: str) -> Scenario:
     if name == "cut":
         return _cut_scenario()
     life = BrokerLife(SimDisk(), Journal(), FaultyCalls(), SimClock(START_MS))
-    asyncio.run(life.run(_life_before))
+    run_simulation(life.run(_life_before))
     assert not life.wrong, life.wrong
     life.disk.kill()
     _damage_log(life)
@@ -88,7 +88,7 @@ def _cut_scenario() -> Scenario:
     """The end of the log has to go; a start before this one has put it aside, and came no further."""
     life = BrokerLife(SimDisk(), Journal(), FaultyCalls(), SimClock(START_MS))
     ends: list[int] = []
-    asyncio.run(life.run(partial(_life_that_diverges, ends)))
+    run_simulation(life.run(partial(_life_that_diverges, ends)))
     assert not life.wrong, life.wrong
     disk, cut = life.disk, Cut(*ends)
     disk.kill()
@@ -101,7 +101,7 @@ def _cut_scenario() -> Scenario:
     disk.kill()
     disk.open(LAYOUT.quarantine / f"{cut.end:020d}-100", create=True).close()
     replica = ReplicaFile(disk, LAYOUT, SeededRng(1), BrokerRole.ASYNC_MASTER, 0)
-    asyncio.run(replica.change(lambda state: replace(state, cut=cut)))
+    run_simulation(replica.change(lambda state: replace(state, cut=cut)))
     *_, disk = islice(disk.lost_states(SeededRng(0), exhaustive_units_max=0, samples=2), 2)
     return Scenario("cut", disk, life.journal, _life_after_the_cut, life.clock.wall_ms() + 5_000, life.serial)
 

@@ -24,6 +24,7 @@ from fault_scenarios import BROKER_SCENARIOS, scenario
 from fault_sites import Seen, Site, caller, unreached
 from fault_tools import Look
 from quiet import quiet
+from simulation import few_collections, run_simulation
 
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import broker_options
@@ -113,7 +114,7 @@ def syncs_of(name: str, folder: Path) -> list[int]:
 def _live(name: str, calls: FaultyCalls) -> BrokerLife:
     plan = scenario(name)
     life = plan.life(calls)
-    asyncio.run(life.run(plan.steps))
+    run_simulation(life.run(plan.steps))
     return life
 
 
@@ -171,7 +172,7 @@ def run(seed: int, *, deadline: float = float("inf"), parts: int = PARTS) -> Swe
 def sweep(runs: Sequence[Run], *, deadline: float = float("inf")) -> SweepReport:
     """Make these runs, or as many as the time until `deadline` (of time.monotonic) allows."""
     report = SweepReport()
-    with quiet():
+    with quiet(), few_collections():
         for run in runs:
             if time.monotonic() >= deadline:
                 break
@@ -183,7 +184,7 @@ def sweep(runs: Sequence[Run], *, deadline: float = float("inf")) -> SweepReport
 def seen_in(runs: Sequence[Run]) -> set[Seen]:
     """The places from which calls come in these runs, with their faults; nothing is judged."""
     report = SweepReport()
-    with quiet():
+    with quiet(), few_collections():
         for run in runs:
             _watched(run, report)
     return report.seen
@@ -249,7 +250,7 @@ def _restart(disk: SimDisk, journal: Journal, wall_ms: int) -> list[str]:
 
     disk.used_share = 0.1
     try:
-        asyncio.run(live())
+        run_simulation(live())
     except (BrokenPromiseError, ReadRefusedError) as error:
         return [str(error)]
     except Exception as error:  # whatever it is, a sound disk gives no reason for it

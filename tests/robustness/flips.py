@@ -6,7 +6,6 @@ is lost, and the damage shows (flip_check.py). To see one fault again:
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from functools import cache
 from flip_check import Judge
 from flip_faults import Fault, byte_count, flip_number, random_flip, random_sector
 from flip_store import build_images
+from simulation import few_collections, run_simulation
 from sweep import Outcome
 
 from osenv import SeededRng
@@ -35,7 +35,7 @@ def judges() -> tuple[Judge, Judge]:
         clean, killed = await build_images()
         return await Judge.of(clean), await Judge.of(killed)
 
-    return asyncio.run(make())
+    return run_simulation(make())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def run_trials(trials: Iterable[Trial], deadline: float = float("inf")) -> Outco
         return done
 
     judges()
-    return Outcome(asyncio.run(run()), tuple(violations), dict(counts))
+    with few_collections():
+        return Outcome(run_simulation(run()), tuple(violations), dict(counts))
 
 
 class FlipSweep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from group_world import GROUPS, QUEUES, GroupWorld
 from histories import HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from simulation import SimLoop
 
 HISTORIES, PARTS = 2_000, 4  # of `make test`
 STEPS_MAX = 14
@@ -44,7 +44,7 @@ class GroupHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loop = asyncio.new_event_loop()
+        self._loop = SimLoop()
         self._world = GroupWorld(seed=1)
         self._loop.run_until_complete(self._begin())
         self.ran["histories"] += 1

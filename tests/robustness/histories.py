@@ -12,6 +12,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from quiet import quiet
+from simulation import few_collections
 from sweep import Outcome
 
 SWEEP_HISTORIES = 50  # of one seed
@@ -27,7 +28,7 @@ def run_machine(machine: type[RuleBasedStateMachine], count: int, seed: int, ste
         phases=(Phase.explicit, Phase.generate),  # a history is short; to shrink one takes minutes
         suppress_health_check=list(HealthCheck),
     )
-    with quiet():
+    with quiet(), few_collections():
         run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=options)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from simulation import run_simulation
 from sweep import Outcome
 
 from mq_broker.core.topics import TopicConfig
@@ -203,7 +204,7 @@ def explore(first_seed: int, runs: int, deadline: float) -> Outcome:
         if time.monotonic() >= deadline:
             break
         run = RepeatRun(seed)
-        violations += [f"run {seed}: {problem}" for problem in asyncio.run(run.run())]
+        violations += [f"run {seed}: {problem}" for problem in run_simulation(run.run())]
         executed += 1
         counts["messages"] += len(run.sent)
         counts.update({accident.name.lower(): count for accident, count in run.happened.items()})

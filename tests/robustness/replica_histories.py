@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ from replica_forging import Forger
 from replica_node import Settings
 from replica_operator import Operator
 from replica_world import ReplicaWorld
+from simulation import SimLoop, few_collections
 
 from mq_broker.core.replication import in_sync
 from mq_broker.core.replication.roles import BrokerRole
@@ -197,7 +197,7 @@ EXECUTED = frozenset(
 
 def run_history(seed: int) -> Counter[str]:
     """The history of this seed. Raises what broke."""
-    loop = asyncio.new_event_loop()
+    loop = SimLoop()
     try:
         return loop.run_until_complete(ReplicaHistory(seed).run())
     finally:
@@ -208,7 +208,7 @@ def run_history(seed: int) -> Counter[str]:
 def run_histories(count: int, seed: int) -> Counter[str]:
     """So many, whose seeds follow each other: those of 1 begin with 1. Raises what broke."""
     ran: Counter[str] = Counter()
-    with quiet(), small_numbers():
+    with quiet(), few_collections(), small_numbers():
         for number in range(count):
             ran += run_history((seed - 1) * count + number + 1)
             ran["histories"] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Coroutine, Iterator
@@ -15,6 +14,7 @@ from histories import HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from quiet import quiet
+from simulation import SimLoop, few_collections, run_simulation
 from transaction_database import ShopDatabase
 from transaction_gaps import Crash, Gap
 from transaction_model import Ending, Plan, Wait
@@ -70,7 +70,7 @@ class TransactionHistory(RuleBasedStateMachine):
 
     @initialize(flush=st.sampled_from(FlushDiskType), seed=st.integers(1, 1_000_000))
     def open(self, flush: FlushDiskType, seed: int) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = SimLoop()
         self._world = TransactionWorld(self.database, seed, flush)
         self._loop.run_until_complete(self._world.open())
         self.ran["histories"] += 1
@@ -189,11 +189,11 @@ def run_histories(count: int, seed: int, steps_max: int = STEPS_MAX) -> tuple[Co
 def cross_every_gap(flush: FlushDiskType, *, commits: bool, comes_back: bool) -> Counter[tuple[Gap, Crash]]:
     """A history for each pair of gap and crash, in which nothing else happens. Raises what broke."""
     crossed: Counter[tuple[Gap, Crash]] = Counter()
-    with quiet(), _database() as database:
+    with quiet(), few_collections(), _database() as database:
         for seed, (gap, crash) in enumerate(PAIRS):
             plan, world = Plan(_ending(gap, commits=commits)), TransactionWorld(database, seed, flush)
             try:
-                asyncio.run(_cross_one(world, gap, crash, plan, comes_back=comes_back))
+                run_simulation(_cross_one(world, gap, crash, plan, comes_back=comes_back))
             except AssertionError as error:
                 error.add_note(f"{gap}, {crash}, {flush}, {commits=}, {comes_back=}")
                 raise

@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from osenv.alarm import LoopAlarm
 
@@ -14,12 +13,12 @@ from osenv.alarm import LoopAlarm
 SETTLE_ROUNDS = 500
 
 
-@dataclass(order=True)
 class _SimTimer:
-    due_ns: int
-    number: int
-    callback: Callable[[], None] = field(compare=False)
-    cancelled: bool = field(default=False, compare=False)
+    __slots__ = ("callback", "cancelled")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.cancelled = False
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -35,7 +34,7 @@ class SimClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_offset_ms = wall_ms
         self._now_ns = 0  # whole nanoseconds: sums of steps are exact
-        self._timers: list[_SimTimer] = []
+        self._timers: list[tuple[int, int, _SimTimer]] = []  # due when, in nanoseconds; its number
         self._numbers = itertools.count()
 
     def wall_ms(self) -> int:
@@ -48,8 +47,8 @@ class SimClock:
         return self._now_ns / 1e9
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _SimTimer:
-        timer = _SimTimer(self._now_ns + max(0, _ns(seconds)), next(self._numbers), callback)
-        heapq.heappush(self._timers, timer)
+        timer = _SimTimer(callback)
+        heapq.heappush(self._timers, (self._now_ns + max(0, _ns(seconds)), next(self._numbers), timer))
         return timer
 
     def alarm(self, callback: Callable[[], None]) -> LoopAlarm:
@@ -78,7 +77,7 @@ class SimClock:
     @property
     def timers(self) -> int:
         """How many timers wait."""
-        return sum(not timer.cancelled for timer in self._timers)
+        return sum(not timer.cancelled for _, _, timer in self._timers)
 
     async def advance(self, seconds: float) -> None:
         """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles."""
@@ -86,11 +85,11 @@ class SimClock:
             raise ValueError(f"time does not go back, not even by {-seconds} s")
         end_ns = self._now_ns + _ns(seconds)
         await settle()
-        while self._timers and self._timers[0].due_ns <= end_ns:
-            timer = heapq.heappop(self._timers)
+        while self._timers and self._timers[0][0] <= end_ns:
+            due_ns, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
-            self._now_ns = max(self._now_ns, timer.due_ns)
+            self._now_ns = max(self._now_ns, due_ns)
             timer.callback()
             await settle()
         self._now_ns = max(self._now_ns, end_ns)  # a task may have advanced further meanwhile
