@@ -169,7 +169,7 @@ async def test_a_line_has_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing_s", "told"), [(0.5, [1, 1, 1, 1]), (5.0, [2, 1, 2, 1]), (10.0, [2, 3, 1, 2]), (1000.0, [2, 3, 4, 5])]
+    ("standing_s", "told"), [(0.5, [2, 1, 2, 1]), (5.0, [2, 3, 1, 2]), (10.0, [2, 3, 4, 1]), (1000.0, [2, 3, 4, 5])]
 )
 async def test_the_longer_the_line_stands_the_later_clients_come_back_and_not_all_at_once(
     standing_s: float, told: list[int]
