@@ -158,7 +158,8 @@ class ThreadListener:
         self.state = LocalTransactionState.COMMIT_MESSAGE
 
     def execute_local_transaction(self, message: Message, transaction_id: str, arg: Any) -> LocalTransactionState:
-        self.traces.append(("execute", telemetry.current_trace_id()))
+        with telemetry.tracer("test").start_as_current_span("INSERT"):
+            self.traces.append(("execute", telemetry.current_trace_id()))
         return self.state
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
@@ -196,6 +197,8 @@ async def test_the_synchronous_faces_stay_in_the_span_of_their_caller(recorder: 
     assert listener.traces == [("execute", here), ("check", here)]
     app = by_name(recorder)["app"]
     assert {span.parent_span_id for span in recorder.spans() if span.name == "send orders"} == {app.span_id}
+    spans = by_name(recorder)
+    assert spans["INSERT"].parent_span_id == spans["transaction orders"].span_id
 
 
 # ------------------------------------------------------------------------------------------------------ FastAPI
