@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from capabilities import probe_loop_device, probe_network_namespaces, which
+from capabilities import probe_docker, probe_loop_device, probe_network_namespaces, which
 
 
 @pytest.mark.needs("maven")
@@ -34,3 +34,21 @@ def test_the_probe_of_network_namespaces_leaves_none_behind() -> None:
     command = [which("ip") or "ip", "netns", "list"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert f"hourglass-probe-{os.getpid()}" not in run.stdout
+
+
+@pytest.mark.needs("docker")
+def test_the_probe_of_docker_leaves_neither_bridge_nor_rules_nor_processes() -> None:
+    def state() -> tuple[str, str, int]:
+        links = subprocess.run([which("ip") or "ip", "-brief", "link"], capture_output=True, text=True, check=True)
+        rules = subprocess.run([which("iptables-save") or "", "-t", "nat"], capture_output=True, text=True, check=True)
+        lines = [line for line in rules.stdout.splitlines() if not line.startswith(("#", ":"))]
+        engines = sum(path.read_text().strip() == "dockerd" for path in _names_of_processes())
+        return links.stdout, "\n".join(lines), engines
+
+    before = state()
+    assert probe_docker() is None
+    assert state() == before
+
+
+def _names_of_processes() -> list[Path]:
+    return [path for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
