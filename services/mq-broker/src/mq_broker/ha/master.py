@@ -87,9 +87,12 @@ class MasterReplication:
         """Decide what has to be decided, for ever."""
         node, noted_at = self._node, self._node.clock.monotonic()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with timeout(node.clock, node.options.beat_interval_ms / 1000):
-                    await self._wake.wait()
+            if self._has_to_look:
+                with contextlib.suppress(TimeoutError):
+                    async with timeout(node.clock, node.options.beat_interval_ms / 1000):
+                        await self._wake.wait()
+            else:
+                await self._wake.wait()
             self._wake.clear()
             if self._decide is not None:
                 await self._make_durable(self._decide)
@@ -98,6 +101,11 @@ class MasterReplication:
                 noted_at = node.clock.monotonic()
                 with contextlib.suppress(OSError):  # the next time is soon
                     await self.note_confirmed()
+
+    @property
+    def _has_to_look(self) -> bool:
+        """Whether something may have to be decided only because time passes. `admit` wakes who waits without this."""
+        return self._is_synchronous or bool(self._feeds) or not self._ledger.is_alone
 
     async def note_confirmed(self) -> None:
         """Write down what is confirmed, for the next start. Raises OSError."""
@@ -139,6 +147,7 @@ class MasterReplication:
             self._step_if_following(earlier)
         self._past.pop(feed.replica_id, None)
         self._feeds[feed.replica_id] = feed
+        self._wake.set()
 
     def _grown(self) -> None:
         for feed in self._feeds.values():
