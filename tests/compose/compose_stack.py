@@ -44,8 +44,12 @@ class Stack:
         return run(["docker", *arguments], COMMAND_TIMEOUT_S, environment=self.environment)
 
     def up(self) -> None:
-        """Return when all are healthy. Raises StackError."""
+        """Build, and return when all are healthy. Raises StackError."""
         self.compose("build", timeout_s=BUILD_TIMEOUT_S)
+        self.start()
+
+    def start(self) -> None:
+        """Return when all are healthy. Raises StackError."""
         try:
             self.compose("up", "--detach", timeout_s=UP_TIMEOUT_S)
         except subprocess.CalledProcessError as error:

@@ -217,7 +217,7 @@ def test_what_is_stopped_goes_on_where_it_was(stack: Stack) -> None:
     assert time.monotonic() - began < 100  # nobody was killed after his grace period: these are his exit codes
     codes = {service: one["State"]["ExitCode"] for service, one in stack.containers().items()}
     assert {service: code for service, code in codes.items() if code} == {}
-    stack.up()
+    stack.start()
 
     async def found() -> str:
         async with story(stack.badges()) as told:
