@@ -404,3 +404,14 @@ async def test_a_commit_of_which_the_slave_has_only_the_message_is_committed_onc
         )
         assert (await again()).code is ResponseCode.SUCCESS
         assert await bodies(slave) == [b"paid"]
+
+
+async def test_a_slave_knows_how_full_its_disk_is() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        slave.disk.used_share = 0.95
+        await until(clock, lambda: slave.at_work.store.gate.used_share == 0.95)
+        assert slave.at_work.store.gate.refusal
+        assert not master.at_work.store.gate.refusal
+        await send(clock, master, b"a slave takes what its master sends while there is any room")
+        await until(clock, lambda: all_the_same(master, slave))

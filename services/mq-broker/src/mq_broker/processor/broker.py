@@ -388,6 +388,8 @@ class Broker:
         )
         if self.is_master:
             jobs += (self.delay.run, self.delay.keep_index, self.transactions.checks.run, self.retention.run)
+        else:
+            jobs += (self.retention.watch,)
         tasks = [asyncio.create_task(job(), name=job.__qualname__) for job in jobs]
         flusher = asyncio.create_task(self.store.run(), name="flusher")
         reopen = asyncio.create_task(self.replication.reopen.wait(), name="reopen")

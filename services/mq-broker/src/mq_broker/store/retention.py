@@ -60,6 +60,15 @@ class Retention:
             await self.clock.sleep(ROUND_INTERVAL_S)
             await self.round()
 
+    async def watch(self) -> None:
+        """Measure the disk for ever and delete nothing: a slave's files go when its master's have gone."""
+        while True:
+            try:
+                self.store.gate.measured(await self.disk.offload(self.disk.usage, self.store.layout.root))
+            except OSError as error:
+                log.warning("measuring the disk: %s; the next round tries again", error)
+            await self.clock.sleep(ROUND_INTERVAL_S)
+
     async def round(self) -> None:
         """Measure the disk, and delete what has to go."""
         self.store.old_files.let_go()
