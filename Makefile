@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes of these sources: what Python has compiled is kept, also where it is told not to.
+export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants check format test test-system robustness zoo bench bench-micro lock proto clean
+.PHONY: help setup demo up invariants load check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry docs lock proto clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 setup: $(VENV)/.installed  ## Install everything into .venv (demo and test do it by themselves)
 
@@ -33,10 +35,14 @@ GATEWAY_URL ?= sqlite+aiosqlite:///.demo/gateway.db
 invariants: setup  ## Check money, stock and stuck orders by SQL, in what the last demo left (ORDERS_URL=, PAYMENTS_URL=, GATEWAY_URL=)
 	$(BIN)/python -m hourglass_invariants --orders $(ORDERS_URL) --payments $(PAYMENTS_URL) --gateway $(GATEWAY_URL)
 
+load: setup  ## Locust's buyers in a whole shop, invariants, a report in .load/ (RATE=20 SECONDS=300 DATABASE=postgresql; OVERLOAD=1, CHAOS=1, PAGE=1)
+	$(BIN)/python -m hourglass_loadtest $(if $(OVERLOAD),overload,$(if $(CHAOS),chaos,load)) $(if $(RATE),--rate $(RATE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATABASE),--database $(DATABASE)) $(if $(PAGE),--page)
+
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests
+	$(BIN)/mypy deploy/tests deploy/grafana docs/reference  # apart: each folder has a conftest
 
 format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -46,8 +52,11 @@ test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-system: setup  ## Run the tests that need more: PostgreSQL, Chromium, Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
-	$(BIN)/python -m pytest --system tests deploy loadtest  # one at a time: a network namespace keeps what is mounted on a loop device
+	$(BIN)/python -m pytest --system --ignore tests/compose tests deploy loadtest  # one at a time: a network namespace keeps what is mounted on a loop device
 	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile libs services tools examples  # on PostgreSQL
+
+test-compose: setup  ## Bring the stack of docker-compose.yml up from nothing, run the shop's story in it, take it down (needs Docker)
+	$(BIN)/python -m pytest --system tests/compose
 
 robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json
 	$(BIN)/python tests/robustness/runner.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEEDS),--seeds $(SEEDS))
@@ -61,6 +70,12 @@ bench: setup  ## Measure the queue: throughput, latency, memory, as a table and 
 bench-micro: setup  ## Measure the hot path function by function, in docs/evidence/ (three minutes)
 	$(BIN)/python -m hourglass_loadtest micro
 
+bench-telemetry: setup  ## What telemetry costs a producer: off, on, sampled, and without it, in docs/evidence/ (four minutes)
+	$(BIN)/python -m hourglass_loadtest telemetry
+
+docs: setup  ## Build the API reference, guides and runbooks into build/docs (a warning is an error)
+	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs
+
 lock: setup  ## Pin requirements.in anew: every platform, with hashes
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock
 
@@ -68,4 +83,4 @@ proto: setup  ## Generate the stubs from the .proto files
 	$(BIN)/python libs/mqproto/generate_stubs.py
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .demo .up .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .demo .up .load .compose build .mypy_cache .ruff_cache .pytest_cache

@@ -27,7 +27,14 @@ def test_every_target_has_a_line_in_make_help() -> None:
 
 
 def test_every_make_command_of_the_documents_exists() -> None:
-    names = ("README.md", ".ci/run", "ARCHITECTURE.md", "SECURITY.md", "tests/robustness/README.md")
+    names = (
+        "README.md",
+        ".ci/run",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "tests/robustness/README.md",
+        "deploy/kubernetes/README.md",
+    )
     for path in (ROOT / name for name in names):
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         commands = re.findall(r"(?:^|`)make ((?:[a-z-]+ ?)+)", text, re.MULTILINE)
