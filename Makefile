@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry docs lock proto clean
+.PHONY: help setup demo up invariants load check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry docs lock sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -78,6 +78,15 @@ docs: setup  ## Build the API reference, guides and runbooks into build/docs (a 
 
 lock: setup  ## Pin requirements.in anew: every platform, with hashes
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python deploy/docker/runtime_requirements.py
+
+sbom: setup  ## Write what is in the images as CycloneDX (after docker compose build)
+	$(BIN)/python deploy/docker/sbom.py hourglass-queue:0.1.0 queue.cdx.json
+	$(BIN)/python deploy/docker/sbom.py hourglass-shop:0.1.0 shop.cdx.json
+
+audit: setup  ## Ask what is known against the pinned packages (says so where nobody can be asked)
+	$(BIN)/python deploy/docker/audit.py
 
 proto: setup  ## Generate the stubs from the .proto files
 	$(BIN)/python libs/mqproto/generate_stubs.py

@@ -87,6 +87,8 @@ def _started(folder: Path, data: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_TIMEOUT_S)
+        for path in (folder / "exec").rglob("netns/*"):  # a build in the host's network leaves one mounted
+            _tool("umount", str(path))
 
 
 @contextmanager
