@@ -64,7 +64,7 @@ class Retention:
         """Measure the disk for ever and delete nothing: a slave's files go when its master's have gone."""
         while True:
             try:
-                self.store.gate.measured(await self.disk.offload(self.disk.usage, self.store.layout.root))
+                await self._measure()
             except OSError as error:
                 log.warning("measuring the disk: %s; the next round tries again", error)
             await self.clock.sleep(ROUND_INTERVAL_S)
@@ -73,18 +73,22 @@ class Retention:
         """Measure the disk, and delete what has to go."""
         self.store.old_files.let_go()
         try:
-            used = await self.disk.offload(self.disk.usage, self.store.layout.root)
-            self.store.gate.measured(used)
+            used = await self._measure()
             for number in range(FILES_IN_ROUND_MAX):
                 if self.store.failure is not None or not await self._delete_oldest(used, first=number == 0):
                     break
-                used = await self.disk.offload(self.disk.usage, self.store.layout.root)
-                self.store.gate.measured(used)
+                used = await self._measure()
             await self.store.old_files.forget_below()
         except SyncError as error:
             self.store.fence(error)
         except (OSError, StoreError, ValueError) as error:
             log.warning("cleaning the store: %s; the next round tries again", error)
+
+    async def _measure(self) -> float:
+        """The used share of the disk, which the gate then knows. Raises OSError."""
+        used = await self.disk.offload(self.disk.usage, self.store.layout.root)
+        self.store.gate.measured(used)
+        return used
 
     def close(self) -> None:
         """Close the deleted files that are still held."""
