@@ -168,18 +168,34 @@ async def test_a_line_has_an_end() -> None:
     assert str(gate.refusals["one too many"]).startswith("16 write requests wait already")
 
 
-@pytest.mark.parametrize(
-    ("standing_s", "told"), [(0.5, [2, 1, 2, 1]), (5.0, [2, 3, 1, 2]), (10.0, [2, 3, 4, 1]), (1000.0, [2, 3, 4, 5])]
-)
-async def test_the_longer_the_line_stands_the_later_clients_come_back_and_not_all_at_once(
-    standing_s: float, told: list[int]
-) -> None:
-    gate = Gate(requests=1, wait_ms=500)
-    await gate.come("in work", "first")
-    await gate.clock.advance(standing_s)
-    await gate.come("a", "b", "c", "d")
-    await gate.clock.advance(0.05)
-    assert [gate.refusals[name].retry_after_s for name in "abcd"] == told
+@pytest.mark.parametrize(("refused", "spread_s"), [(3, 2), (12, 6), (36, 17), (60, 28)])
+async def test_as_many_come_back_as_will_be_carried_out_and_not_all_at_once(refused: int, spread_s: int) -> None:
+    """23 were carried out lately; so many are in ten seconds."""
+    gate = Gate(requests=4, wait_ms=500)
+    for number in range(20):
+        await gate.come(f"carried out {number}")
+        await gate.leave(f"carried out {number}")
+    names = [f"late {number}" for number in range(refused)]
+    await gate.come("a", "b", "c", *names)
+    await gate.clock.advance(0.5)
+    told = Counter(gate.refusals[name].retry_after_s for name in names)
+    assert sum(told.values()) == refused
+    assert min(told) == 1
+    assert 0.5 * spread_s <= max(told) <= spread_s
+    assert max(told.values()) <= 1 + refused // 2
+
+
+async def test_refusals_of_long_ago_are_forgotten() -> None:
+    gate = Gate(requests=4, wait_ms=500)
+    await gate.come("a", "b", "c", *(f"late {number}" for number in range(40)))
+    await gate.clock.advance(0.5)
+    assert max(refusal.retry_after_s for refusal in gate.refusals.values()) > 10
+    for name in "abc":
+        await gate.leave(name)
+    await gate.clock.advance(120)
+    await gate.come("d", "e", "f", "g", "h")
+    await gate.clock.advance(0.5)
+    assert all(gate.refusals[name].retry_after_s <= 10 for name in "gh")
 
 
 async def test_somebody_who_is_cancelled_while_waiting_takes_no_place() -> None:

@@ -16,6 +16,7 @@ their kind; first come, first served within a kind; no more than `waiting_max` o
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,9 +27,11 @@ WAIT_MAX_MS = 60_000
 SHARE_OF_THE_OTHER_KIND = 4  # a quarter
 WAITING_PER_PLACE = 16
 OVERLOAD_PATIENCE_SHARE = 10  # a tenth
-# A client that comes back too early makes things worse: the longer the line has stood, the later, and not all at once.
-RETRY_LATER_EVERY_S = 5.0
-RETRY_AFTER_MAX_S = 5
+# A client that comes back too early makes things worse. Those who were refused lately are spread over the time in which
+# as many as them are carried out, so that what comes again is about what finds a place.
+RECENT_S = 10.0
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S = 2, 30
 
 
 class Kind(Enum):
@@ -93,6 +96,33 @@ class _Line:
     standing_since: float | None = None
 
 
+class _Recent:
+    """How many were admitted and how many refused lately: each counts 1, and fades to a third in RECENT_S seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at = clock.monotonic()
+        self._admitted = self._refused = 0.0
+
+    def admit(self) -> None:
+        self._fade()
+        self._admitted += 1
+
+    def refuse(self) -> None:
+        self._fade()
+        self._refused += 1
+
+    def catching_up_s(self) -> float:
+        """How long it takes to admit as many as were refused, at the rate of lately."""
+        return RECENT_S * self._refused / max(1.0, self._admitted)
+
+    def _fade(self) -> None:
+        now = self._clock.monotonic()
+        rest, self._at = math.exp((self._at - now) / RECENT_S), now
+        self._admitted *= rest
+        self._refused *= rest
+
+
 class Ticket:
     """A place; `leave` gives it back, and is harmless afterwards."""
 
@@ -115,7 +145,8 @@ class Admission:
         self.limit = limit
         self._clock = clock
         self._lines = {kind: _Line(kind) for kind in Kind}
-        self._refused = 0
+        self._recent = _Recent(clock)
+        self._refusals = 0
 
     @property
     def in_work(self) -> int:
@@ -133,10 +164,12 @@ class Admission:
         if not line.waiting and self._has_room(line):
             line.standing_since = None
             line.in_work += 1
+            self._recent.admit()
             return Ticket(self, line)
         if len(line.waiting) >= self.limit.waiting_max:
             raise self._refusal(line, f"{len(line.waiting)} {kind.value} requests wait already")
         await self._wait(line)
+        self._recent.admit()
         return Ticket(self, line)
 
     def patience_s(self, kind: Kind) -> float:
@@ -184,7 +217,8 @@ class Admission:
         return 0.0 if line.standing_since is None else self._clock.monotonic() - line.standing_since
 
     def _refusal(self, line: _Line, complaint: str) -> OverloadedError:
-        spread = min(RETRY_AFTER_MAX_S, 2 + int(self._standing_s(line) / RETRY_LATER_EVERY_S))
-        retry_after_s = 1 + self._refused % spread
-        self._refused += 1
+        self._recent.refuse()
+        spread = min(max(RETRY_AFTER_MIN_S, math.ceil(self._recent.catching_up_s())), RETRY_AFTER_MAX_S)
+        retry_after_s = 1 + int(self._refusals * GOLDEN_RATIO % 1 * spread)  # evenly, also while the spread grows
+        self._refusals += 1
         return OverloadedError(f"{complaint}: {self.in_work} are in work, which is what can be done", retry_after_s)
