@@ -104,6 +104,8 @@ def _measure(meter: Meter, kind: str, name: str, unit: str) -> None:
             meter.create_histogram(name, unit).record(1)
         case "ObservableCounter":
             meter.create_observable_counter(name, [one], unit)
+        case "ObservableUpDownCounter":
+            meter.create_observable_up_down_counter(name, [one], unit)
         case "ObservableGauge":
             meter.create_observable_gauge(name, [one], unit)
         case _:

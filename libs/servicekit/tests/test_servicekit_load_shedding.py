@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
+from opentelemetry.metrics import CallbackOptions, Observation
 
 import telemetry
 from osenv import SimClock
@@ -29,12 +30,16 @@ class Counted:
 
     def __init__(self) -> None:
         self.sums: dict[str, int] = {}
+        self.observed: dict[str, Callable[[CallbackOptions], list[Observation]]] = {}
 
     def create_counter(self, name: str, **_: str) -> Instrument:
         self.sums[name] = 0
         return Instrument(self, name)
 
-    create_up_down_counter = create_counter
+    def create_observable_up_down_counter(
+        self, name: str, callbacks: list[Callable[[CallbackOptions], list[Observation]]], **_: str
+    ) -> None:
+        (self.observed[name],) = callbacks
 
 
 @dataclass
@@ -65,7 +70,8 @@ class Kitchen:
 
     @property
     def in_flight(self) -> int:
-        return self.counted.sums["hourglass.http.requests.in_flight"]
+        (observation,) = self.counted.observed["hourglass.http.requests.in_flight"](CallbackOptions())
+        return int(observation.value)
 
     @property
     def shed(self) -> int:

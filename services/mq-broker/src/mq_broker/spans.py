@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, Tracer
 import telemetry
 from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, Subject
 from telemetry import names
+from telemetry.context import span_context_of
 
 NANOSECONDS_PER_MS = 1_000_000
 
@@ -46,7 +47,7 @@ class RecordedSpans:
 
     def begin(self, step: Step, subject: Subject, traceparent: str) -> RecordedSpan | None:
         context = telemetry.context_of(traceparent)
-        if not trace.get_current_span(context).get_span_context().is_valid:
+        if not span_context_of(context).is_valid:
             return None
         span = self._tracer.start_span(
             names.span_name(step.operation.value, subject.topic),

@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 import telemetry
 from telemetry import names
+from telemetry.context import span_context_of
 
 Attributes = dict[str, AttributeValue]
 
@@ -97,5 +98,5 @@ def inside(span: SpanContext) -> Context:
 
 def links_to(contexts: Sequence[Context]) -> list[Link]:
     """Links with the spans of those that have one, in their order, each once."""
-    spans = [trace.get_current_span(context).get_span_context() for context in contexts]
+    spans = [span_context_of(context) for context in contexts]
     return list({(span.trace_id, span.span_id): Link(span) for span in spans if span.is_valid}.values())

@@ -131,9 +131,7 @@ class Producer(Living):
         fixed = None
         if selector is not None or queue is not None:
             fixed = _fixed_choice(message, selector, selector_argument, queue)
-        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
-        if is_observing():
-            delivery = self._observed(outgoing, delivery)
+        delivery = self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed))
         self._sending += 1
         try:
             return await delivery
@@ -155,9 +153,7 @@ class Producer(Living):
         deadline = self._deadline(timeout)
         outgoing = OutgoingBatch(messages, self._origin)
         fixed = _fixed_choice(messages[0], None, None, queue) if queue is not None else None
-        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed)
-        if is_observing():
-            delivery = self._observed(outgoing, delivery)
+        delivery = self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed))
         self._sending += 1
         try:
             result = await delivery
@@ -185,8 +181,7 @@ class Producer(Living):
         fixed = _fixed_choice(message, selector, selector_argument, queue)
 
         def send() -> Coroutine[Any, Any, SendResult]:
-            delivery = self._sender.deliver(outgoing, deadline, self._sender.async_tries, fixed)
-            return self._observed(outgoing, delivery) if is_observing() else delivery
+            return self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.async_tries, fixed))
 
         self._callbacks.start(send, len(message.body), callback)
 
@@ -208,9 +203,7 @@ class Producer(Living):
         fixed = _fixed_choice(message, selector, selector_argument, queue)
         size = len(message.body)
         await self._oneways.take_by(size, deadline)
-        handing_over = self._sender.hand_over(outgoing, deadline, fixed)
-        if is_observing():
-            handing_over = self._observed(outgoing, handing_over)
+        handing_over = self._observed(outgoing, self._sender.hand_over(outgoing, deadline, fixed))
         try:
             handed_over = await handing_over
         except BaseException:
@@ -292,8 +285,8 @@ class Producer(Living):
         self._callbacks = CallbackSends(asynchronous, config.client_callback_executor_threads, clock)
 
     def _observed(self, outgoing: Outgoing | OutgoingBatch, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """`sending` with a span and its measurements."""
-        return observed_send(self.group, outgoing, sending, self._instance.clock)
+        """`sending`, with a span and its measurements while somebody wants them."""
+        return observed_send(self.group, outgoing, sending, self._instance.clock) if is_observing() else sending
 
     async def _finish_sends(self, until: float) -> None:
         clock = self._instance.clock

@@ -36,7 +36,7 @@ from mqclient.producer.transaction_listener import (
 )
 from mqclient.transport.methods import END_TRANSACTION
 from osenv.clock import timeout as clock_timeout
-from telemetry import is_observing, is_tracing
+from telemetry import is_tracing
 
 logger = logging.getLogger("mqclient.transaction_producer")
 
@@ -104,9 +104,7 @@ class TransactionProducer(Producer):
         """
         deadline = self._deadline(timeout)
         outgoing = OutgoingHalf(message, self._origin, check_immunity_s)
-        delivery = self._sender.deliver(outgoing, deadline, self._sender.sync_tries)
-        if is_observing():
-            delivery = self._observed(outgoing, delivery)
+        delivery = self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.sync_tries))
         self._sending += 1
         try:
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from fastapi.responses import HTMLResponse, Response
+from opentelemetry.metrics import CallbackOptions, Observation
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,8 +35,8 @@ class LoadShedding:
         self._app = app
         self._admission = admission
         meter = telemetry.meter("servicekit")
-        self._in_flight = meter.create_up_down_counter(
-            "hourglass.http.requests.in_flight", unit="{request}", description="requests in work"
+        meter.create_observable_up_down_counter(
+            "hourglass.http.requests.in_flight", [self._in_flight], unit="{request}", description="requests in work"
         )
         self._shed = meter.create_counter(
             "hourglass.http.requests.shed", unit="{request}", description="requests refused because of too much work"
@@ -51,25 +52,19 @@ class LoadShedding:
             self._shed.add(1, {_METHOD: scope["method"]})
             await _refusal(scope, error)(scope, receive, send)
             return
-        self._in_flight.add(1)
-        is_in_work = True
-
-        def leave() -> None:
-            nonlocal is_in_work
-            if is_in_work:
-                is_in_work = False
-                self._in_flight.add(-1)
-                ticket.leave()
 
         async def send_and_leave(message: Message) -> None:
             if message["type"] == "http.response.start":
-                leave()
+                ticket.leave()
             await send(message)
 
         try:
             await self._app(scope, receive, send_and_leave)
         finally:
-            leave()
+            ticket.leave()
+
+    def _in_flight(self, _options: CallbackOptions) -> list[Observation]:
+        return [Observation(self._admission.in_work)]
 
 
 def _refusal(scope: Scope, error: OverloadedError) -> Response:

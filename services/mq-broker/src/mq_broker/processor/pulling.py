@@ -43,8 +43,12 @@ class Pulling:
     filters: MessageFilters
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
     reads: SlaveReads = NO_SLAVE
-    messages_got: int = 0
     given: Traffic[tuple[str, str]] = field(default_factory=Traffic)  # by topic and group
+
+    @property
+    def messages_got(self) -> int:
+        """By everybody, since the broker was opened."""
+        return sum(amount.messages for _, amount in self.given.all())
 
     def pull_hot(self, query: PullQuery) -> PullResult | None:
         """The answer when it can be given from memory, else None."""
@@ -166,7 +170,6 @@ class Pulling:
         if not chosen.scanned:  # the next record is not readable yet
             return self._nothing_new(query, low, high)
         if chosen.count:
-            self.messages_got += chosen.count
             self.given.add((query.topic, query.group), chosen.count, len(records))
         return PullResult(
             status=PullStatus.FOUND if chosen.count else PullStatus.NO_MATCHED_MSG,

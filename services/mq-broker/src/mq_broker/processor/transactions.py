@@ -158,13 +158,13 @@ class Transactions:
 
         Raises OSError, ValueError.
         """
-        if action is not Action.ROLL_BACK:
-            return await self.store.reader.read_record(half.log_offset)
-        if not self.spans.is_on:
+        if action is Action.ROLL_BACK and not self.spans.is_on:
             return None
         try:
             return await self.store.reader.read_record(half.log_offset)
         except (OSError, ValueError) as error:
+            if action is not Action.ROLL_BACK:
+                raise
             log.info("transaction %s is rolled back without a span: %s", half.transaction_id, error)
             return None
 
