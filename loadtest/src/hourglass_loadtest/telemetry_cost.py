@@ -38,7 +38,6 @@ from hourglass_loadtest.results import Result
 from hourglass_loadtest.run import COMMIT_LOG_FILE_BYTES, RunError, run_client
 from hourglass_loadtest.workload import Flush, Kind, Workload
 from hourglass_local.cluster import Cluster
-from hourglass_local.process import Check, ManagedProcess
 from telemetry.testing.otlp_receiver import OtlpReceiver
 
 WITHOUT_TELEMETRY = "0738947"  # the last commit before the client was traced
@@ -141,24 +140,6 @@ def unpack(root: Path, commit: str, folder: Path) -> Path:
     return folder
 
 
-class _VariantCluster(Cluster):
-    """Name server and broker of one variant."""
-
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._own_environment = environment
-        super().__init__(folder, orders=False, flush=Flush.ASYNC_FLUSH, commit_log_file_bytes=COMMIT_LOG_FILE_BYTES)
-
-    def _process(
-        self,
-        name: str,
-        module: str,
-        arguments: Sequence[str],
-        ready: Check,
-        environment: Mapping[str, str] | None = None,
-    ) -> ManagedProcess:
-        return super()._process(name, module, arguments, ready, {**self._own_environment, **(environment or {})})
-
-
 async def _measure(
     folder: Path,
     environments: Mapping[str, Mapping[str, str]],
@@ -170,8 +151,14 @@ async def _measure(
     async with AsyncExitStack() as stack:
         clusters = {}
         for name, environment in environments.items():
-            place = folder / name.replace(" ", "-")
-            clusters[name] = await stack.enter_async_context(_VariantCluster(place, environment))
+            cluster = Cluster(
+                folder / name.replace(" ", "-"),
+                orders=False,
+                flush=Flush.ASYNC_FLUSH,
+                commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+                environment=environment,
+            )
+            clusters[name] = await stack.enter_async_context(cluster)
         for name in turns(list(environments), workload.runs):
             cluster = clusters[name]
             with console.status(f"{name}, round {len(runs[name]) + 1} of {workload.runs}", refresh_per_second=1):
