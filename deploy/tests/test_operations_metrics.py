@@ -21,7 +21,7 @@ import telemetry
 from mq_broker.metrics import BrokerMetrics
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.metrics import observe
-from mqclient.observed.metrics import ClientMetrics
+from mqclient.observed.metrics import client_metrics
 from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
@@ -47,7 +47,7 @@ async def told_by_everybody() -> tuple[dict[str, Instrument], set[str]]:
     with Recorder() as recorder:
         BrokerMetrics(telemetry.meter("mq_broker"))
         observe(telemetry.meter("mq_namesrv"), RouteTable(), {True: 1})
-        ClientMetrics(telemetry.meter("mqclient"))
+        client_metrics()  # a second one would have the same instruments, which would not read it
         OtelOrderMeter()
         OtelPaymentMeter()
         orders_by_status(Queries(NOBODYS), clock)
