@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "order_timers": {"mqclient", "mq_broker.embedded", "osenv", "telemetry"},
     "bank_transfer": {"mqclient", "osenv", "telemetry"},
     "hourglass_invariants": set(),
-    "analytics": {"mqclient", "osenv", "telemetry"},
+    "pyspark_mq": {"osenv", "mqproto", "mqclient"},
+    "analytics": {"pyspark_mq", "mqclient", "osenv", "telemetry"},
     "mqadmin": {"osenv", "mqproto", "mqclient"},
     "hourglass_loadtest": {"osenv", "mqproto", "telemetry", "mqclient", "hourglass_local", STUBS},
     "hourglass_local": {"osenv", "mqproto", "telemetry", "mqclient", "mq_namesrv", "mq_broker", "orders", "payments"}
@@ -89,7 +90,7 @@ EXCEPTIONS = {
     "mqproto.properties_file": {"read_text"},  # reads the configuration file
     # Runs a server, in a folder of its own and on a port that is free.
     "servicekit.testing.postgresql": {"read_text", "shutil", "tempfile", "time"},
-    "servicekit.testing.postgresql_programs": {"random", "shutil", "socket"},
+    "servicekit.testing.postgresql_programs": {"shutil"},
 }
 # One module of mqclient asks the resolver for the name servers (MISSION L6).
 SOCKET_MODULES_MAX = {"mqclient": 1}

@@ -61,6 +61,15 @@ def which(tool: str) -> str | None:
     return shutil.which(tool, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS]))
 
 
+def _old_java(tool: str) -> Absence | None:
+    run = _run([tool, "-version"])
+    match = re.search(r'(?:version "|javac )(\d+)', run.stdout + run.stderr)
+    if match is None or int(match[1]) < JAVA_VERSION_MIN:
+        first_line = (run.stderr + run.stdout).partition("\n")[0]
+        return Absence(f"{tool} has to be Java {JAVA_VERSION_MIN} or newer, and says: {first_line}")
+    return None
+
+
 def _missing_tools(*tools: str) -> Absence | None:
     missing = [tool for tool in tools if which(tool) is None]
     return Absence(f"not installed: {', '.join(missing)}") if missing else None
@@ -70,13 +79,12 @@ def probe_maven() -> Absence | None:
     """Maven with a compiler of Java 17 or newer."""
     if missing := _missing_tools("mvn", "java", "javac"):
         return missing
-    for tool in ("java", "javac"):
-        run = _run([tool, "-version"])
-        match = re.search(r'(?:version "|javac )(\d+)', run.stdout + run.stderr)
-        if match is None or int(match[1]) < JAVA_VERSION_MIN:
-            first_line = (run.stderr + run.stdout).partition("\n")[0]
-            return Absence(f"{tool} has to be Java {JAVA_VERSION_MIN} or newer, and says: {first_line}")
-    return None
+    return _old_java("java") or _old_java("javac")
+
+
+def probe_java() -> Absence | None:
+    """Java 17 or newer, for Spark, which comes by pip without it."""
+    return _missing_tools("java") or _old_java("java")
 
 
 def probe_loop_device() -> Absence | None:
@@ -198,6 +206,7 @@ def _english() -> dict[str, str]:
 CAPABILITIES = {
     capability.name: capability
     for capability in (
+        Capability("java", ("default-jdk-headless",), depends_on_kernel=False, probe=probe_java),
         Capability("maven", ("maven", "default-jdk-headless"), depends_on_kernel=False, probe=probe_maven),
         Capability(
             "loop device", ("e2fsprogs", "util-linux", "mount"), depends_on_kernel=True, probe=probe_loop_device

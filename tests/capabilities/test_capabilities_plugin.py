@@ -86,7 +86,7 @@ def test_an_unknown_capability_is_an_error_at_collection(project: Path, mark: st
     (project / "test_ordinary.py").write_text(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it(): pass\n")
     code, lines = run_pytest(project, *workers)
     assert code != 0
-    assert any("the capabilities are 'maven', 'loop device'" in line for line in lines)
+    assert any("the capabilities are 'java', 'maven', 'loop device'" in line for line in lines)
 
 
 def test_another_value_of_require_is_refused(project: Path) -> None:

@@ -13,6 +13,7 @@ from capabilities import (
     Capability,
     absence,
     probe_chromium,
+    probe_java,
     probe_loop_device,
     probe_maven,
     probe_network_namespaces,
@@ -39,6 +40,7 @@ def add_program(folder: Path, name: str, prints: str, code: int = 0) -> None:
 def test_what_is_not_installed_is_named(path_folder: Path) -> None:
     add_program(path_folder, "mvn", "")
     assert probe_maven() == Absence("not installed: java, javac")
+    assert probe_java() == Absence("not installed: java")
     assert probe_loop_device() == Absence("not installed: losetup, mkfs.ext4, mount, umount")
     assert probe_network_namespaces() == Absence("not installed: ip, tc, iptables")
 
@@ -59,6 +61,7 @@ def test_java_has_to_be_17_or_newer(path_folder: Path, java: str, javac: str, re
     missing = probe_maven()
     assert (missing is None) == (reason is None)
     assert missing is None or (missing.reason.startswith(reason or "") and not missing.by_kernel)
+    assert probe_java() == (missing if reason is None or reason.startswith("java ") else None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import GatewayBook, PaymentDesk
 from hourglass_local.plan import NOBODY_PAYS, make_plan
-from hourglass_local.ports import PORT_MAX, PORT_MIN, PortInUseError, check_free, free_ports
+from hourglass_local.ports import PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
 from hourglass_local.shop import Shop
 from hourglass_local.shop_settings import ShopSettings
@@ -147,11 +147,8 @@ def test_ports_are_dealt_to_name_servers_brokers_services_slaves_and_their_repli
         ClusterPorts.dealt([1, 2, 3, 4], name_servers=1, brokers=1, services=0, slaves=1)
 
 
-def test_free_ports_are_different_and_outside_the_range_of_outgoing_connections() -> None:
-    ports = free_ports(20)
-    check_free(ports)
-    assert len(set(ports)) == 20
-    assert all(PORT_MIN <= port <= PORT_MAX for port in ports)
+def test_ports_that_are_dealt_can_be_listened_on() -> None:
+    check_free(free_ports(20))
 
 
 @pytest.mark.parametrize(

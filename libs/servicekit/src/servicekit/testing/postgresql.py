@@ -25,9 +25,9 @@ from typing import Any, Self
 
 import psutil
 
+from osenv.free_ports import free_ports
 from servicekit.config import POSTGRESQL_PREFIX
 from servicekit.testing.postgresql_programs import SYSTEM_USER, programs_folder
-from servicekit.testing.postgresql_programs import free_port as any_free_port
 
 USER = "hourglass"
 LOOPBACK = "127.0.0.1"
@@ -63,7 +63,7 @@ class PostgresServer:
     """
 
     def __init__(self, settings: Mapping[str, str] = NOT_DURABLE, *, folder: Path | None = None) -> None:
-        self.port = any_free_port()
+        (self.port,) = free_ports(1)
         self._programs = programs_folder()
         self._settings = dict(settings)
         self.folder = Path(tempfile.mkdtemp(prefix="hourglass-postgresql-", dir=folder))

@@ -6,20 +6,14 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
-from random import SystemRandom
 
 VERSION_MIN = 15
 SYSTEM_USER = "postgres"
 DEBIAN_FOLDERS = Path("/usr/lib/postgresql")
 NEEDED = ("postgres", "initdb", "psql")
 PROBE_MAX_S = 30
-
-# Below the range of outgoing connections: one that tries a stopped server again and again could get its very port.
-PORT_MIN, PORT_MAX = 20_000, 32_000
-PORT_TRIES = 1_000
 
 
 class NoPostgresError(RuntimeError):
@@ -40,20 +34,6 @@ def programs_folder() -> Path:
     if os.geteuid() == 0 and not _has_user():
         raise NoPostgresError(f"PostgreSQL refuses root, and there is no user {SYSTEM_USER}")
     return newest
-
-
-def free_port() -> int:
-    """One that was free a moment ago. Raises OSError when none was found."""
-    rng = SystemRandom()
-    for _ in range(PORT_TRIES):
-        port = rng.randint(PORT_MIN, PORT_MAX)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise OSError(f"{PORT_TRIES} tries found no free port from {PORT_MIN} to {PORT_MAX}")
 
 
 def _version(folder: Path) -> int:
