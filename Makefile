@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests start hundreds of processes of these sources: what Python has compiled is kept, also where it is told not to.
 export PYTHONDONTWRITEBYTECODE :=
-PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
+PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry docs lock sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -37,6 +37,16 @@ invariants: setup  ## Check money, stock and stuck orders by SQL, in what the la
 
 load: setup  ## Locust's buyers in a whole shop, invariants, a report in .load/ (RATE=20 SECONDS=300 DATABASE=postgresql; OVERLOAD=1, CHAOS=1, PAGE=1)
 	$(BIN)/python -m hourglass_loadtest $(if $(OVERLOAD),overload,$(if $(CHAOS),chaos,load)) $(if $(RATE),--rate $(RATE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(DATABASE),--database $(DATABASE)) $(if $(PAGE),--page)
+
+# Whose queue becomes tables: what the last demo left, or (FROM=load) the last load.
+FROM ?= demo
+NAMESRV ?= 127.0.0.1:9876
+
+pipeline: setup  ## What the last demo left (FROM=load: the last load) as tables, reconciliation and a report in .pipeline/ (Java 17)
+	$(BIN)/python -m hourglass_local reopen --folder .$(FROM) -- $(BIN)/python -m analytics run --namesrv-addr {namesrv} --source {source} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
+
+pipeline-live: setup  ## The same tables' raw events for as long as it runs, from what `make up` serves (NAMESRV=host:port); metrics by OTEL_*
+	$(BIN)/python -m analytics live --warehouse .pipeline-live --namesrv-addr $(NAMESRV)
 
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -73,6 +83,9 @@ bench-micro: setup  ## Measure the hot path function by function, in docs/eviden
 bench-telemetry: setup  ## What telemetry costs a producer: off, on, sampled, and without it, in docs/evidence/ (four minutes)
 	$(BIN)/python -m hourglass_loadtest telemetry
 
+bench-pipeline: setup  ## Read 2 million messages by Spark, make silver of up to 10 million events, in docs/evidence/ (about 15 minutes)
+	$(BIN)/python -m hourglass_loadtest pipeline
+
 docs: setup  ## Build the API reference, guides and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs
 
@@ -92,4 +105,4 @@ proto: setup  ## Generate the stubs from the .proto files
 	$(BIN)/python libs/mqproto/generate_stubs.py
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .demo .up .load .compose build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .demo .up .load .pipeline .pipeline-live .compose build .mypy_cache .ruff_cache .pytest_cache

@@ -4,15 +4,14 @@ by the programs that read it."""
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
-from kubernetes_validate import utils
 
 import orders.config
 import payments.config
@@ -84,21 +83,21 @@ def selects(selector: Document, labels: dict[str, str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def _schemas_are_read_once() -> Iterator[None]:
+def kubernetes_validate() -> Iterator[Any]:
+    """The module; it reads its schemas once. Its import takes seconds, and every worker of a run collects this file."""
+    module = importlib.import_module("kubernetes_validate")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
-        yield
+        patch.setattr(module.utils, "schema_contents", functools.cache(module.utils.schema_contents))
+        yield module
 
 
-@pytest.mark.usefixtures("_schemas_are_read_once")
 @pytest.mark.parametrize("version", [KUBERNETES_OLDEST, KUBERNETES_NEWEST])
-def test_every_manifest_has_the_fields_that_its_kind_has(version: str) -> None:
+def test_every_manifest_has_the_fields_that_its_kind_has(kubernetes_validate: Any, version: str) -> None:
     for document in DOCUMENTS:
         assert kubernetes_validate.validate(document, version, strict=True) == version, name_of(document)
 
 
-@pytest.mark.usefixtures("_schemas_are_read_once")
-def test_a_field_that_there_is_not_is_found() -> None:
+def test_a_field_that_there_is_not_is_found(kubernetes_validate: Any) -> None:
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
         kubernetes_validate.validate(
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": {"replica": 2}},

@@ -20,6 +20,7 @@ include_patterns = [
     "reference/*.rst",
     "guarantees.md",
     "topics.md",
+    "spark.md",
     "producer-errors.md",
     "runbooks/*.md",
     "adr/*.md",

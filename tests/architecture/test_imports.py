@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "bank_transfer": {"mqclient", "osenv", "telemetry"},
     "hourglass_invariants": set(),
     "pyspark_mq": {"osenv", "mqproto", "mqclient"},
-    "analytics": {"pyspark_mq", "mqclient", "osenv", "telemetry"},
+    "analytics": {"pyspark_mq", "mqclient", "osenv", "telemetry", "hourglass_invariants"},
     "mqadmin": {"osenv", "mqproto", "mqclient"},
     "hourglass_loadtest": {"osenv", "mqproto", "telemetry", "mqclient", "hourglass_local", STUBS},
     "hourglass_local": {"osenv", "mqproto", "telemetry", "mqclient", "mq_namesrv", "mq_broker", "orders", "payments"}

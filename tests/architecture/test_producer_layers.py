@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "libs/mqclient/src/mqclient/producer"
 BUSINESS, HANDLING, TRANSPORT = "business", "message handling", "transport"
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    BUSINESS: ("producer", "transaction_producer", "send_callback", "transaction_checks"),
+    BUSINESS: ("producer", "transaction_producer", "send_callback", "transaction_checks", "numbered_producer"),
     HANDLING: (
         "sender", "outgoing", "message_encoder", "batch_splitter", "body_compressor", "queue_choice", "selectors",
         "latency_fault", "retry", "hooks", "try_watch", "in_flight",

@@ -157,7 +157,9 @@ async def test_a_gauge_tells_what_it_has_read_and_nothing_while_it_cannot_read()
 
     with Recorder():
         (work,) = stored_gauges(
-            lambda: StoredGauge("test.gauge", read, clock, unit="1", description="d", attribute="key", interval_s=10)
+            lambda: StoredGauge(
+                "test.gauge", read, clock, unit="{order}", description="d", attribute="key", interval_s=10
+            )
         )
         gauge = work.run.__self__  # type: ignore[attr-defined]
         running = asyncio.ensure_future(work.run())

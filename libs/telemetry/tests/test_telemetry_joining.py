@@ -112,7 +112,7 @@ async def test_a_task_outside_spans_has_none(recorder: Recorder) -> None:
 
 def test_a_recorder_sees_what_was_measured_since_it_began() -> None:
     name = "hourglass.tests.joined"
-    counter = telemetry.meter("tests").create_counter(name, "1", "Joined")
+    counter = telemetry.meter("tests").create_counter(name, "{call}", "Joined")
 
     def counted(recorder: Recorder) -> list[ReceivedMetric]:
         """What other tests of this process have made, such as gauges, goes on telling."""

@@ -1,5 +1,5 @@
-"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro`, `orders` and
-`telemetry`.
+"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro`, `orders`, `telemetry`
+and `pipeline`.
 
 `client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
@@ -31,11 +31,13 @@ from hourglass_loadtest.micro import run_micro
 from hourglass_loadtest.orders.client import OrdersClient
 from hourglass_loadtest.orders.command import add_parser, run_orders
 from hourglass_loadtest.orders.load import OrdersLoad
+from hourglass_loadtest.pipeline.command import add_pipeline_parser, run_pipeline
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import command as shop_commands
 from hourglass_loadtest.shop.options import OptionsError
 from hourglass_loadtest.telemetry_cost import add_telemetry_parser, run_telemetry
 from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
+from hourglass_local.demo_folder import FolderError
 from hourglass_local.http_client import ShopError
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         if getattr(options, "page", None) is not None:
             return asyncio.run(shop_commands.run(options, Console()))  # Ctrl-C ends the load, not the report
         return asyncio.run(_until_asked_to_stop(options))
-    except (WorkloadError, OptionsError) as error:
+    except (WorkloadError, OptionsError, FolderError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (RunError, ProcessError, PortInUseError, ShopError, OSError) as error:
@@ -165,6 +167,8 @@ def _wanted(options: argparse.Namespace) -> Coroutine[Any, Any, int | None]:
         return shop_commands.run(options, Console())
     if options.command == "telemetry":
         return run_telemetry(options, Console())
+    if options.command == "pipeline":
+        return run_pipeline(options, Console())
     return run_orders(options, Console()) if options.command == "orders" else _bench(options)
 
 
@@ -196,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_parser(commands, EVIDENCE)
     add_telemetry_parser(commands, EVIDENCE)
+    add_pipeline_parser(commands, EVIDENCE)
     shop_commands.add_parsers(commands)
     client = commands.add_parser("client", help="one measurement, as one line of JSON (started by the bench)")
     client.add_argument("url", help="of the queue")

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from mq_broker.core import producer_sequences
 from mq_broker.core.producer_sequences import (
     EXPIRY_MS,
+    RETURNING_EXPIRY_MS,
     Numbering,
     ProducerSequences,
     SequenceError,
     Stretch,
 )
 from mq_broker.testing import producer_record
-from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC
+from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC, RETURNING_PRODUCERS_FROM
 from mqproto.record import Record, decode_record
 
 PRODUCER = 0xABC
@@ -123,6 +124,31 @@ class TestMemory:
         assert sequences.stored_before(numbering(1), *QUEUE, 1) == [stretch]
         sequences.expire(1_001 + EXPIRY_MS)
         assert sequences.stored_before(numbering(1), *QUEUE, 1) == []
+
+    def test_a_producer_that_comes_back_is_forgotten_after_a_week_of_silence(self) -> None:
+        sequences = ProducerSequences()
+        one = numbering(1, producer=RETURNING_PRODUCERS_FROM + 7)
+        stretch = Stretch(1, 1, *QUEUE, 70)
+        sequences.stored(one, QUEUE, stretch, 1_000)
+        store(sequences, 1, 1, 71, now_ms=2_000)
+        sequences.expire(1_000 + RETURNING_EXPIRY_MS)
+        assert sequences.stored_before(one, *QUEUE, 1) == [stretch]
+        assert sequences.stored_before(numbering(1), *QUEUE, 1) == []
+        sequences.expire(1_001 + RETURNING_EXPIRY_MS)
+        assert sequences.stored_before(one, *QUEUE, 1) == []
+
+    def test_when_there_are_too_many_those_that_come_back_go_last_and_the_newest_never(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(producer_sequences, "QUEUES_MAX", 2)
+        sequences = ProducerSequences()
+        returning = [RETURNING_PRODUCERS_FROM + number for number in (1, 2)]
+        known = []
+        for producer in (returning[0], 5, returning[1], 6):
+            sequences.stored(numbering(1, producer=producer), QUEUE, Stretch(1, 1, *QUEUE, 0), 0)
+            listed = (returning[0], returning[1], 5, 6)
+            known.append([one for one in listed if sequences.stored_before(numbering(1, producer=one), *QUEUE, 1)])
+        assert known == [[returning[0]], [returning[0], 5], returning, [returning[1], 6]]
 
     def test_when_there_are_too_many_the_one_that_was_silent_longest_goes(
         self, monkeypatch: pytest.MonkeyPatch

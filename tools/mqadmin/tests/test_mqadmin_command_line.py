@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from mqadmin import exits
 from mqadmin.app import app
 from mqadmin.refusals import REFUSED
+from mqadmin.testing import run_command
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 FLAG_ROW = re.compile(r"\| (\w+) \| `([^`]+)` \| (.+?) \|")
@@ -35,24 +36,25 @@ def flag_rows() -> list[tuple[str, list[str], bool]]:
     return [(row[1], row[2].split(), row[3].startswith("refused")) for row in FLAG_ROW.finditer(table)]
 
 
-def flags_of(command: str) -> set[str]:
+@functools.cache
+def built() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    return {flag for parameter in group.commands[command].params for flag in parameter.opts if flag.startswith("-")}
+    return group
+
+
+def flags_of(command: str) -> set[str]:
+    return {flag for parameter in built().commands[command].params for flag in parameter.opts if flag.startswith("-")}
 
 
 def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(
-        app, arguments, prog_name="mqadmin", env={"NAMESRV_ADDR": None, **environment}, catch_exceptions=False
-    )
-    return result.exit_code, result.stdout, result.stderr
+    outcome = run_command(*arguments, environment={"NAMESRV_ADDR": None, **environment})
+    return outcome.exit_code, outcome.stdout, outcome.stderr
 
 
 class TestReadme:
     def test_every_command_of_the_issue_is_there(self) -> None:
-        group = get_command(app)
-        assert isinstance(group, TyperGroup)
-        assert set(COMMANDS) == set(group.commands) - {"getBrokerConfig", "help", "dlq", "tx"}
+        assert set(COMMANDS) == set(built().commands) - {"getBrokerConfig", "help", "dlq", "tx"}
         assert flags_of("getBrokerConfig") == flags_of("brokerConfig")
 
     def test_the_table_has_the_flags_that_the_parser_takes(self) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `python -m hourglass_local demo` and `python -m hourglass_local up`."""
+"""The command line: `python -m hourglass_local demo`, `up`, and `reopen`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from hourglass_local.demo import run_demo
 from hourglass_local.demo_config import DemoConfigError, parse_demo_config
 from hourglass_local.demo_folder import FolderError, empty_folder
 from hourglass_local.http_client import ShopError
+from hourglass_local.left import NothingLeftError
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
+from hourglass_local.reopen import PLACEHOLDERS, run_reopened
 from hourglass_local.up import USUAL_PORTS, run_up
 from osenv.signals import stop_event
 
@@ -29,12 +31,15 @@ EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 all well, 1 something failed, 2 bad settings, 130 a demonstration that was interrupted."""
+    """The exit code: 0 all well, 1 something failed, 2 bad settings, 130 a demonstration that was interrupted.
+
+    Of `reopen` it is its command's.
+    """
     options = _parser().parse_args(arguments)
     console = Console()
     try:
-        return asyncio.run(_demo(options, console) if options.command == "demo" else _up(options, console))
-    except (DemoConfigError, FolderError) as error:
+        return asyncio.run(WORK[options.command](options, console))
+    except (DemoConfigError, FolderError, NothingLeftError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (PortInUseError, ProcessError, ShopError) as error:
@@ -56,6 +61,21 @@ async def _up(options: argparse.Namespace, console: Console) -> int:
     ports = None if options.free_ports else USUAL_PORTS
     await _until_asked_to_stop(run_up(options.folder, options.delay_levels, ports, console))
     return 0
+
+
+async def _reopen(options: argparse.Namespace, _console: Console) -> int:
+    command = options.of_command[1:] if options.of_command[:1] == ["--"] else options.of_command
+    if not command:
+        raise DemoConfigError(
+            "reopen needs a command, such as: reopen --folder .demo -- mqadmin topicList -n {namesrv}"
+        )
+    try:
+        return await run_reopened(options.folder, command)
+    except OSError as error:
+        raise DemoConfigError(f"{command[0]!r} cannot be started: {error}") from error
+
+
+WORK = {"demo": _demo, "up": _up, "reopen": _reopen}
 
 
 async def _until_asked_to_stop(work: Coroutine[Any, Any, int | None]) -> int | None:
@@ -87,6 +107,16 @@ def _parser() -> argparse.ArgumentParser:
         default=REAL_DELAY_LEVELS,
         metavar="TEXT",
         help=f"the broker's messageDelayLevel; level 16 is the time to pay (default: {REAL_DELAY_LEVELS})",
+    )
+    reopen = commands.add_parser(
+        "reopen", help="the queue that a demonstration or load has left, for as long as a command runs"
+    )
+    reopen.add_argument("--folder", type=Path, default=Path(".demo"), help="where it was left")
+    reopen.add_argument(
+        "of_command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help=f"in which {', '.join(PLACEHOLDERS)} stand for what is there",
     )
     usual = ", ".join(map(str, USUAL_PORTS))
     up.add_argument("--free-ports", action="store_true", help=f"any free ports instead of {usual}")

@@ -94,6 +94,7 @@ class Cluster:
         self._environment = dict(environment or {})
         self.folder = folder.absolute()
         self.delay_levels = delay_levels
+        self.commit_log_file_bytes = commit_log_file_bytes
         self.payment_window_ms = payment_window_ms(delay_levels)
         self.name_server_addresses = addresses(self._ports.name_servers)
         self.broker_addresses = addresses(self._ports.brokers)

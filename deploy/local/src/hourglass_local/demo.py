@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_config import DemoConfig
 from hourglass_local.endings import Deed
+from hourglass_local.left import Left, lateness_by_level
 from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import make_plan
@@ -58,6 +60,8 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
     )
     with Progress(console) as progress:
         async with cluster:
+            left = Left.of(cluster)
+            left.write(config.folder)
             names = ", ".join(process.name for process in cluster.processes)
             progress.say(f"Started {names} in {time.monotonic() - begin:.1f} s; level 16 is {config.payment_window}.")
             badges = cluster.badges
@@ -72,6 +76,7 @@ async def run_demo(config: DemoConfig, console: Console) -> int:
         time.monotonic() - begin,
         logs_differ_at=first_difference(*_stores(cluster), shopped.logs.slave_durable_end),
     )
+    replace(left, lateness_ms_by_level=shopped.lateness_ms_by_level).write(config.folder)
     (config.folder / "summary.json").write_text(summary.to_json(), encoding="utf-8")
     print_report(console, summary, shopped, config.folder)
     found = problems(summary, shopped, stopped)
@@ -117,6 +122,7 @@ class _Demonstration:
             invariants=await standing.results(),
             messages_stored=await self._messages_stored(),
             logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.slave_addresses[0]),
+            lateness_ms_by_level=await lateness_by_level(self._cluster.url),
         )
 
     async def watch(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The folder of a demonstration: emptied at its start, kept afterwards, and used by one at a time.
+"""The folder of a demonstration or a load: emptied at its start, kept afterwards, and used by one at a time.
 
 Invariant: nothing is deleted in a folder that does not have our mark, so that a mistyped path costs nobody his files.
 """
@@ -29,16 +29,23 @@ def empty_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(f"{folder} cannot be used: {error}") from error
-    try:
-        lock = RealDisk().lock(mark)
-    except OSError as error:
-        raise FolderError(f"{folder} is being used by another demonstration") from error
-    try:
+    with held_folder(folder):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             elif path != mark:
                 path.unlink()
+        yield
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Hold `folder` as it is, so that nobody else empties or opens it. Raises FolderError."""
+    try:
+        lock = RealDisk().lock(folder / MARK)
+    except OSError as error:
+        raise FolderError(f"{folder} is being used by another demonstration") from error
+    try:
         yield
     finally:
         lock.release()

@@ -15,9 +15,12 @@ LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at ever
 KNOWN_TIMEOUT_S = 20.0
 
 
-def name_server(folder: Path, port: int, *arguments: str) -> ManagedProcess:
+def name_server(
+    folder: Path, port: int, *arguments: str, environment: Mapping[str, str] | None = None
+) -> ManagedProcess:
     """A name server at 127.0.0.1:port; not started. `arguments` are its command line."""
-    return _process(folder, f"name-server-{port}", "mq_namesrv", port, [*arguments, f"listenPort={port}"])
+    command = [*arguments, f"listenPort={port}"]
+    return _process(folder, f"name-server-{port}", "mq_namesrv", port, command, environment=environment)
 
 
 def broker(

@@ -6,13 +6,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from hourglass_invariants.checking import CheckResult
 from hourglass_local.books import Books, is_closed_early, money_problems, order_problems, some, stock_problems
 from hourglass_local.buyers import PaymentAttempt
 from hourglass_local.cluster import StopReport
 from hourglass_local.endings import Deed
+from hourglass_local.left import LevelLateness
 from hourglass_local.pair import PairLogs
 from hourglass_local.payment_desk import DECLINED, PARTIALLY_REFUNDED, REFUNDED
 from hourglass_local.plan import HABITS, Pays
@@ -63,6 +64,7 @@ class Shopped:
     invariants: Sequence[CheckResult]
     messages_stored: int
     logs: PairLogs
+    lateness_ms_by_level: Mapping[str, LevelLateness] = field(default_factory=dict)
 
     @property
     def races(self) -> Races:
@@ -88,6 +90,7 @@ class Summary:
     300 ms or lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments
     that were asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if
     gateway, database of payments and orders agree; `stock_before` and `stock_after` are the units on sale.
+    `lateness_ms_by_level` is what the broker itself says of its delay levels, of which 16 is the time to pay.
     `logs_identical` says that the slave had everything on disk, and that its log is the master's byte for byte.
     """
 
@@ -113,6 +116,7 @@ class Summary:
     invariants_checked: int
     invariants_violated: int
     close_lateness_ms: Lateness
+    lateness_ms_by_level: Mapping[str, LevelLateness]
     messages_stored: int
     log_bytes: int
     slave_log_bytes: int
@@ -163,6 +167,7 @@ def summarize(
         invariants_checked=len(shopped.invariants),
         invariants_violated=sum(bool(result.violations) for result in shopped.invariants),
         close_lateness_ms=Lateness.of(expired),
+        lateness_ms_by_level=dict(shopped.lateness_ms_by_level),
         messages_stored=shopped.messages_stored,
         log_bytes=shopped.logs.master_end,
         slave_log_bytes=shopped.logs.slave_durable_end,

@@ -71,6 +71,7 @@ from mqclient.consumer.listener import (
     MessageModel,
 )
 from mqclient.consumer.pull_consumer import PullConsumer
+from mqclient.consumer.pulling import PulledFrame
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.consumer.subscription import MessageSelector
 from mqclient.errors import (
@@ -102,6 +103,7 @@ from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
 from mqclient.producer.batch_splitter import MessageBatchSplitter
 from mqclient.producer.hooks import MessageType, SendMessageContext, SendMessageHook
+from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
 from mqclient.producer.producer import Producer
 from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import MessageQueueSelector
@@ -184,6 +186,8 @@ __all__ = [
     "MessageType",
     "NoRouteError",
     "NotSentError",
+    "NumberedMessage",
+    "NumberedProducer",
     "OffsetChange",
     "OutcomeUnknownError",
     "ProcessQueueInfo",
@@ -192,6 +196,7 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PulledFrame",
     "PushConsumer",
     "QueueConsumeStats",
     "QueueStats",
@@ -212,6 +217,7 @@ __all__ = [
     "SendStatus",
     "ServiceState",
     "StoreStatus",
+    "StoredMessage",
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "TooManyRequestsError",

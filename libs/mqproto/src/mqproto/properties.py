@@ -45,6 +45,9 @@ DEAD_LETTER_MARK = "__DEAD_LETTER_MARK"
 # Hourglass's own: the queue offset of the dead letter that was edited into this one.
 DEAD_LETTER_EDIT = "__DEAD_LETTER_EDIT"
 EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18
+# Producer ids from here on, to twice that, belong to producers that come back under the same id as another process: a
+# broker remembers what they have numbered for days. Below are those that clients draw, and need for an hour (ADR 15).
+RETURNING_PRODUCERS_FROM = 1 << 62
 _PRODUCER_SEQUENCE_VALUE = re.compile(
     rb"([0-9a-f]{16}):(\d{1,%d}):(\d{1,%d})" % (EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX)
 )

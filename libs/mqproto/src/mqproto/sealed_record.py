@@ -34,7 +34,7 @@ _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 class SealedRecord:
     """What a consumer needs of every record; `decode` gives the rest."""
 
-    __slots__ = ("_parts", "queue_offset", "reconsume_times", "size", "sys_flag")
+    __slots__ = ("parts", "queue_offset", "reconsume_times", "size", "sys_flag")
 
     def __init__(
         self, size: int, queue_offset: int, sys_flag: int, reconsume_times: int, parts: tuple[bytes, bytes, bytes]
@@ -44,16 +44,16 @@ class SealedRecord:
         self.queue_offset = queue_offset
         self.sys_flag = sys_flag
         self.reconsume_times = reconsume_times
-        self._parts = parts
+        self.parts = parts
 
     @property
     def body(self) -> bytes:
         """As it travels, which may be compressed."""
-        return self._parts[1]
+        return self.parts[1]
 
     def decode(self) -> Record:
         """All of it. Raises RecordError when its broker has sealed lengths that do not fit each other."""
-        return decode_record(b"".join(self._parts))
+        return decode_record(b"".join(self.parts))
 
 
 def iter_sealed_records(buffer: bytes) -> Iterator[SealedRecord]:

@@ -39,7 +39,7 @@ Beside = Callable[[Target, Evidence], Coroutine[Any, Any, None]]
 
 async def run_load(options: LoadOptions, console: Console, *, title: str = "load", beside: Beside | None = None) -> int:
     """The exit code: 1 when something is wrong that must not be. Raises RunError and what a cluster raises."""
-    async with target_of(options, quick_retries=beside is not None) as target:
+    async with target_of(options, console, quick_retries=beside is not None) as target:
         console.print(f"The shop: {target.description['shop']}. {_plan_sentence(options)}", highlight=False)
         evidence = await one_load(target, options, options.stages, console, beside=beside)
         console.print("The load is over; waiting until every order has ended.", highlight=False)

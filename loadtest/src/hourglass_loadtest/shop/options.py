@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hourglass_loadtest.shop.keeping import KEEP_MIB
 from hourglass_loadtest.users.stages import Stage, parse_stages, usual_stages
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 
@@ -49,6 +50,7 @@ class LoadOptions:
     page_port: int | None = None
     outside: Outside | None = None
     folder: Path = REPORT_FOLDER
+    keep_mib: int = KEEP_MIB
     out: Path | None = None
 
 
@@ -68,6 +70,9 @@ def add_options(parser: argparse.ArgumentParser, *, rate_per_s: float, seconds: 
     )
     parser.add_argument("--seed", type=int, default=SEED, help="of what buyers do; %(default)s")
     parser.add_argument("--folder", type=Path, default=REPORT_FOLDER, help="of the report; %(default)s")
+    parser.add_argument(
+        "--keep", type=_whole, default=KEEP_MIB, metavar="MIB", help="leave a store up to this size; %(default)s"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="a copy of the results, as in docs/evidence")
 
 
@@ -86,6 +91,7 @@ def read_options(options: argparse.Namespace, environment: Mapping[str, str] = o
         page_port=page_port,
         outside=read_outside(environment),
         folder=options.folder,
+        keep_mib=options.keep,
         out=options.out,
     )
 
@@ -124,6 +130,12 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return value
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
 
 
 def _stages(text: str) -> list[Stage]:

@@ -57,7 +57,7 @@ async def run_overload(
     options: LoadOptions, console: Console, *, seconds: float, first: float, climb: float = CLIMB_SECONDS
 ) -> int:
     """The exit code: 1 when too little is left at twice the rate, or something is wrong. Raises RunError and others."""
-    async with target_of(options) as target:
+    async with target_of(options, console) as target:
         begun = time.time()
         steps: list[Step] = []
         wrong: list[str] = []

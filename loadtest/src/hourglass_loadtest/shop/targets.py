@@ -1,6 +1,6 @@
 """The shop under load: local processes that this process starts, or one that runs already.
 
-Invariant: everything that was started has ended when the block of `local_target` ends.
+Invariant: everything that was started has ended when the block of `target_of` ends.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from rich.console import Console
 
 from hourglass_loadtest.run import RunError
+from hourglass_loadtest.shop.keeping import SHOP_FOLDER, leave, measured_lateness
 from hourglass_loadtest.shop.options import POSTGRESQL, LoadOptions, OptionsError, Outside
 from hourglass_local.badges import Badges
 from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL, with_payment_window
+from hourglass_local.demo_folder import empty_folder
+from hourglass_local.left import LevelLateness
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
@@ -48,58 +52,69 @@ class Target:
 
 
 @asynccontextmanager
-async def target_of(options: LoadOptions, *, quick_retries: bool = False) -> AsyncIterator[Target]:
+async def target_of(options: LoadOptions, console: Console, *, quick_retries: bool = False) -> AsyncIterator[Target]:
     """The shop of these options. With `quick_retries` a message that could not be handled comes back after a second.
 
-    Raises OptionsError, RunError, ProcessError, PortInUseError, OSError.
+    Local processes leave what they have stored in the report's folder.
+
+    Raises OptionsError, RunError, FolderError, ProcessError, PortInUseError, OSError.
     """
     if options.outside is not None:
         yield await _outside(options.outside)
         return
-    async with _local(options, quick_retries=quick_retries) as target:
-        yield target
+    folder = options.folder / SHOP_FOLDER
+    with empty_folder(folder):
+        cluster = _cluster(folder, options, quick_retries=quick_retries)
+        lateness: Mapping[str, LevelLateness] = {}
+        try:
+            async with _local(cluster, options) as target:
+                yield target
+                lateness = await measured_lateness(cluster)
+        finally:
+            console.print(leave(cluster, lateness, options.keep_mib), highlight=False, soft_wrap=True)
+
+
+def _cluster(folder: Path, options: LoadOptions, *, quick_retries: bool) -> Cluster:
+    return Cluster(
+        folder,
+        slaves_of=SYNC_MASTER if options.pair else None,
+        delay_levels=_delay_levels(options.payment_window, quick=quick_retries),
+        commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+        shop=ShopSettings(
+            postgresql=options.database == POSTGRESQL,
+            postgresql_settings=DURABLE,
+            gateway_failures=GATEWAY_FAILURES,
+            gateway_seed=options.seed,
+            gateway_silence_ms=2_000,
+        ),
+    )
 
 
 @asynccontextmanager
-async def _local(options: LoadOptions, *, quick_retries: bool) -> AsyncIterator[Target]:
-    postgresql = options.database == POSTGRESQL
-    with TemporaryDirectory(prefix="hourglass-load-") as folder:
-        cluster = Cluster(
-            Path(folder),
-            slaves_of=SYNC_MASTER if options.pair else None,
-            delay_levels=_delay_levels(options.payment_window, quick=quick_retries),
-            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
-            shop=ShopSettings(
-                postgresql=postgresql,
-                postgresql_settings=DURABLE,
-                gateway_failures=GATEWAY_FAILURES,
-                gateway_seed=options.seed,
-                gateway_silence_ms=2_000,
-            ),
+async def _local(cluster: Cluster, options: LoadOptions) -> AsyncIterator[Target]:
+    async with cluster:
+        async with Shop(cluster.orders_url, cluster.badges) as shop:
+            before = await _stocked(shop, [f"seat-{number:03}" for number in range(PRODUCTS)])
+        yield Target(
+            orders_url=cluster.orders_url,
+            payments_url=cluster.payments_url,
+            badges=cluster.badges,
+            product_ids=tuple(before),
+            queue_url=cluster.url,
+            standing=Standing(cluster, before),
+            pids=lambda: _pids(cluster),
+            cluster=cluster,
+            description={
+                "shop": "local processes",
+                "database": options.database,
+                "broker": "a pair, replicated synchronously" if options.pair else "one, flushed synchronously",
+                "payment_window": options.payment_window,
+                "gateway": GATEWAY_FAILURES,
+            },
         )
-        async with cluster:
-            async with Shop(cluster.orders_url, cluster.badges) as shop:
-                before = await _stocked(shop, [f"seat-{number:03}" for number in range(PRODUCTS)])
-            yield Target(
-                orders_url=cluster.orders_url,
-                payments_url=cluster.payments_url,
-                badges=cluster.badges,
-                product_ids=tuple(before),
-                queue_url=cluster.url,
-                standing=Standing(cluster, before),
-                pids=lambda: _pids(cluster),
-                cluster=cluster,
-                description={
-                    "shop": "local processes",
-                    "database": options.database,
-                    "broker": "a pair, replicated synchronously" if options.pair else "one, flushed synchronously",
-                    "payment_window": options.payment_window,
-                    "gateway": GATEWAY_FAILURES,
-                },
-            )
-            stopped = await cluster.stop()
-        if stopped.killed or stopped.failed or stopped.leftover:
-            raise RunError(f"the processes did not end as they should: {stopped}")
+        stopped = await cluster.stop()
+    if stopped.killed or stopped.failed or stopped.leftover:
+        raise RunError(f"the processes did not end as they should: {stopped}")
 
 
 async def _outside(outside: Outside) -> Target:

@@ -18,6 +18,7 @@ from sandbox_gateway.domain.errors import DeliveryError
 from sandbox_gateway.service.behaviour import Behaviour
 from sandbox_gateway.service.webhook_sender import WebhookReceiver
 from servicekit.adapters.database import Database
+from servicekit.testing.migrated import migrate
 
 API_KEY = "api-key-for-tests-and-nothing-else"
 URL = "http://gateway"
@@ -83,7 +84,7 @@ async def running_gateway(
     clock = clock or SimClock()
     database = Database(database_url)
     try:
-        await MIGRATIONS.upgrade(database)
+        await migrate(database, database_url, MIGRATIONS)
         application = bootstrap(
             database,
             receiver or RecordingReceiver(),

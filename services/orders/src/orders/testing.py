@@ -31,6 +31,7 @@ from osenv import SeededRng, SimClock
 from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
 from servicekit.testing import RecordingPublisher, deliver
+from servicekit.testing.migrated import migrate
 
 PRODUCT = Product("seat", "A seat", 15800, "CNY", available=10)
 AUTH_KEYS = (("test", "a secret that is known to tests only"),)
@@ -135,7 +136,7 @@ async def running_orders(
     publisher = publisher or RecordingPublisher()
     clock = clock or SimClock()
     try:
-        await MIGRATIONS.upgrade(database)
+        await migrate(database, config.database_url, MIGRATIONS)
         desk, dead_letters = ScriptedDesk(clock), ScriptedDeadLetters()
         application = bootstrap(
             config,

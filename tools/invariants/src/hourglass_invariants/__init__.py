@@ -18,18 +18,24 @@ from hourglass_invariants.checking import (
 )
 from hourglass_invariants.checks import Check, Kind
 from hourglass_invariants.errors import InvariantsError, SchemaMismatchError, SourceUnavailableError
+from hourglass_invariants.snapshot import read_sources
+from hourglass_invariants.wanted import WANTED, Columns, Rows
 
 __all__ = [
     "COMPLETION_AFTER_MS",
     "GRACE_MS",
+    "WANTED",
     "Check",
     "CheckResult",
+    "Columns",
     "InvariantsError",
     "Kind",
+    "Rows",
     "SchemaMismatchError",
     "SourceUnavailableError",
     "Sources",
     "Violation",
     "check",
+    "read_sources",
     "run_checks",
 ]

@@ -16,14 +16,19 @@ from sqlalchemy.exc import ArgumentError
 from hourglass_invariants.adapters.postgresql_source import read_postgresql
 from hourglass_invariants.adapters.sqlite_source import read_sqlite
 from hourglass_invariants.errors import SourceUnavailableError
-from hourglass_invariants.wanted import WANTED, Rows
+from hourglass_invariants.wanted import WANTED, Columns, Rows
 
 ALLOWED = "sqlite+aiosqlite:///<file> or postgresql+asyncpg://user:password@host:port/database"
 
 
-async def read_sources(urls: Mapping[str, str]) -> dict[str, Mapping[str, Rows]]:
-    """The rows of each schema of WANTED, at the URL of its name. Raises SourceUnavailableError, SchemaMismatchError."""
-    return {name: await _read_source(name, urls[name]) for name in WANTED}
+async def read_sources(
+    urls: Mapping[str, str], wanted: Mapping[str, Mapping[str, Columns]] = WANTED
+) -> dict[str, Mapping[str, Rows]]:
+    """The rows of each schema of `wanted`, at the URL of its name: as tuples of those columns, by table.
+
+    Raises SourceUnavailableError, SchemaMismatchError.
+    """
+    return {name: await _read_source(name, urls[name], tables) for name, tables in wanted.items()}
 
 
 @contextmanager
@@ -46,12 +51,12 @@ def in_memory(rows: Mapping[str, Mapping[str, Rows]]) -> Iterator[sqlite3.Connec
         connection.close()
 
 
-async def _read_source(name: str, text: str) -> Mapping[str, Rows]:
+async def _read_source(name: str, text: str, tables: Mapping[str, Columns]) -> Mapping[str, Rows]:
     url = _parse(name, text)
     if url.get_backend_name() == "sqlite" and url.database:
-        return await read_sqlite(name, url.database, WANTED[name])
+        return await read_sqlite(name, url.database, tables)
     if url.get_backend_name() == "postgresql" and url.database:
-        return await read_postgresql(name, url, WANTED[name])
+        return await read_postgresql(name, url, tables)
     shown = url.render_as_string(hide_password=True)
     raise SourceUnavailableError(f"the database of {name} is {shown!r}; allowed is {ALLOWED}")
 

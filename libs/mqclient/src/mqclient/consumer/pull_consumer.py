@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.broker_calls import BrokerCalls, Readers
 from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.consumer.assigned_queues import AssignedQueues
 from mqclient.consumer.group_offsets import GroupOffsets
 from mqclient.consumer.pull_from_which_node import PullFromWhichNode
-from mqclient.consumer.pulling import PullResult, ask_for, offset_at, offsets_of, pull_request, pull_result
+from mqclient.consumer.pulling import (
+    PulledFrame,
+    PullResult,
+    ask_for,
+    offset_at,
+    offsets_of,
+    pull_request,
+    pull_result,
+    pulled_frame,
+)
 from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
@@ -48,9 +58,16 @@ class PullConsumer(Living):
     begins where its group has committed, and else at its end; `seek` begins elsewhere.
     """
 
-    def __init__(self, group: str, url: str, *, client_config: ClientConfig | None = None) -> None:
-        """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError."""
+    def __init__(
+        self, group: str, url: str, *, client_config: ClientConfig | None = None, prefers_slaves: bool = False
+    ) -> None:
+        """`url` is `mq://host:port;host:port` with the name servers. Raises IllegalGroupError.
+
+        With `prefers_slaves` a slave serves the pulls wherever there is one, so that a reader of everything does not
+        push the new messages out of the master's memory; the master serves what the slave does not have yet.
+        """
         self.group = legal_group(group)
+        self._prefers_slaves = prefers_slaves
         self._url = url
         self._config = client_config or ClientConfig()
         self._lifecycle = Lifecycle(f"pull consumer {group}")
@@ -65,7 +82,7 @@ class PullConsumer(Living):
         self._instance = acquire_instance(self._url, self._config)
         self._instance.register_admin(self)  # like an admin, it keeps the instance and needs no session
         self._offsets = GroupOffsets(self._calls, self.group, self._instance.client_id)
-        self._nodes = PullFromWhichNode(self._instance)
+        self._nodes = PullFromWhichNode(self._instance, prefers_slaves=self._prefers_slaves)
         self._assigned = AssignedQueues(self._instance.clock, self._offsets.begin)
         self._lifecycle.move(LifecycleEvent.STARTED)
 
@@ -120,13 +137,29 @@ class PullConsumer(Living):
         looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.
         Raises IllegalArgumentError (`block_s` is 15 at most, C7), NoRouteError, the broker's refusal, MQClientError.
         """
-        if not 0 <= block_s <= BLOCK_S_MAX:
-            raise IllegalArgumentError(f"block_s is {block_s!r}; a broker waits for 0 to {BLOCK_S_MAX:g} s")
+        _check_block(block_s)
         subscription = parse_subscription(queue.topic, expression)
         pulling = self._pull(queue, offset, subscription, max_messages, block_s)
         if is_observing():
             pulling = observed_receive(self.group, pulling, lambda result: result.messages, self._instance.clock)
         return await pulling
+
+    async def pull_frame(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | MessageSelector = ALL,
+        max_messages: int = 32,
+        block_s: float = 0.0,
+    ) -> PulledFrame:
+        """As `pull`, but the records as the bytes that came, for who takes many of them apart in a way of its own.
+
+        Nothing of them is checked, not even their CRC. Raises as `pull`, which is not for damaged records then.
+        """
+        _check_block(block_s)
+        subscription = parse_subscription(queue.topic, expression)
+        return pulled_frame(await self._answer(queue, offset, subscription, max_messages, block_s))
 
     # ---------------------------------------------------------------------------------- offsets kept by the brokers
 
@@ -254,11 +287,17 @@ class PullConsumer(Living):
     async def _pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int, block_s: float
     ) -> PullResult:
+        answer = await self._answer(queue, offset, subscription, max_messages, block_s)
+        return pull_result(answer, queue, subscription)
+
+    async def _answer(
+        self, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int, block_s: float
+    ) -> broker_pb.PullResponse:
         await self._calls(queue)
         request = pull_request(self.group, queue, offset, subscription, max_messages)
         guard_s = block_s + self._config.request_timeout_s
         ask = partial(ask_for, request, block_s=block_s, guard_s=guard_s)
-        return pull_result(await self._nodes.pull(queue, offset, ask, wait_s=block_s), queue, subscription)
+        return await self._nodes.pull(queue, offset, ask, wait_s=block_s)
 
     @property
     def _running_offsets(self) -> GroupOffsets:
@@ -269,6 +308,11 @@ class PullConsumer(Living):
     def _running_assigned(self) -> AssignedQueues:
         self._lifecycle.require_running()
         return self._assigned
+
+
+def _check_block(block_s: float) -> None:
+    if not 0 <= block_s <= BLOCK_S_MAX:
+        raise IllegalArgumentError(f"block_s is {block_s!r}; a broker waits for 0 to {BLOCK_S_MAX:g} s")
 
 
 def _existing(topic: str, route: TopicRoute | None) -> TopicRoute:

@@ -35,10 +35,15 @@ Ask = Callable[[BrokerConnection], Awaitable[broker_pb.PullResponse]]
 
 
 class PullFromWhichNode:
-    """Of one consumer. `instance` knows who can be reached."""
+    """Of one consumer. `instance` knows who can be reached.
 
-    def __init__(self, instance: ClientInstance) -> None:
+    With `prefers_slaves` no suggestion counts: a slave is asked where there is one, and its master for what the slave
+    has not got.
+    """
+
+    def __init__(self, instance: ClientInstance, *, prefers_slaves: bool = False) -> None:
         self._instance = instance
+        self._prefers_slaves = prefers_slaves
         self._suggested: dict[MessageQueue, int] = {}
 
     def reader(self, queue: MessageQueue) -> tuple[int, BrokerConnection]:
@@ -46,7 +51,7 @@ class PullFromWhichNode:
 
         Raises BrokerUnreachableError when no route names a broker of that name.
         """
-        found = self._instance.readers(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        found = self._instance.readers(queue.broker_name, self._wanted(queue))
         if not found:
             raise BrokerUnreachableError(f"no address of broker {queue.broker_name!r} is known")
         broker_id, address = found[0]
@@ -68,7 +73,7 @@ class PullFromWhichNode:
             except MQClientError as error:
                 await self._failed(queue, broker_id, connection, error)
                 continue
-            self._suggested[queue] = response.suggest_broker_id
+            self._remember(queue, broker_id, offset, response)
             if broker_id == MASTER_ID:
                 return response
             if self._brings_on(queue, offset, response):
@@ -77,6 +82,21 @@ class PullFromWhichNode:
             if took_s >= AGAIN_S or self.reader(queue)[0] != MASTER_ID:
                 await clock.sleep(max(0.0, min(AGAIN_S, wait_s) - took_s))
                 return response
+
+    def _wanted(self, queue: MessageQueue) -> int:
+        if self._prefers_slaves and queue not in self._suggested:
+            slaves = [id_ for id_, _ in self._instance.readers(queue.broker_name) if id_ != MASTER_ID]
+            return slaves[0] if slaves else MASTER_ID
+        return self._suggested.get(queue, MASTER_ID)
+
+    def _remember(self, queue: MessageQueue, broker_id: int, offset: int, response: broker_pb.PullResponse) -> None:
+        """Who is asked next."""
+        if not self._prefers_slaves:
+            self._suggested[queue] = response.suggest_broker_id
+        elif broker_id == MASTER_ID or response.next_begin_offset > offset:
+            self._suggested.pop(queue, None)
+        else:
+            self._suggested[queue] = MASTER_ID
 
     def _brings_on(self, queue: MessageQueue, offset: int, response: broker_pb.PullResponse) -> bool:
         """Make of a slave's answer what it can tell; False when that brings the consumer nowhere."""

@@ -44,6 +44,21 @@ class PullResult:
     messages: tuple[MessageExt, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PulledFrame:
+    """What one pull found, untouched: `records` lie end to end as their broker keeps them, or are empty.
+
+    The rest is as of PullResult. A filter has passed over what its broker is sure of, and nothing has been checked
+    since: iter_sealed_records proves the records, and an expression of tags was compared by hashes only.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+
+
 async def pull_from(
     connection: BrokerConnection,
     group: str,
@@ -82,6 +97,12 @@ def pull_result(answer: broker_pb.PullResponse, queue: MessageQueue, subscriptio
     if status is PullStatus.FOUND and not wanted:  # the broker compares hashes of tags only
         status = PullStatus.NO_MATCHED_MSG
     return PullResult(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, tuple(wanted))
+
+
+def pulled_frame(answer: broker_pb.PullResponse) -> PulledFrame:
+    """All of an answer, and nothing looked at."""
+    status = PullStatus(answer.status)
+    return PulledFrame(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.records)
 
 
 async def offsets_of(connection: Asked, queue: MessageQueue) -> tuple[int, int]:

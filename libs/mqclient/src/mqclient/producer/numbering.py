@@ -20,7 +20,7 @@ from mqproto.properties import (
 )
 from osenv import Rng
 
-PRODUCER_ID_BITS = 63
+PRODUCER_ID_BITS = 62  # what is above comes back (RETURNING_PRODUCERS_FROM)
 SEQUENCE_PROPERTY_BYTES_MAX = (
     len(f"{PRODUCER_SEQUENCE}\x01{producer_sequence_start(0, 10 ** (EPOCH_DIGITS_MAX - 1))}\x02") + SEQUENCE_DIGITS_MAX
 )

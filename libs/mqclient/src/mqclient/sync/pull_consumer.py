@@ -24,6 +24,7 @@ class SyncPullConsumer(Face[PullConsumer]):
     poll = blocking(PullConsumer.poll)
     position = at_once(PullConsumer.position)
     pull = blocking(PullConsumer.pull)
+    pull_frame = blocking(PullConsumer.pull_frame)
     reset = blocking(PullConsumer.reset)
     resume = at_once(PullConsumer.resume)
     search_offset = blocking(PullConsumer.search_offset)

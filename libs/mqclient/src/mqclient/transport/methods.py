@@ -13,6 +13,7 @@ QUERY_ROUTE = Method(f"{_NAME}/QueryRoute", name_pb.QueryRouteRequest, name_pb.Q
 LIST_CLUSTERS = Method(f"{_NAME}/ListClusters", name_pb.ListClustersRequest, name_pb.ListClustersResponse)
 LIST_TOPICS = Method(f"{_NAME}/ListTopics", name_pb.ListTopicsRequest, name_pb.ListTopicsResponse)
 
+SEND = Method(f"{_BROKER}/Send", broker_pb.SendRequest, broker_pb.SendResponse)
 PRODUCE = Method(f"{_BROKER}/Produce", broker_pb.ProduceRequest, broker_pb.ProduceResponse)
 POLL = Method(f"{_BROKER}/Poll", broker_pb.PollRequest, broker_pb.PollResponse)
 SESSION = Method(f"{_BROKER}/Session", broker_pb.SessionRequest, broker_pb.SessionResponse)

@@ -15,14 +15,23 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from mq_broker.core import documents as tables
 from mq_broker.core.rewrite import promised_queue
-from mqproto.properties import PRODUCER_SEQUENCE, parse_producer_sequence, property_start, property_value
+from mqproto.properties import (
+    PRODUCER_SEQUENCE,
+    RETURNING_PRODUCERS_FROM,
+    parse_producer_sequence,
+    property_start,
+    property_value,
+)
 from mqproto.record import Record
 
 EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, MISSION P4)
+# A producer that comes back with what a checkpoint told it: longer than messages are kept (72 h) and a weekend lasts.
+RETURNING_EXPIRY_MS = 7 * 24 * 3_600_000
 QUEUES_MAX = 65_536  # pairs of producer and queue that are remembered; then the producer that was silent longest goes
 STRETCHES_MAX = 8_192  # of one queue; a producer has 4 frames of at most 1,024 batches unanswered
 
@@ -204,9 +213,15 @@ class ProducerSequences:
         self.data_version += 1
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have been silent for an hour."""
-        while self._producers and next(iter(self._producers.values())).seen_ms < now_ms - EXPIRY_MS:
-            self._forget_oldest()
+        """Forget producers that have been silent for an hour; those that come back, for a week."""
+        silent = []
+        for producer_id, producer in self._producers.items():
+            if producer.seen_ms >= now_ms - EXPIRY_MS:
+                break  # and so are all behind it
+            if producer_id < RETURNING_PRODUCERS_FROM or producer.seen_ms < now_ms - RETURNING_EXPIRY_MS:
+                silent.append(producer_id)
+        for producer_id in silent:
+            self._forget(producer_id)
 
     def _numbers(self, producer_id: int, epoch: int, queue: QueueKey, now_ms: int) -> _Numbers:
         producer = self._producers.get(producer_id)
@@ -223,8 +238,13 @@ class ProducerSequences:
         return numbers
 
     def _forget_oldest(self) -> None:
-        _, producer = self._producers.popitem(last=False)
-        self._queue_count -= len(producer.queues)
+        """The one that was silent longest; of those that come back only when there are no others. Never the newest."""
+        older = islice(self._producers, len(self._producers) - 1)
+        drawn = (producer_id for producer_id in older if producer_id < RETURNING_PRODUCERS_FROM)
+        self._forget(next(drawn, next(iter(self._producers))))
+
+    def _forget(self, producer_id: int) -> None:
+        self._queue_count -= len(self._producers.pop(producer_id).queues)
         self.data_version += 1
 
     # ------------------------------------------------------------------------------------------------ the file

@@ -29,6 +29,7 @@ from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
 from servicekit.message import OutgoingMessage
 from servicekit.testing import RecordingPublisher, deliver
+from servicekit.testing.migrated import migrate
 
 BUYER = "buyer-1"
 TOTAL_MINOR = 15800
@@ -196,7 +197,7 @@ async def running_payments(
     queue = queue or RecordingPublisher()
     database = Database(config.database_url)
     try:
-        await MIGRATIONS.upgrade(database)
+        await migrate(database, config.database_url, MIGRATIONS)
         application = bootstrap(
             config,
             database,

@@ -1,0 +1,36 @@
+"""The queue as a data source of Spark (MISSION Y1-Y5).
+
+    import pyspark_mq
+
+    pyspark_mq.register(spark)
+    events = spark.read.format("mq").option("namesrvAddr", "127.0.0.1:9876").option("subscribe", "orders").load()
+
+Names listed here are the interface, with the options that docs/spark.md explains; everything else is inside. Spark
+imports this package by itself when it looks for a format, and then forks, so nothing here starts a thread.
+"""
+
+from pyspark_mq.data_source import DefaultSource, MqDataSource, register
+from pyspark_mq.errors import (
+    BrokerAwayError,
+    DataLossError,
+    MqSourceError,
+    OptionError,
+    ReadRefusedError,
+    UnknownTopicError,
+    UnreadableMessageError,
+)
+from pyspark_mq.schema import SCHEMA
+
+__all__ = [
+    "SCHEMA",
+    "BrokerAwayError",
+    "DataLossError",
+    "DefaultSource",
+    "MqDataSource",
+    "MqSourceError",
+    "OptionError",
+    "ReadRefusedError",
+    "UnknownTopicError",
+    "UnreadableMessageError",
+    "register",
+]

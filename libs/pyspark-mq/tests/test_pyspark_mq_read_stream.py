@@ -1,0 +1,254 @@
+"""A stream's offsets: what is admitted, what is met, what is gone, and when a query that reads what is there ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+
+from mqclient import BrokerRefusedError, ClusterBroker, MessageQueue, NoRouteError, QueueStats
+from mqproto.codes import ResponseCode
+from osenv import SimClock
+from pyspark_mq.errors import BrokerAwayError, DataLossError, UnknownTopicError
+from pyspark_mq.options import read_options
+from pyspark_mq.partition_reader import RangePartition
+from pyspark_mq.patience import Patience
+from pyspark_mq.queue_bounds import Bounds, QueueBounds
+from pyspark_mq.queue_offsets import to_json
+from pyspark_mq.ranges import OffsetRange
+from pyspark_mq.schema import SCHEMA
+from pyspark_mq.stream_reader import StreamReader
+from pyspark_mq.topic_choice import TopicChoice
+from pyspark_mq.wanted import Wanted
+
+Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
+ALL = ReadAllAvailable()
+
+
+class Reader(StreamReader):
+    """What it hears about the queues is `there`."""
+
+    def __init__(self, there: dict[MessageQueue, Bounds], **options: Any) -> None:
+        self.clock = SimClock()
+        self.there = there
+        where = {"namesrvAddr": "nobody:1", "subscribe": "orders"}
+        super().__init__(read_options(where | options, streaming=True), SCHEMA, Wanted(), self.clock)
+
+    def _ask_bounds(self, begin: dict[MessageQueue, int]) -> dict[MessageQueue, Bounds]:
+        return dict(self.there)
+
+    def latest(self, start: dict[MessageQueue, int], limit: ReadLimit = ALL) -> dict[str, int]:
+        """By queue id."""
+        return self.latestOffset(to_json(start), limit).get("orders", {}).get("broker-a", {})
+
+
+class TestLatestOffset:
+    def test_everything_or_as_much_as_is_admitted(self) -> None:
+        reader = Reader({Q0: Bounds(0, 10), Q1: Bounds(0, 30)})
+        assert reader.latest({Q0: 0, Q1: 0}) == {"0": 10, "1": 30}
+        assert reader.latest({Q0: 0, Q1: 0}, ReadMaxRows(8)) == {"0": 2, "1": 6}
+        assert reader.latest({Q0: 10, Q1: 30}, ReadMaxRows(8)) == {"0": 10, "1": 30}
+
+    def test_a_queue_that_is_met_is_in_an_offset_before_anything_of_it_is_read(self) -> None:
+        reader = Reader({Q0: Bounds(0, 4), Q1: Bounds(3, 9)})
+        assert reader.latest({Q0: 0}) == {"0": 4, "1": 3}
+        assert reader.partitions(to_json({Q0: 0}), to_json({Q0: 4, Q1: 3}))[0].value == str(OffsetRange(Q0, 0, 4))
+        assert reader.latest({Q0: 4, Q1: 3}) == {"0": 4, "1": 9}
+
+    def test_a_queue_that_is_gone_is_a_loss_or_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
+        start = {Q0: 4, Q1: 3}
+        with pytest.raises(DataLossError, match="what followed offset 3 of topic 'orders', broker 'broker-a', queue 1"):
+            Reader({Q0: Bounds(0, 5)}).latest(start)
+        assert Reader({Q0: Bounds(0, 5)}, failOnDataLoss="false").latest(start) == {"0": 5}
+        assert "the broker has no such queue any more; it is passed over" in caplog.text
+
+    def test_a_queue_that_has_become_shorter_is_a_loss_or_read_from_its_end(self) -> None:
+        """What was not copied to a slave that became the master is gone, and its offsets are given anew."""
+        with pytest.raises(DataLossError, match=r"the offsets 4 to 8 .* they were read before, and the queue ends at"):
+            Reader({Q0: Bounds(0, 4)}).latest({Q0: 9})
+        lenient = Reader({Q0: Bounds(0, 4)}, failOnDataLoss="false")
+        assert lenient.latest({Q0: 9}) == {"0": 4}
+        assert lenient.partitions(to_json({Q0: 9}), to_json({Q0: 4})) == []
+
+    def test_a_slave_s_word_is_not_the_last_one(self) -> None:
+        assert Reader({Q0: Bounds(0, 4, by_slave=True)}).latest({Q0: 9}) == {"0": 9}
+
+    def test_what_was_heard_is_reported(self) -> None:
+        reader = Reader({Q0: Bounds(0, 4)})
+        assert reader.reportLatestOffset() is None
+        reader.latest({Q0: 0}, ReadMaxRows(1))
+        assert reader.reportLatestOffset() == to_json({Q0: 4})
+
+
+class TestAvailableNow:
+    def test_a_query_ends_at_what_was_there_when_it_began(self) -> None:
+        reader = Reader({Q0: Bounds(0, 10), Q1: Bounds(0, 2)})
+        reader.prepareForTriggerAvailableNow()
+        reader.there = {Q0: Bounds(0, 99), Q1: Bounds(0, 2), Q2: Bounds(0, 7)}
+        assert reader.latest({Q0: 0, Q1: 0}, ReadMaxRows(6)) == {"0": 5, "1": 1}
+        assert reader.latest({Q0: 5, Q1: 1}) == {"0": 10, "1": 2}
+        assert reader.latest({Q0: 10, Q1: 2}) == {"0": 10, "1": 2}
+
+    def test_a_queue_that_came_before_the_query_began_is_read_to_its_end(self) -> None:
+        reader = Reader({Q0: Bounds(0, 10), Q1: Bounds(3, 5)})
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latest({Q0: 10}) == {"0": 10, "1": 3}
+        assert reader.latest({Q0: 10, Q1: 3}) == {"0": 10, "1": 5}
+
+    def test_a_queue_that_nobody_knew_of_at_first_is_read_as_far_as_it_was_heard_of(self) -> None:
+        """Its broker was away for the moment in which the query began."""
+        reader = Reader({Q0: Bounds(0, 10)})
+        reader.prepareForTriggerAvailableNow()
+        reader.there[Q1] = Bounds(0, 6)
+        assert reader.latest({Q0: 10, Q1: 2}) == {"0": 10, "1": 6}
+        reader.there[Q1] = Bounds(0, 8)
+        assert reader.latest({Q0: 10, Q1: 6}) == {"0": 10, "1": 6}
+
+    def test_a_query_that_begins_at_an_end_that_has_moved_ends_at_once(self) -> None:
+        reader = Reader({Q0: Bounds(0, 10)})
+        reader.prepareForTriggerAvailableNow()
+        reader.there = {Q0: Bounds(0, 12)}
+        assert reader.latest({Q0: 11}) == {"0": 11}
+
+    def test_nothing_waits_for_more(self) -> None:
+        reader = Reader({Q0: Bounds(0, 3)}, minOffsetsPerTrigger="100")
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latest({Q0: 0}, ReadMinRows(100)) == {"0": 3}
+
+
+class TestLimits:
+    def test_options_say_which_limit_spark_asks_with(self) -> None:
+        assert Reader({}).getDefaultReadLimit() == ReadAllAvailable()
+        assert Reader({}, maxOffsetsPerTrigger="7", minOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMaxRows(7)
+        assert Reader({}, minOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMinRows(3)
+
+    async def test_a_small_batch_waits_for_more_but_not_for_ever(self) -> None:
+        reader = Reader({Q0: Bounds(0, 2)}, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+        limit = ReadMinRows(10)
+        assert reader.latest({Q0: 0}, limit) == {"0": 2}  # the first batch does not wait, as in Spark's Kafka source
+        reader.there = {Q0: Bounds(0, 5)}
+        assert reader.latest({Q0: 2}, limit) == {"0": 2}
+        await reader.clock.advance(59.0)
+        assert reader.latest({Q0: 2}, limit) == {"0": 2}
+        assert reader.latest({Q0: 2}, ALL) == {"0": 5}  # who wants all gets all
+        reader.there = {Q0: Bounds(0, 12)}
+        assert reader.latest({Q0: 2}, limit) == {"0": 12}
+        reader.there = {Q0: Bounds(0, 13)}
+        assert reader.latest({Q0: 12}, limit) == {"0": 12}
+        await reader.clock.advance(61.0)
+        assert reader.latest({Q0: 12}, limit) == {"0": 13}
+
+
+class TestPartitions:
+    def test_ranges_are_split_and_empty_ones_left_out(self) -> None:
+        reader = Reader({}, minPartitions="3")
+        parts = reader.partitions(to_json({Q0: 0, Q1: 5}), to_json({Q0: 30, Q1: 5, Q2: 4}))
+        assert [part.range for part in parts if isinstance(part, RangePartition)] == [
+            OffsetRange(Q0, 0, 10), OffsetRange(Q0, 10, 20), OffsetRange(Q0, 20, 30),
+        ]  # fmt: skip
+        assert reader.partitions(to_json({Q0: 3}), to_json({Q0: 3})) == []
+
+
+class FakeClient:
+    """Brokers by name, whether each has a master, and the queues of each topic on them."""
+
+    def __init__(self, topics: dict[str, dict[MessageQueue, Bounds]], brokers: dict[str, bool]) -> None:
+        self.topics = topics
+        self.brokers = brokers
+        self.admin = self.consumer = self
+        self.configurations: dict[str, str] = {}
+
+    def topic_list(self) -> list[str]:
+        return [
+            topic for topic, queues in self.topics.items() if any(one.broker_name in self.brokers for one in queues)
+        ]
+
+    def cluster_list(self) -> list[ClusterBroker]:
+        return [ClusterBroker("c", name, 0 if master else 1, name) for name, master in self.brokers.items()]
+
+    def broker_config(self, address: str) -> dict[str, str]:
+        return {"enablePropertyFilter": self.configurations.get(address, "false")}
+
+    def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self.topics[topic] if queue.broker_name in self.brokers]
+
+    def topic_stats(self, topic: str) -> list[QueueStats]:
+        masters = [name for name, master in self.brokers.items() if master]
+        if not masters:
+            raise NoRouteError("no master lives in any cluster")
+        queues = {queue: one for queue, one in self.topics[topic].items() if queue.broker_name in masters}
+        if not queues:
+            raise BrokerRefusedError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", masters[0])
+        return [QueueStats(queue, one.first, one.end, 0) for queue, one in queues.items()]
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        return self.topics[queue.topic][queue].first
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        return self.topics[queue.topic][queue].end
+
+
+OTHER = MessageQueue("orders", "broker-b", 0)
+CARTS = MessageQueue("carts", "broker-b", 0)
+
+
+def asked(
+    brokers: dict[str, bool], choice: TopicChoice, needed: Sequence[MessageQueue] = ()
+) -> dict[MessageQueue, Bounds]:
+    topics = {"orders": {OTHER: Bounds(1, 2), Q0: Bounds(3, 4)}, "carts": {CARTS: Bounds(5, 6)}}
+    client: Any = FakeClient(topics, brokers)
+    return QueueBounds(client, Patience(2, 0.0)).of(choice, needed)
+
+
+ORDERS = TopicChoice(topics=("orders",))
+BOTH = {"broker-a": True, "broker-b": True}
+
+
+class TestQueueBounds:
+    def test_masters_tell_of_the_chosen_topics_sorted(self) -> None:
+        assert list(asked(BOTH, ORDERS).items()) == [(Q0, Bounds(3, 4)), (OTHER, Bounds(1, 2))]
+        assert asked(BOTH, TopicChoice(pattern=".ar.s")) == {CARTS: Bounds(5, 6)}
+        assert asked(BOTH, TopicChoice(queues=frozenset({OTHER}))) == {OTHER: Bounds(1, 2)}
+
+    @pytest.mark.parametrize("brokers", [{"broker-b": False}, {"broker-b": False, "broker-c": True}])
+    def test_a_slave_tells_where_there_is_no_master(self, brokers: dict[str, bool]) -> None:
+        assert asked(brokers, ORDERS) == {OTHER: Bounds(1, 2, by_slave=True)}
+
+    def test_a_topic_that_nobody_has_is_named_with_who_was_asked(self) -> None:
+        with pytest.raises(
+            UnknownTopicError, match="no living broker has the topic 'nope'; the brokers broker-a, brok"
+        ):
+            asked(BOTH, TopicChoice(topics=("nope", "orders")))
+        assert asked(BOTH, TopicChoice(pattern="nope")) == {}
+
+    def test_a_broker_that_a_query_needs_is_waited_for_and_named(self) -> None:
+        sentence = "tried 3 times: broker broker-b, which has queues of this read, is with no name server"
+        with pytest.raises(BrokerAwayError, match=sentence):
+            asked({"broker-a": True}, ORDERS, [Q0, OTHER])
+        with pytest.raises(BrokerAwayError, match=sentence):
+            asked({"broker-a": True}, TopicChoice(topics=("carts",)), [CARTS])
+        assert asked({"broker-a": True}, ORDERS, [Q0]) == {Q0: Bounds(3, 4)}
+
+    def test_a_queue_that_its_living_broker_does_not_have_is_the_caller_s_to_judge(self) -> None:
+        assert asked(BOTH, ORDERS, [Q1]).keys() == {Q0, OTHER}
+
+    def test_queues_that_were_assigned_have_to_be_there(self) -> None:
+        with pytest.raises(
+            UnknownTopicError, match="assign names orders@broker-a:1, which cannot be read: no such queue"
+        ):
+            asked(BOTH, TopicChoice(queues=frozenset({Q0, Q1})))
+        with pytest.raises(BrokerAwayError, match="broker broker-b, which has queues"):
+            asked({"broker-a": True}, TopicChoice(queues=frozenset({Q0, OTHER})))
+
+    def test_without_any_broker_it_is_asked_again(self) -> None:
+        with pytest.raises(BrokerAwayError, match="tried 3 times: no broker lives that a name server knows"):
+            asked({}, ORDERS)
+
+    def test_conditions_are_for_brokers_that_all_evaluate_them(self) -> None:
+        client: Any = FakeClient({}, BOTH)
+        bounds = QueueBounds(client, Patience(0, 0.0))
+        client.configurations = {"broker-a": "true"}
+        assert bounds.filters_by_sql({"broker-a"})
+        assert not bounds.filters_by_sql({"broker-a", "broker-b"})

@@ -1,0 +1,1 @@
+"""What the pipeline on Spark costs: reading a topic, and making silver of generated events."""

@@ -1,0 +1,63 @@
+"""What a load leaves behind for the pipeline, and what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave
+from hourglass_loadtest.shop.options import LoadOptions
+from hourglass_loadtest.shop.targets import target_of
+from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.demo_folder import FolderError
+from hourglass_local.left import LevelLateness, NothingLeftError, read_left
+
+LATENESS = {"16": LevelLateness(40, 1, 2, 3)}
+LOG_BYTES = 3 * 1024 * 1024
+
+
+def ended(folder: Path) -> Cluster:
+    """A cluster that has run, as far as its folder says."""
+    cluster = Cluster(
+        folder, slaves_of=SYNC_MASTER, delay_levels="1s " * 15 + "20s 1h 2h", commit_log_file_bytes=65_536
+    )
+    for broker in (*cluster.brokers, *cluster.slaves):
+        cluster.store_folder(broker).mkdir()
+        (cluster.store_folder(broker) / "log").write_bytes(bytes(LOG_BYTES))
+    return cluster
+
+
+def test_store_of_the_master_is_left_with_what_opens_it_again(tmp_path: Path) -> None:
+    sentence = leave(ended(tmp_path), LATENESS, KEEP_MIB)
+    assert sentence == f"Left in {tmp_path}: 3 MiB, for `make pipeline FROM=load`."
+    left = read_left(tmp_path)
+    assert left.settings == {"messageDelayLevel": "1s " * 15 + "20s 1h 2h", "mapedFileSizeCommitLog": "65536"}
+    assert left.lateness_ms_by_level == LATENESS
+    assert set(left.databases) == {"orders", "payments", "gateway"}
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["broker-a-store"]
+
+
+def test_store_that_has_grown_too_large_goes(tmp_path: Path) -> None:
+    sentence = leave(ended(tmp_path), LATENESS, 2)
+    assert "3 MiB are more than the 2 MiB of --keep" in sentence
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    with pytest.raises(NothingLeftError):
+        read_left(tmp_path)
+
+
+def test_load_whose_brokers_have_not_started_leaves_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, orders=False)
+    assert "the brokers have not started" in leave(cluster, {}, KEEP_MIB)
+    with pytest.raises(NothingLeftError):
+        read_left(tmp_path)
+
+
+async def test_folder_of_somebody_else_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / SHOP_FOLDER).mkdir()
+    (tmp_path / SHOP_FOLDER / "thesis.txt").write_text("years of work")
+    with pytest.raises(FolderError, match="is not empty"):
+        async with target_of(LoadOptions(stages=[], folder=tmp_path), Console()):
+            pass
+    assert (tmp_path / SHOP_FOLDER / "thesis.txt").read_text() == "years of work"

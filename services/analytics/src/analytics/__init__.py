@@ -1,0 +1,1 @@
+"""The shop's events as tables (MISSION Y6-Y9)."""

@@ -1,0 +1,1 @@
+"""Files, clocks and databases: what the programs touch outside Spark."""

@@ -1,0 +1,1 @@
+"""Files and clocks of the measurements."""

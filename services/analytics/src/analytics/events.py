@@ -1,0 +1,161 @@
+"""Bronze -> events: the JSON of the bodies as typed columns, and apart from them what cannot be read (MISSION Y6).
+
+Invariants: each bronze row of a topic of the shop becomes one event or one reject, never both, never neither. An event
+has its order_id and the members that its kind needs; its times are of the years 1970 to 9999 and its amounts small
+enough to be added up, so that no later job can fail on one body.
+
+    read = read_bodies(bronze)        # both in one; keep it if both are wanted
+    events(read), rejects(read)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
+
+from analytics.event_kinds import KINDS, TOPICS, VERSION_WITHOUT
+from analytics.jobs.times import utc_day
+from analytics.schemas import EVENTS, LINES, REJECTS
+
+TEXTS = ("order_id", "buyer_id", "currency", "payment_id", "refund_id", "reason")
+AMOUNTS = ("total_minor", "amount_minor")
+TIMES = ("created_at", "expires_at", "paid_at", "shipped_at", "completed_at", "closed_at", "refunded_at")
+
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that Python and Parquet's readers agree on
+AMOUNT_MINOR_MAX = 10**15  # nine thousand of them still fit a bigint
+
+_UNREADABLE = "_unreadable"  # where Spark puts a body that is not JSON, or of which a member has another type
+MEMBERS = StructType(
+    [
+        StructField("version", IntegerType()),
+        *(StructField(name, StringType()) for name in TEXTS),
+        *(StructField(name, LongType()) for name in AMOUNTS),
+        *(StructField(f"{name}_ms", LongType()) for name in TIMES),
+        StructField("items", ArrayType(LINES.elementType)),
+        StructField(_UNREADABLE, StringType()),
+    ]
+)
+
+
+def read_bodies(bronze: DataFrame) -> DataFrame:
+    """The columns of EVENTS, `body`, and `problem`: why the row is no event, null for those that are one.
+
+    Rows of other topics are left out.
+    """
+    known = bronze.where(F.col("topic").isin(*TOPICS))
+    text = F.col("body").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREADABLE}
+    # A generator, of one row each: Spark would push a filter on `problem` through a projection, and read the JSON again
+    # for each check in it.
+    read = known.select("*", F.inline(F.array(F.from_json(text, MEMBERS, options))))
+    return read.select(
+        "topic",
+        "broker",
+        F.col("queueId").alias("queue_id"),
+        F.col("queueOffset").alias("queue_offset"),
+        F.col("msgId").alias("msg_id"),
+        F.col("storeTimestamp").alias("stored_at"),
+        F.col("tag").alias("kind"),
+        F.coalesce("version", F.lit(VERSION_WITHOUT)).alias("version"),
+        *TEXTS,
+        *AMOUNTS,
+        *(_time(name) for name in TIMES),
+        F.col("items").alias("lines"),
+        "body",
+        _problem(text).alias("problem"),
+    )
+
+
+def events(read: DataFrame) -> DataFrame:
+    """EVENTS of what `read_bodies` has read."""
+    return read.where(F.col("problem").isNull()).select(*EVENTS.names)
+
+
+def rejects(read: DataFrame) -> DataFrame:
+    """REJECTS: what `read_bodies` could not read, with its body as it was told and the problem in words."""
+    return read.where(F.col("problem").isNotNull()).withColumn("day", utc_day("stored_at")).select(*REJECTS.names)
+
+
+def _time(name: str) -> Column:
+    at_ms = F.col(f"{name}_ms")
+    return F.when(at_ms.between(0, TIME_MS_MAX), F.timestamp_millis(at_ms)).alias(name)
+
+
+def _problem(text: Column) -> Column:
+    """The first thing that is wrong, in words; null if nothing is."""
+    first, *others = _checks(text)
+    return reduce(lambda chain, check: chain.when(*check), others, F.when(*first))
+
+
+def _checks(text: Column) -> Iterator[tuple[Column, Column]]:
+    """(is it wrong, the words), in the order in which they are asked.
+
+    Every event goes through all of these, so they are few and small enough for Java to compile; words are for rejects.
+    """
+    in_topic = (
+        (F.col("topic") == topic) & F.col("tag").isin(*(one.kind for one in KINDS if one.topic == topic))
+        for topic in TOPICS
+    )
+    tag = F.coalesce(F.concat(F.lit("'"), F.col("tag"), F.lit("'")), F.lit("no tag"))
+    yield (
+        _is_false(reduce(Column.__or__, in_topic)),
+        F.concat_ws("", F.lit("topic "), F.col("topic"), F.lit(" has no events of "), tag),
+    )
+    is_object = F.startswith(F.ltrim(text, F.lit(" \t\r\n")), F.lit("{"))
+    yield _is_false(is_object), F.lit("the body is not a JSON object")
+    yield (
+        F.col(_UNREADABLE).isNotNull() | ~F.is_valid_utf8(text),
+        F.lit("the body is not JSON, or a member is not of its type: texts, whole numbers, items as a list"),
+    )
+    yield F.coalesce(F.col("version") < 1, F.lit(False)), F.lit("version is less than 1")
+    yield _is_missing("order_id"), F.lit("the body needs order_id")
+    yield (
+        _lacks_its_needs(),
+        F.concat_ws("", F.lit("a body of "), F.col("tag"), F.lit(" needs "), F.concat_ws(", ", *_needs())),
+    )
+    for names, most, what in (
+        ([f"{name}_ms" for name in TIMES], TIME_MS_MAX, "a time"),
+        (AMOUNTS, AMOUNT_MINOR_MAX, "an amount"),
+    ):
+        wrong = (F.when(~F.col(name).between(0, most), F.lit(name)) for name in names)
+        yield (
+            _is_false(F.coalesce((F.least(*names) >= 0) & (F.greatest(*names) <= most), F.lit(True))),
+            F.concat_ws("", F.concat_ws(", ", *wrong), F.lit(f" is not {what}: 0 to {most} are allowed")),
+        )
+    yield (
+        F.coalesce(F.exists("items", _is_no_line), F.lit(False)),
+        F.lit(f"an item needs product_id, a quantity of at least 1, and a price of 0 to {AMOUNT_MINOR_MAX} in all"),
+    )
+
+
+def _lacks_its_needs() -> Column:
+    """Whether a member is missing that this kind of event, which is known by its tag, cannot do without."""
+    lacking = [(F.col("tag") == one.kind, reduce(Column.__or__, map(_is_missing, one.needs))) for one in KINDS]
+    return reduce(lambda chain, check: chain.when(*check), lacking[1:], F.when(*lacking[0])).otherwise(F.lit(False))
+
+
+def _needs() -> list[Column]:
+    """For each member that some kind needs: its name if this one does and has not got it, else null."""
+    names = dict.fromkeys(name for one in KINDS for name in one.needs)
+    needing = {name: [one.kind for one in KINDS if name in one.needs] for name in names}
+    return [F.when(F.col("tag").isin(*needing[name]) & _is_missing(name), F.lit(name)) for name in names]
+
+
+def _is_missing(name: str) -> Column:
+    column = F.col(name)
+    return column.isNull() | (column == "") if name in TEXTS else column.isNull()
+
+
+def _is_false(condition: Column) -> Column:
+    """Also where it is null."""
+    return ~F.coalesce(condition, F.lit(False))
+
+
+def _is_no_line(item: Column) -> Column:
+    price = F.try_multiply(item["quantity"], item["unit_price_minor"])
+    is_line = (item["product_id"] != "") & (item["quantity"] >= 1) & price.between(0, AMOUNT_MINOR_MAX)
+    return ~F.coalesce(is_line, F.lit(False))

@@ -1,0 +1,150 @@
+"""The messages of an order's story, with the bodies that orders and payments write (their modules service/events.py).
+
+Invariants: a body has the members of its kind in the order in which the service writes them, with null for a member
+that has no value; the key is the order's id.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics import event_kinds as kinds
+from analytics.generator.chance import Chance
+from analytics.generator.generation import Generation
+from analytics.generator.stories import is_told, told
+
+REFUNDS_MAX = 2
+OPERATORS_REASON = "an item was missing"
+REPEATED_WITHIN_MS = 60_000
+_TERMS = ("order_id", "buyer_id", "total_minor", "currency", "expires_at_ms")
+
+
+def messages(orders: DataFrame, wanted: Generation) -> DataFrame:
+    """One row per message of the rows of moments.py, some of them twice.
+
+    Columns: number, part (which of its order's messages), copy, order_id, topic, tag, born_ms, stored_ms, text (the
+    body), message_id.
+    """
+    first = orders.select("*", F.explode(F.array_compact(F.array(*_told_by(orders)))).alias("message"))
+    rows = first.select("*", "message.part", "message.topic", "message.tag", "message.told_ms")
+    chance = Chance(wanted.seed, ("number", "part", "copy"))
+    is_twice = Chance(wanted.seed, ("number", "part")).happens("repeated", wanted.repeated_share)
+    copies = rows.withColumn("copy", F.explode(F.when(is_twice, F.expr("array(0, 1)")).otherwise(F.expr("array(0)"))))
+    late_ms = F.when(chance.happens("late", wanted.late_share), chance.between("late by", 0, wanted.late_ms_max + 1))
+    again_ms = F.col("copy") * (1 + chance.between("again", 0, REPEATED_WITHIN_MS))
+    # Half of those that are stored twice were sent twice, each time with an id of its own.
+    is_own_id = (F.col("copy") == 1) & chance.happens("sent again", 0.5)
+    message_id = Chance(wanted.seed, ("number", "part")).hex_id("message")
+    return copies.select(
+        "number",
+        "part",
+        "copy",
+        "order_id",
+        "topic",
+        "tag",
+        F.col("told_ms").alias("born_ms"),
+        (F.col("told_ms") + 1 + chance.soon("store", 3, 60) + F.coalesce(late_ms, F.lit(0)) + again_ms).alias(
+            "stored_ms"
+        ),
+        _text().alias("text"),
+        F.upper(F.when(is_own_id, chance.hex_id("message")).otherwise(message_id)).alias("message_id"),
+    )
+
+
+def _told_by(orders: DataFrame) -> list[Column]:
+    """Each message that an order may have, null where its story does not have it; `part` tells them apart."""
+    orders_, payments = kinds.ORDER_EVENTS_TOPIC, kinds.PAYMENT_EVENTS_TOPIC
+    is_created = is_told(lambda one: one.is_created)
+    first = {"payment_id": F.col("payment_id"), "amount_minor": F.col("captured_minor")}
+    first["currency"] = F.col("captured_currency")
+    second = {"payment_id": F.col("second_payment_id"), "amount_minor": F.col("total_minor")}
+    refused = second | {"reason": F.lit("already-paid")}
+    told_ = [
+        (orders_, kinds.CREATED, F.when(is_created, F.col("created_ms")), {}),
+        (payments, kinds.SUCCEEDED, F.col("captured_ms"), first),
+        (orders_, kinds.PAID, F.col("paid_ms"), {}),
+        (orders_, kinds.SHIPPED, F.col("shipped_ms"), {}),
+        (orders_, kinds.COMPLETED, F.when(F.col("shipped_ms").isNotNull(), F.col("completed_ms")), {}),
+        (orders_, kinds.CLOSED, F.col("closed_ms"), {"reason": F.col("close_reason")}),
+        (orders_, kinds.REFUND_REQUESTED, F.col("requested_ms"), first | {"reason": F.col("request_reason")}),
+        *((payments, kinds.REFUNDED, *_refund(index, first)) for index in range(REFUNDS_MAX)),
+        (payments, kinds.SUCCEEDED, F.col("second_captured_ms"), second),
+        (orders_, kinds.REFUND_REQUESTED, F.col("second_requested_ms"), refused),
+        (payments, kinds.REFUNDED, F.col("second_returned_ms"), refused | {"refund_id": _refund_id("second")}),
+    ]
+    return [_message(part, *message) for part, message in enumerate(told_)]
+
+
+def _refund(index: int, payment: dict[str, Column]) -> tuple[Column, dict[str, Column]]:
+    """When, and of what, the refund with this number of its story is; what goes back in all is rounded once."""
+    before = told(lambda one: sum(one.refunds[:index]) if len(one.refunds) > index else None)
+    upto = told(lambda one: sum(one.refunds[: index + 1]) if len(one.refunds) > index else None)
+    captured_minor = payment["amount_minor"]
+    members = {
+        "amount_minor": F.floor(captured_minor * upto) - F.floor(captured_minor * before),
+        "reason": F.coalesce(F.col("request_reason"), F.lit(OPERATORS_REASON)),
+        "refund_id": _refund_id(str(index)),
+    }
+    at_ms = F.when(upto.isNotNull(), F.col("returned_ms") + index * 90_000)
+    return at_ms, payment | members
+
+
+def _refund_id(name: str) -> Column:
+    return F.concat(F.lit("refund-"), F.md5(F.concat_ws("/", F.lit(name), "payment_id")))
+
+
+def _message(part: int, topic: str, tag: str, told_ms: Column, members: dict[str, Column]) -> Column:
+    """What tells this message from the others of its order; null if it is not told."""
+    no_text = F.lit(None).cast("string")
+    own = {"payment_id": no_text, "amount_minor": F.lit(None), "currency": F.col("currency"), "reason": no_text}
+    own |= {"refund_id": no_text} | members
+    columns = {"part": F.lit(part), "topic": F.lit(topic), "tag": F.lit(tag), "told_ms": told_ms} | own
+    types = {"amount_minor": "bigint", "told_ms": "bigint"}
+    return F.when(
+        told_ms.isNotNull(),
+        F.struct(
+            *(
+                column.cast(types.get(name, "string" if name != "part" else "int")).alias(name)
+                for name, column in columns.items()
+            )
+        ),
+    )
+
+
+def _text() -> Column:
+    """The body of the row's message."""
+    of_order = {
+        "version": F.lit(kinds.VERSION_KNOWN),
+        "order_id": F.col("order_id"),
+        "buyer_id": F.col("buyer_id"),
+        "total_minor": F.col("total_minor"),
+        "currency": F.col("currency"),
+        "expires_at_ms": F.col("expires_ms"),
+    }
+    paid_by = {"payment_id": F.when(F.col("paid_ms").isNotNull(), F.col("payment_id"))}
+    of_money = {name: F.col(f"message.{name}") for name in ("amount_minor", "currency")}
+    reason, at_ms = {"reason": F.col("message.reason")}, F.col("told_ms")
+    payment_id = {"payment_id": F.col("message.payment_id")}
+    order_id = {"order_id": F.col("order_id")}
+    version = {"version": F.lit(kinds.VERSION_KNOWN)}
+    of_payment = version | payment_id | order_id | of_money
+    bodies = {
+        kinds.CREATED: of_order | {"created_at_ms": at_ms, "items": F.col("lines")},
+        kinds.PAID: of_order | paid_by | {"paid_at_ms": F.col("pay_ms")},
+        kinds.SHIPPED: of_order | paid_by | {"shipped_at_ms": at_ms},
+        kinds.COMPLETED: of_order | paid_by | {"completed_at_ms": at_ms} | {"reason": F.col("complete_reason")},
+        kinds.CLOSED: of_order | {"closed_at_ms": at_ms} | reason | paid_by,
+        kinds.REFUND_REQUESTED: version | order_id | payment_id | of_money | reason,
+        kinds.SUCCEEDED: of_payment | {"paid_at_ms": at_ms},
+        kinds.REFUNDED: of_payment | {"refund_id": F.col("message.refund_id")} | reason | {"refunded_at_ms": at_ms},
+    }
+    chosen = F.when(F.lit(False), F.lit(""))
+    for tag, members in bodies.items():
+        chosen = chosen.when(F.col("tag") == tag, json_text(members))
+    return chosen
+
+
+def json_text(members: dict[str, Column]) -> Column:
+    """The members as JSON, also those that are null."""
+    return F.to_json(F.struct(*(column.alias(name) for name, column in members.items())), {"ignoreNullFields": "false"})

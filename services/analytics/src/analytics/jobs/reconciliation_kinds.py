@@ -1,0 +1,209 @@
+"""The kinds of findings, and the condition of each: the table that reconciliation goes by.
+
+What payments took, and what it gave back, has to fit what orders says of its orders. `is_answered` and `is_refunded`
+stand where somebody may still be about to act; the other conditions can never be true of a shop that does its work.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from analytics.jobs.reconciliation_moment import Moment
+from analytics.jobs.silver_orders import PENDING_PAYMENT
+
+
+class Kind(enum.StrEnum):
+    """What is wrong with an order. The last six are of books only (reconciliation_books.py)."""
+
+    PAID_NOT_MARKED = "paid-not-marked"
+    CLOSED_CAPTURED_NOT_REFUNDED = "closed-captured-not-refunded"
+    DOUBLE_CAPTURE = "double-capture"
+    REFUND_MISSING = "refund-missing"
+    REFUND_TWICE = "refund-twice"
+    REFUND_MORE_THAN_CAPTURED = "refund-more-than-captured"
+    PAID_WITHOUT_CAPTURE = "paid-without-capture"
+    AMOUNT_MISMATCH = "amount-mismatch"
+    CURRENCY_MISMATCH = "currency-mismatch"
+    NEVER_CLOSED = "never-closed"
+    CLOSED_EARLY = "closed-early"
+    UNKNOWN_ORDER = "unknown-order"
+    LINES_DO_NOT_ADD_UP = "lines-do-not-add-up"
+
+    ORDER_ONLY_IN_BOOKS = "order-only-in-books"
+    ORDER_ONLY_IN_MESSAGES = "order-only-in-messages"
+    ORDER_DIFFERS = "order-differs"
+    PAYMENT_ONLY_IN_BOOKS = "payment-only-in-books"
+    PAYMENT_ONLY_IN_MESSAGES = "payment-only-in-messages"
+    PAYMENT_DIFFERS = "payment-differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind, when a row is a finding of it, and what the finding says."""
+
+    kind: Kind
+    condition: Column
+    payment_id: Column
+    amount_minor: Column
+    detail: Column
+
+
+def order_rules(moment: Moment) -> list[Rule]:
+    """The rules of an order as a whole."""
+    is_known = F.col("created_at").isNotNull()
+    nothing = F.lit(None).cast("string")
+    lines_minor = F.aggregate(
+        "lines", F.lit(0).cast("bigint"), lambda sum_, line: sum_ + line.quantity * line.unit_price_minor
+    )
+    first_capture = F.get("captures", F.lit(0))
+    return [
+        Rule(
+            Kind.NEVER_CLOSED,
+            is_known
+            & (F.col("status") == PENDING_PAYMENT)
+            & (F.col("keeping") == 0)
+            & moment.is_expired()
+            & moment.is_answered(),
+            nothing,
+            F.col("total_minor"),
+            _said("still waits for its payment, which it could have had until %s", "expires_at"),
+        ),
+        Rule(
+            Kind.CLOSED_EARLY,
+            (F.col("close_reason") == "expired") & (F.col("closed_at") < F.col("expires_at")),
+            nothing,
+            F.col("total_minor"),
+            _said("expired at %s, and could have been paid until %s", "closed_at", "expires_at"),
+        ),
+        Rule(
+            Kind.UNKNOWN_ORDER,
+            ~is_known & moment.is_answered(),
+            F.coalesce(first_capture.payment_id, F.col("payment_id")),
+            first_capture.amount_minor,
+            F.lit("nobody has created this order"),
+        ),
+        Rule(
+            Kind.LINES_DO_NOT_ADD_UP,
+            is_known & F.col("lines").isNotNull() & ((lines_minor != F.col("total_minor")) | (F.size("lines") == 0)),
+            nothing,
+            F.col("total_minor") - lines_minor,
+            _said("the total is %s, and the lines come to %s", "total_minor", lines_minor),
+        ),
+    ]
+
+
+def payment_rules(moment: Moment) -> list[Rule]:
+    """The rules of each payment of an order that was created: rows with one of its accounts in `account`."""
+    return [*_lost_money(moment), *_refunds(moment), *_terms(moment)]
+
+
+def _lost_money(moment: Moment) -> list[Rule]:
+    """Money that was taken and stays nowhere."""
+    is_standing = F.col("account.payment_id") == F.col("standing_id")
+    is_kept = _is_known() & F.col("account.is_open") & moment.is_answered()
+    kept_minor, captured_at = F.col("account.kept_minor"), "account.capture.captured_at"
+    return [
+        _rule(
+            Kind.PAID_NOT_MARKED,
+            is_kept & is_standing & (F.col("status") == PENDING_PAYMENT) & _has_currency() & _has_amount(),
+            kept_minor,
+            _said("captured at %s, and the order is not marked as paid", captured_at),
+        ),
+        _rule(
+            Kind.CLOSED_CAPTURED_NOT_REFUNDED,
+            is_kept & F.col("closed_at").isNotNull(),
+            kept_minor,
+            _said("captured at %s, the order closed at %s, and nobody asked for a refund", captured_at, "closed_at"),
+        ),
+        _rule(
+            Kind.DOUBLE_CAPTURE,
+            is_kept & F.col("closed_at").isNull() & ~is_standing,
+            kept_minor,
+            _said("captured at %s, besides payment %s of this order", captured_at, "standing_id"),
+        ),
+        _rule(
+            Kind.PAID_WITHOUT_CAPTURE,
+            _is_known() & F.col("account.is_paying") & F.col("account.capture").isNull() & moment.is_answered(),
+            F.col("total_minor"),
+            F.lit("the order was paid with it, and no capture is known"),
+        ),
+    ]
+
+
+def _refunds(moment: Moment) -> list[Rule]:
+    captured_minor, returned_minor = F.col("account.capture.amount_minor"), F.col("account.returned_minor")
+    owed_minor = F.coalesce(captured_minor, F.col("account.asked_minor"))
+    is_asked = F.col("account.asked_minor").isNotNull()
+    taken_minor = F.coalesce(captured_minor, F.lit(0))
+    # A refund of which no capture is known may have overtaken it; one that is larger than a known capture is wrong.
+    is_too_much = (returned_minor > taken_minor) & (captured_minor.isNotNull() | moment.is_answered())
+    # The same sum for the same reason: one refund that was made again. Two parts may be alike while they fit.
+    likes = F.transform("account.refunds", lambda one: F.struct(one.amount_minor, one.reason))
+    is_again = F.size(F.array_distinct(likes)) < F.size(likes)
+    too_much = _said("%s went back of %s that were taken", returned_minor, taken_minor)
+    return [
+        _rule(
+            Kind.REFUND_MISSING,
+            _is_known() & is_asked & (returned_minor < owed_minor) & moment.is_refunded(),
+            owed_minor - returned_minor,
+            _said("orders asked for %s, and %s went back", "account.asked_minor", returned_minor),
+        ),
+        _rule(Kind.REFUND_TWICE, _is_known() & is_too_much & is_again, returned_minor - taken_minor, too_much),
+        _rule(
+            Kind.REFUND_MORE_THAN_CAPTURED,
+            _is_known() & is_too_much & ~is_again,
+            returned_minor - taken_minor,
+            too_much,
+        ),
+    ]
+
+
+def _terms(moment: Moment) -> list[Rule]:
+    """Money that is not what the order costs. Of amounts in two currencies nobody can say which is more."""
+    is_first = (F.col("account.payment_id") == F.col("standing_id")) & F.col("account.is_open")
+    # An order that is marked as paid has accepted the payment; one that still waits is about to refuse it.
+    is_accepted = F.col("account.is_paying")
+    is_left = is_first & (F.col("status") == PENDING_PAYMENT) & moment.is_answered()
+    is_judged = _is_known() & (is_accepted | is_left)
+    captured_minor, currency = F.col("account.capture.amount_minor"), F.col("account.capture.currency")
+    is_refunded_otherwise = F.exists("account.refunds", lambda one: one.currency != currency)
+    return [
+        _rule(
+            Kind.AMOUNT_MISMATCH,
+            is_judged & _has_currency() & ~_has_amount(),
+            captured_minor - F.col("total_minor"),
+            _said("%s were captured for an order of %s", captured_minor, "total_minor"),
+        ),
+        _rule(
+            Kind.CURRENCY_MISMATCH,
+            (is_judged & ~_has_currency()) | (_is_known() & is_refunded_otherwise),
+            captured_minor,
+            _said("captured in %s for an order in %s", currency, "currency"),
+        ),
+    ]
+
+
+def _is_known() -> Column:
+    return F.col("created_at").isNotNull()
+
+
+def _has_amount() -> Column:
+    return F.col("account.capture.amount_minor") == F.col("total_minor")
+
+
+def _has_currency() -> Column:
+    return F.col("account.capture.currency") == F.col("currency")
+
+
+def _rule(kind: Kind, condition: Column, amount_minor: Column, detail: Column) -> Rule:
+    return Rule(kind, condition, F.col("account.payment_id"), amount_minor, detail)
+
+
+def _said(sentence: str, *parts: Column | str) -> Column:
+    """The sentence with each %s replaced; "?" for what is not known."""
+    texts = [F.coalesce((F.col(part) if isinstance(part, str) else part).cast("string"), F.lit("?")) for part in parts]
+    return F.format_string(sentence, *texts)

@@ -1,0 +1,225 @@
+"""Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).
+
+Invariants: the row depends on which events were told, not on their order in the queue, on how late they were stored or
+how often they were told. Of an event that was told in several wordings the newest version counts, and of those the
+earliest time. A capture is known by its payment_id, a refund by its refund_id, a refund request by its payment_id.
+
+Status: an order moves only forward, and the kinds of its events say how far it came, in this order: closed, completed,
+shipped, paid, created. That is its status in the database of orders, once all its events are there. An order of which
+only payments or refund requests are known has no status.
+
+One pass: the events are grouped by order once, and no join is made.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from analytics.event_kinds import (
+    CLOSED,
+    COMPLETED,
+    CREATED,
+    ORDER_EVENTS_TOPIC,
+    PAID,
+    PAYMENT_EVENTS_TOPIC,
+    REFUND_REQUESTED,
+    REFUNDED,
+    SHIPPED,
+    SUCCEEDED,
+)
+from analytics.jobs.times import utc_day
+from analytics.schemas import LINES
+
+CAPTURE = StructType(
+    [
+        StructField("payment_id", StringType()),
+        StructField("amount_minor", LongType()),
+        StructField("currency", StringType()),
+        StructField("captured_at", TimestampType()),
+    ]
+)
+
+REFUND = StructType(
+    [
+        StructField("refund_id", StringType()),
+        StructField("payment_id", StringType()),
+        StructField("amount_minor", LongType()),
+        StructField("currency", StringType()),
+        StructField("reason", StringType()),
+        StructField("refunded_at", TimestampType()),
+    ]
+)
+
+REFUND_REQUEST = StructType(
+    [
+        StructField("payment_id", StringType()),
+        StructField("amount_minor", LongType()),
+        StructField("currency", StringType()),
+        StructField("reason", StringType()),
+    ]
+)
+
+ORDERS = StructType(
+    [
+        StructField("order_id", StringType()),
+        StructField("buyer_id", StringType()),
+        StructField("currency", StringType()),
+        StructField("total_minor", LongType()),
+        StructField("lines", LINES),
+        StructField("status", StringType()),
+        StructField("created_at", TimestampType()),
+        StructField("expires_at", TimestampType()),
+        StructField("paid_at", TimestampType()),
+        StructField("shipped_at", TimestampType()),
+        StructField("completed_at", TimestampType()),
+        StructField("closed_at", TimestampType()),
+        StructField("close_reason", StringType()),
+        StructField("complete_reason", StringType()),
+        StructField("payment_id", StringType()),
+        StructField("captures", ArrayType(CAPTURE)),
+        StructField("captured_minor", LongType()),
+        StructField("refunds", ArrayType(REFUND)),
+        StructField("refunded_minor", LongType()),
+        StructField("refund_requests", ArrayType(REFUND_REQUEST)),
+        StructField("events", IntegerType()),
+        StructField("last_stored_at", TimestampType()),
+        StructField("day", DateType()),
+    ]
+)
+
+PENDING_PAYMENT = "PENDING_PAYMENT"
+AWAITING_SHIPMENT = "AWAITING_SHIPMENT"
+SHIPPED_STATUS = "SHIPPED"
+COMPLETED_STATUS = "COMPLETED"
+CLOSED_STATUS = "CLOSED"
+
+# Kind of event -> the status that it leads to; the last that was told decides.
+STATUS_OF = {
+    CREATED: PENDING_PAYMENT,
+    PAID: AWAITING_SHIPMENT,
+    SHIPPED: SHIPPED_STATUS,
+    COMPLETED: COMPLETED_STATUS,
+    CLOSED: CLOSED_STATUS,
+}
+# Kind of event -> the column of facts that it adds to. The first member of a fact is its key.
+_FACTS = {
+    SUCCEEDED: ("captures", CAPTURE),
+    REFUNDED: ("refunds", REFUND),
+    REFUND_REQUESTED: ("refund_requests", REFUND_REQUEST),
+}
+_RENAMED = {"captured_at": "paid_at"}  # a member of a fact that the event calls otherwise
+_TERMS = ("buyer_id", "currency", "total_minor", "expires_at")  # in the body of each state, as they were agreed
+_TIMES = ("created_at", "paid_at", "shipped_at", "completed_at", "closed_at", "refunded_at")
+
+
+def orders(events: DataFrame) -> DataFrame:
+    """ORDERS of all that EVENTS say; timers are not looked at."""
+    told = events.where(F.col("topic").isin(ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC))
+    grouped = told.groupBy("order_id").agg(
+        *(_state(kind) for kind in STATUS_OF),
+        *(_collected(kind, column, fact_type) for kind, (column, fact_type) in _FACTS.items()),
+        F.max("stored_at").alias("last_stored_at"),
+        F.min(F.coalesce(*_TIMES, "stored_at")).alias("first_at"),
+    )
+    # Each step is a projection of its own: what it makes is made once and then looked at several times.
+    sorted_facts = grouped.withColumns({column: F.sort_array(column) for column, _ in _FACTS.values()})
+    known = sorted_facts.withColumns({column: _known(column, fact_type) for column, fact_type in _FACTS.values()})
+    return _rows(known).select(*ORDERS.names)
+
+
+def _state(kind: str) -> Column:
+    """What the event of this kind says: of the newest version, then the earliest; null if it was not told."""
+    at = f"{kind}_at"
+    members = ["lines"] if kind == CREATED else ["payment_id", "reason"]
+    said = F.struct("version", (-F.unix_millis(at)).alias("earliest"), F.col(at).alias("at"), *_TERMS, *members)
+    return F.max(F.when(F.col("kind") == kind, said)).alias(kind)
+
+
+def _collected(kind: str, column: str, fact_type: StructType) -> Column:
+    """The facts of the order, each wording once; sorted, the newest version of a key comes first, then the earliest."""
+    key, *others = fact_type.names
+    others.sort(key=lambda name: not name.endswith("_at"))
+    fact = F.struct(
+        F.col(_RENAMED.get(key, key)).alias(key),
+        (-F.col("version")).alias("older"),
+        *(F.col(_RENAMED.get(name, name)).alias(name) for name in others),
+    )
+    return F.collect_set(F.when(F.col("kind") == kind, fact)).alias(column)
+
+
+def _known(column: str, fact_type: StructType) -> Column:
+    """The sorted facts without the second wording of any key."""
+    names = fact_type.names
+    key = names[0]
+    told = F.col(column)
+    first = F.filter(told, lambda fact, at: (at == 0) | (fact[key] != F.get(told, at - 1)[key]))
+    distinct = F.when(F.size(told) < 2, told).otherwise(first)  # as for nearly all orders
+    return F.transform(distinct, lambda fact: F.struct(*(fact[name].alias(name) for name in names)))
+
+
+def _rows(known: DataFrame) -> DataFrame:
+    payment_id = F.coalesce(*(f"{kind}.payment_id" for kind in (PAID, SHIPPED, COMPLETED, CLOSED)))
+    # An event `paid` that is not there: its time is the one at which that payment's money was taken.
+    captured = F.get(F.filter("captures", lambda fact: fact["payment_id"] == payment_id), 0)["captured_at"]
+    told = (F.col(kind).isNotNull().cast("int") for kind in STATUS_OF)
+    facts = (F.size(column) for column, _ in _FACTS.values())
+    return known.select(
+        "order_id",
+        *(F.coalesce(*(f"{kind}.{term}" for kind in STATUS_OF)).alias(term) for term in _TERMS),
+        F.col("created.lines").alias("lines"),
+        _status().alias("status"),
+        F.col("created.at").alias("created_at"),
+        F.coalesce(F.col("paid.at"), captured).alias("paid_at"),
+        F.col("shipped.at").alias("shipped_at"),
+        F.col("completed.at").alias("completed_at"),
+        F.col("closed.at").alias("closed_at"),
+        F.col("closed.reason").alias("close_reason"),
+        F.col("completed.reason").alias("complete_reason"),
+        payment_id.alias("payment_id"),
+        "captures",
+        sum_minor("captures").alias("captured_minor"),
+        "refunds",
+        sum_minor("refunds").alias("refunded_minor"),
+        "refund_requests",
+        reduce(Column.__add__, [*told, *facts]).alias("events"),
+        "last_stored_at",
+        utc_day(F.coalesce("created.at", "first_at")).alias("day"),
+    )
+
+
+def _status() -> Column:
+    last_first = reversed(STATUS_OF.items())
+    return F.coalesce(*(F.when(F.col(kind).isNotNull(), F.lit(status)) for kind, status in last_first))
+
+
+def sum_minor(facts: str) -> Column:
+    """What the facts of a column amount to; 0 without any."""
+    return F.aggregate(facts, F.lit(0).cast("long"), lambda total, fact: total + fact["amount_minor"])
+
+
+def is_known_to_orders() -> Column:
+    """Whether orders itself has told of an order's state; else only its payments or refund requests are known."""
+    return F.col("status").isNotNull()
+
+
+def is_paid() -> Column:
+    """Whether an order was ever paid, also if its seller cancelled it then; shipping and completing imply it."""
+    return F.coalesce("paid_at", "shipped_at", "completed_at").isNotNull() | F.col("payment_id").isNotNull()
+
+
+def is_closed() -> Column:
+    """Whether an order is over without having been completed."""
+    return F.coalesce(F.col("status") == CLOSED_STATUS, F.lit(False))

@@ -1,0 +1,1 @@
+"""The streaming job without an end, and its progress as metrics."""

@@ -1,0 +1,112 @@
+"""Bronze -> silver -> gold -> reconciliation: each job's table written, in this order, and read back for the next ones.
+
+Invariant: every table is made from all of bronze, so that it does not matter in how many runs, or in which order, the
+messages came; a run that has nothing new writes the same tables again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from analytics.adapters.books import Books, read_books
+from analytics.events import events, read_bodies, rejects
+from analytics.jobs.gold import GOLD_TABLES, GoldInputs
+from analytics.jobs.reconciliation import FINDINGS, reconcile
+from analytics.jobs.reconciliation_books import reconcile_books
+from analytics.jobs.reconciliation_moment import DEFAULT_GRACE, NO_GRACE
+from analytics.jobs.silver_orders import ORDERS, orders
+from analytics.jobs.silver_payments import PAYMENTS, payments
+from analytics.jobs.silver_timers import TIMERS, timers
+from analytics.options import TablesOptions
+from analytics.pipeline.progress import Progress
+from analytics.schemas import REJECTS
+from analytics.warehouse import DAY, Warehouse
+
+RECONCILIATION = "reconciliation"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made: the tables that the report looks at, and what they were compared with.
+
+    `since`: messages stored before it are not all in bronze, so orders of then were not judged; None: all are. `rows`
+    are those of each table, by its place in the warehouse.
+    """
+
+    as_of: datetime
+    since: datetime | None
+    bronze: DataFrame
+    silver_orders: DataFrame
+    findings: DataFrame
+    books: Books | None
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+def make_tables(
+    spark: SparkSession, warehouse: Warehouse, options: TablesOptions, progress: Progress, now: datetime
+) -> Made:
+    """Raises WarehouseError without messages, and BooksError."""
+    books = None if options.books is None else read_books(spark, options.books)
+    bronze = warehouse.bronze(spark)
+    write = _Writer(spark, warehouse, progress)
+    read = read_bodies(bronze)
+    silver_orders = write(warehouse.silver("orders"), ORDERS, lambda: orders(events(read)))
+    write(warehouse.silver("payments"), PAYMENTS, lambda: payments(silver_orders))
+    silver_timers = write(warehouse.silver("timers"), TIMERS, lambda: timers(bronze))
+    write(warehouse.silver("rejects"), REJECTS, lambda: rejects(read))
+    inputs = GoldInputs(read=read, orders=silver_orders, timers=silver_timers)
+    for table in GOLD_TABLES:
+        write(warehouse.gold(table.name), table.schema, lambda make=table.make: make(inputs))  # type: ignore[misc]
+    as_of, since = options.as_of or now, read_since(bronze)
+    findings = write(
+        warehouse.gold(RECONCILIATION),
+        FINDINGS,
+        lambda: reconciled(silver_orders, books, as_of=as_of, since=since, at_rest=options.at_rest),
+    )
+    return Made(as_of, since, bronze, silver_orders, findings, books, write.rows)
+
+
+def reconciled(
+    silver_orders: DataFrame, books: Books | None, *, as_of: datetime, since: datetime | None, at_rest: bool
+) -> DataFrame:
+    """FINDINGS of the messages, and of the databases if they were given and every message was read."""
+    found = reconcile(silver_orders, as_of=as_of, since=since, grace=NO_GRACE if at_rest else DEFAULT_GRACE)
+    if books is None or since is not None:
+        return found
+    compared = reconcile_books(silver_orders, books.orders, books.payments, as_of=None if at_rest else as_of)
+    return found.unionByName(compared)
+
+
+def read_since(bronze: DataFrame) -> datetime | None:
+    """From when on every message was read: the latest first message of a queue that does not begin with offset 0.
+
+    None when all do. A queue no longer has what its broker has deleted, and a backfill reads from some time on.
+    """
+    first = bronze.groupBy("topic", "broker", "queueId").agg(
+        F.min("queueOffset").alias("offset"), F.min("storeTimestamp").alias("stored_at")
+    )
+    (row,) = first.where(F.col("offset") > 0).agg(F.unix_millis(F.max("stored_at")).alias("at_ms")).collect()
+    return None if row["at_ms"] is None else datetime.fromtimestamp(row["at_ms"] / 1000, UTC)
+
+
+class _Writer:
+    """Writes tables, and shows which one."""
+
+    def __init__(self, spark: SparkSession, warehouse: Warehouse, progress: Progress) -> None:
+        self._spark = spark
+        self._warehouse = warehouse
+        self._progress = progress
+        self.rows: dict[str, int] = {}
+
+    def __call__(self, path: str, schema: StructType, make: Callable[[], DataFrame]) -> DataFrame:
+        """The table as it is read back."""
+        name = path.removeprefix(self._warehouse.root + "/")
+        with self._progress.step(name):
+            self.rows[name] = self._warehouse.replace(path, make(), [DAY] if DAY in schema.names else [])
+        return self._warehouse.read(self._spark, path, schema)

@@ -1,0 +1,112 @@
+"""The warehouse: where each table lies, and how one is written so that nobody ever reads half of it.
+
+    bronze/events/       raw messages of the streaming job, a folder a day; Spark's own list says what belongs to it
+    bronze/backfill/     raw messages of batch reads: a folder for each backfill, then a folder a day
+    checkpoints/bronze/  how far the streaming job has read
+    silver/<name>/, gold/<name>/   Parquet
+    report/              the page, its pictures, summary.json
+
+Invariant: a table is written into a folder of its own below `.writing/` and takes the place of the one before by a
+rename, when it is complete. A reader sees the old table or the new one, and in the moment between the renames none.
+What a crash leaves in `.writing/` nobody reads, and the next write of that table removes it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from analytics.adapters.hadoop_files import HadoopFiles
+from analytics.jobs.bronze import unique
+from analytics.schemas import BRONZE
+
+DAY = "day"
+BACKFILL = "backfill"  # the column that says which backfill a row came by
+
+
+class WarehouseError(RuntimeError):
+    """The warehouse cannot be used as it is; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """At `root`: a folder, or a URI that Spark knows, such as hdfs://."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        if not self.root.strip("/ "):
+            raise WarehouseError(f"the warehouse {self.root!r} is no folder of its own")
+
+    @property
+    def events(self) -> str:
+        return f"{self.root}/bronze/events"
+
+    @property
+    def backfills(self) -> str:
+        return f"{self.root}/bronze/backfill"
+
+    @property
+    def bronze_checkpoint(self) -> str:
+        return f"{self.root}/checkpoints/bronze"
+
+    @property
+    def report(self) -> str:
+        return f"{self.root}/report"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Every folder that the programs make here."""
+        names = ("bronze", "checkpoints", "silver", "gold", "report", ".writing")
+        return tuple(f"{self.root}/{name}" for name in names)
+
+    def silver(self, name: str) -> str:
+        return f"{self.root}/silver/{name}"
+
+    def gold(self, name: str) -> str:
+        return f"{self.root}/gold/{name}"
+
+    def replace(self, path: str, table: DataFrame, partition_by: Sequence[str] = ()) -> int:
+        """Write `table` to `path`, one of this warehouse, in place of what is there; returns how many rows it has.
+
+        Raises what Spark raises, and OSError.
+
+        The table may be made from what is at `path` now.
+        """
+        files = HadoopFiles(table.sparkSession)
+        name = path.removeprefix(self.root).strip("/").replace("/", "-")
+        files.delete(f"{self.root}/.writing/{name}")
+        new = f"{self.root}/.writing/{name}/{uuid.uuid4().hex}"
+        counted = Observation()
+        table.observe(counted, F.count(F.lit(1)).alias("rows")).write.partitionBy(*partition_by).parquet(new)
+        old = f"{self.root}/.writing/{name}/before"
+        files.rename(path, old)
+        files.rename(new, path)
+        files.delete(f"{self.root}/.writing/{name}")
+        return int(counted.get.get("rows", 0))
+
+    def read(self, spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+        """The table at `path`. Raises WarehouseError when there is none."""
+        found = self.read_if_there(spark, path, schema)
+        if found is None:
+            raise WarehouseError(f"{path} is not there: nothing has been written yet, run the pipeline first")
+        return found
+
+    def read_if_there(self, spark: SparkSession, path: str, schema: StructType) -> DataFrame | None:
+        """The table at `path`, or None when nothing has been written there."""
+        return spark.read.schema(schema).parquet(path) if HadoopFiles(spark).exists(path) else None
+
+    def bronze(self, spark: SparkSession) -> DataFrame:
+        """BRONZE: each message that the stream or a backfill has read, once. Raises WarehouseError without any."""
+        streamed = self.read_if_there(spark, self.events, BRONZE)
+        filled = self.read_if_there(spark, self.backfills, BRONZE)
+        if filled is not None:
+            return unique(filled if streamed is None else streamed.unionByName(filled))
+        if streamed is None:
+            raise WarehouseError(f"{self.root} has no messages yet: nothing was read from the queue")
+        return streamed  # once per offset already
