@@ -12,7 +12,7 @@ from hourglass_local.__main__ import EXIT_USAGE, main
 from hourglass_local.cluster import Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_folder import FolderError, empty_folder
-from hourglass_local.left import LEFT_FILE, Left, LevelLateness, NothingLeftError, lateness_by_level, read_left
+from hourglass_local.left import LEFT_FILE, Left, LevelLateness, NothingLeftError, measured_lateness, read_left
 from hourglass_local.reopen import placeholders, reopened, run_reopened
 from mqclient import Admin, Message, Producer
 
@@ -86,14 +86,16 @@ async def test_command_finds_the_messages_that_were_left_and_changes_no_byte_of_
         async with Cluster(tmp_path / "demo", orders=False, delay_levels=with_payment_window("1s")) as cluster:
             async with Producer("tellers", cluster.url) as producer:
                 await producer.send(Message("told", b"once upon a time"))
+                assert await measured_lateness(cluster) == {}
+                await producer.send(Message("told", b"and they lived", delay_level=16))
             left = Left.of(cluster)
-            assert await lateness_by_level(cluster.url) == {}
+            assert (await measured_lateness(cluster))["16"].delivered == 1  # it waits until nothing waits any more
         left.write(tmp_path / "demo")
     log = next((tmp_path / "demo/broker-a-store/commitlog").iterdir())
     before = log.read_bytes()
     async with reopened(tmp_path / "demo") as (address, processes), Admin(f"mq://{address}") as admin:
         (status,) = await admin.broker_statuses()
-        assert sum(queue.max_offset for queue in await admin.topic_stats("told")) == 1
+        assert sum(queue.max_offset for queue in await admin.topic_stats("told")) == 2
         levels = {level.level: level.delay_ms for level in status.delay_levels}
         assert levels[16] == 1_000
     assert not any(process.running or process.was_killed_to_stop for process in processes)

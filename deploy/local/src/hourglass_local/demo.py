@@ -20,7 +20,7 @@ from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import with_payment_window
 from hourglass_local.demo_config import DemoConfig
 from hourglass_local.endings import Deed
-from hourglass_local.left import Left, lateness_by_level
+from hourglass_local.left import Left, measured_lateness
 from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import make_plan
@@ -122,7 +122,7 @@ class _Demonstration:
             invariants=await standing.results(),
             messages_stored=await self._messages_stored(),
             logs=await settled_logs(self._cluster.broker_addresses[0], self._cluster.slave_addresses[0]),
-            lateness_ms_by_level=await lateness_by_level(self._cluster.url),
+            lateness_ms_by_level=await measured_lateness(self._cluster),
         )
 
     async def watch(self) -> NoReturn:

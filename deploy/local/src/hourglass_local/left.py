@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hourglass_local.cluster import Cluster
 from hourglass_local.cluster_shop import SQLITE
+from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL
+from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin
 
 LEFT_FILE = "left.json"
+DELIVERY_MAX_S = 5.0  # of what is due
 
 
 class NothingLeftError(RuntimeError):
@@ -101,13 +106,17 @@ def read_left(folder: Path) -> Left:
     return left
 
 
-async def lateness_by_level(queue_url: str) -> dict[str, LevelLateness]:
+async def lateness_by_level(queue_url: str, timeouts_within_s: float) -> dict[str, LevelLateness]:
     """Of each delay level from which something was delivered; "-1" is the timer. Raises MQClientError.
 
-    Of several brokers, those of the one that delivered most.
+    Asked when no timeout of an order waits any more, those of paid orders included, or after `timeouts_within_s`: what
+    is delivered afterwards would be in the messages and not in the count. Of several brokers, those of the one that
+    delivered most.
     """
     found: dict[str, LevelLateness] = {}
     async with Admin(queue_url) as admin:
+        with suppress(NotInTimeError):
+            await eventually(partial(_nothing_waits, admin, PAYMENT_WINDOW_LEVEL), timeouts_within_s)
         for status in await admin.broker_statuses():
             for one in status.delay_levels:
                 name, before = str(one.level), found.get(str(one.level))
@@ -116,6 +125,17 @@ async def lateness_by_level(queue_url: str) -> dict[str, LevelLateness]:
                         one.delivered, one.lateness_p50_ms, one.lateness_p99_ms, one.lateness_max_ms
                     )
     return found
+
+
+async def measured_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
+    """As `lateness_by_level`, of a cluster in which nobody orders any more."""
+    return await lateness_by_level(cluster.url, cluster.payment_window_ms / 1000 + DELIVERY_MAX_S)
+
+
+async def _nothing_waits(admin: Admin, level: int) -> bool:
+    return not any(
+        one.waiting for status in await admin.broker_statuses() for one in status.delay_levels if one.level == level
+    )
 
 
 def _is_in(folder: Path, file: str) -> bool:

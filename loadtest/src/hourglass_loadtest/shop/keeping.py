@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from hourglass_local.cluster import Cluster
-from hourglass_local.left import LEFT_FILE, Left, LevelLateness, lateness_by_level
+from hourglass_local.left import LEFT_FILE, Left, LevelLateness, measured_lateness
 from hourglass_local.process import MIB
 
 SHOP_FOLDER = "shop"  # in the folder of the report
 KEEP_MIB = 4096
 
 
-async def measured_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
+async def remembered_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
     """What the brokers say, as long as they run; nothing of one that was started anew, which has forgotten the rest.
 
     Raises MQClientError.
     """
     if any(len(broker.pids) > 1 for broker in cluster.brokers):
         return {}
-    return await lateness_by_level(cluster.url)
+    return await measured_lateness(cluster)
 
 
 def leave(cluster: Cluster, lateness: Mapping[str, LevelLateness], keep_mib: int) -> str:

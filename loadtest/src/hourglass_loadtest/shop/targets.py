@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.shop.keeping import SHOP_FOLDER, leave, measured_lateness
+from hourglass_loadtest.shop.keeping import SHOP_FOLDER, leave, remembered_lateness
 from hourglass_loadtest.shop.options import POSTGRESQL, LoadOptions, OptionsError, Outside
 from hourglass_local.badges import Badges
 from hourglass_local.cluster import SYNC_MASTER, Cluster
@@ -69,7 +69,7 @@ async def target_of(options: LoadOptions, console: Console, *, quick_retries: bo
         try:
             async with _local(cluster, options) as target:
                 yield target
-                lateness = await measured_lateness(cluster)
+                lateness = await remembered_lateness(cluster)
         finally:
             console.print(leave(cluster, lateness, options.keep_mib), highlight=False, soft_wrap=True)
 
