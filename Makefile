@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -40,13 +40,19 @@ load: setup  ## Locust's buyers in a whole shop, invariants, a report in .load/ 
 
 # Whose queue becomes tables: what the last demo left, or (FROM=load) the last load.
 FROM ?= demo
+LEFT_demo := .demo
+LEFT_load := .load/shop
 NAMESRV ?= 127.0.0.1:9876
 
 pipeline: setup  ## What the last demo left (FROM=load: the last load) as tables, reconciliation and a report in .pipeline/ (Java 17)
-	$(BIN)/python -m hourglass_local reopen --folder .$(FROM) -- $(BIN)/python -m analytics run --namesrv-addr {namesrv} --source {source} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
+	$(BIN)/python -m hourglass_local reopen --folder $(LEFT_$(FROM)) -- $(BIN)/python -m analytics run --namesrv-addr {namesrv} --source {source} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
 
 pipeline-live: setup  ## The same tables' raw events for as long as it runs, from what `make up` serves (NAMESRV=host:port); metrics by OTEL_*
 	$(BIN)/python -m analytics live --warehouse .pipeline-live --namesrv-addr $(NAMESRV)
+
+# What was stored from SINCE on, read again: make backfill SINCE=2026-11-01T00:00Z
+backfill: setup  ## Read a time of the last demo (FROM=load) again by a batch, SINCE=2026-11-01T00:00Z, and make the tables anew
+	$(BIN)/python -m hourglass_local reopen --folder $(LEFT_$(FROM)) -- $(BIN)/python -m analytics backfill --from $(SINCE) --namesrv-addr {namesrv} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
 
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
