@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,8 @@ from osenv.network import LOOPBACK_IPV4
 
 PORT_MIN, PORT_MAX = 20_000, 32_000
 TRIES = 1_000
+# Not where TMPDIR says: programs with folders of their own share the ports all the same.
+TURN_FOLDER = Path("/tmp")  # noqa: S108 - opened so that it is followed nowhere, and only its owner writes it
 _PORTS = PORT_MAX - PORT_MIN + 1
 _NUMBER_BYTES_MAX = 20
 
@@ -43,7 +44,7 @@ def free_ports(count: int) -> list[int]:
 
 def turn_file() -> Path:
     """Where the processes of this user keep the number of the next port."""
-    return Path(tempfile.gettempdir(), f"hourglass-next-port-{os.getuid()}")
+    return TURN_FOLDER / f"hourglass-next-port-{os.getuid()}"
 
 
 def _is_free(port: int) -> bool:
