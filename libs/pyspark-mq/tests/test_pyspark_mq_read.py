@@ -18,7 +18,7 @@ from mqclient import MessageQueue
 from mqclient.sync import SyncAdmin, SyncPullConsumer
 from pyspark_mq.testing.reads import QUEUES, Queue, Stream, bodies, places, read_mq
 
-pytestmark = [pytest.mark.needs("java"), pytest.mark.processes]
+pytestmark = [pytest.mark.needs("java"), pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from hourglass_local.waiting import eventually
 from mqclient.sync import SyncAdmin
 from pyspark_mq.testing.reads import PATIENCE_S, Queue, Stream, bodies, places, read_mq
 
-pytestmark = [pytest.mark.needs("java"), pytest.mark.processes]
+pytestmark = [pytest.mark.needs("java"), pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

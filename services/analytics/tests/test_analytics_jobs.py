@@ -41,7 +41,7 @@ from payments.testing.running_payments import running_payments
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
 
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
 
 Gold = dict[str, list[tuple[Any, ...]]]  # the rows of each gold table
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from servicekit.message import OutgoingMessage
 
-pytestmark = pytest.mark.needs("java")
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 CREATED, EXPIRES = NOON, NOON + timedelta(minutes=30)
