@@ -12,31 +12,16 @@ from pyspark.sql.types import (
     DateType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
+from pyspark_mq import SCHEMA
+
 # As the data source `mq` names them, and the day of storeTimestamp.
-BRONZE = StructType(
-    [
-        StructField("key", StringType()),
-        StructField("keys", ArrayType(StringType())),
-        StructField("tag", StringType()),
-        StructField("body", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("broker", StringType()),
-        StructField("queueId", IntegerType()),
-        StructField("queueOffset", LongType()),
-        StructField("bornTimestamp", TimestampType()),
-        StructField("storeTimestamp", TimestampType()),
-        StructField("msgId", StringType()),
-        StructField("properties", MapType(StringType(), StringType())),
-        StructField("day", DateType()),
-    ]
-)
+BRONZE = StructType([*SCHEMA.fields, StructField("day", DateType())])
 
 LINES = ArrayType(
     StructType(
