@@ -253,6 +253,21 @@ class TestTrouble:
         assert read(queue, 0, 20, ahead) == list(range(20))
         assert queue.asked.count(7) == 2
 
+    @pytest.mark.parametrize("plan", [IMPATIENT, replace(IMPATIENT, fail_on_data_loss=False)])
+    def test_one_that_keeps_back_what_it_has_has_lost_nothing(self, ahead: ThreadPoolExecutor, plan: ReadPlan) -> None:
+        """A slave does so with what its master has not told it is confirmed."""
+
+        def keep_back(frame: PulledFrame) -> PulledFrame:
+            return replace(frame, status=PullStatus.NO_NEW_MSG, next_begin_offset=9, records=b"")
+
+        queue = FakeQueue(end=10, frame=9, answers=[lambda frame: frame, keep_back])
+        sentence = (
+            "orders@broker-a:0 could not be read at offset 9 for 0 s: the queue has messages up to 9, "
+            "and its broker keeps this one back as not confirmed"
+        )
+        with pytest.raises(BrokerAwayError, match=sentence):
+            read(queue, 0, 10, ahead, plan)
+
     def test_a_message_that_cannot_be_read_by_others_yet_is_waited_for(self, ahead: ThreadPoolExecutor) -> None:
         queue = FakeQueue(end=5)
 

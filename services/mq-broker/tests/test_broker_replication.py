@@ -144,6 +144,20 @@ async def test_a_slave_that_stops_in_order_is_not_waited_for() -> None:
         assert all_the_same(master, slave)
 
 
+async def test_a_slave_whose_master_has_stopped_in_order_shows_all_that_was_confirmed() -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await clock.advance(1)
+        for body in (b"1", b"2"):  # that the second one is confirmed the slave would hear 20 ms after the first
+            (outcome,) = await produce(master.at_work, incoming("t", [body]))
+            assert outcome.code is ResponseCode.SUCCESS
+            await clock.advance(0)
+        assert await bodies(slave) == [b"1"]
+        await master.stop()
+        await until(clock, lambda: not slave.at_work.replication.is_connected)
+        assert await bodies(slave) == [b"1", b"2"]
+
+
 async def test_with_two_replicas_asked_for_a_master_alone_refuses() -> None:
     clock = SimClock()
     async with pair(clock, min_in_sync=2) as (network, master, slave):

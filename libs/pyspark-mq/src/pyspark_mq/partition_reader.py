@@ -120,7 +120,7 @@ class RangeReader:
             else:
                 if pulled is not None:
                     return pulled
-                problem = EOFError(f"the queue ends at offset {frame.max_offset}")
+                problem = _nothing_there(offset, frame.max_offset)
             if self._clock.monotonic() >= give_up_at or self._given_up.wait(RETRY_PAUSE_S):
                 if isinstance(problem, EOFError):
                     return _Pulled([], self._end, f"{problem} since {self._plan.pull_timeout_s:g} s")
@@ -165,6 +165,13 @@ class RangeReader:
         if self._plan.fail_on_data_loss:
             raise DataLossError(f"{sentence}; {LOSS_ADVICE}")
         logger.warning("%s; they are passed over, because failOnDataLoss is false", sentence)
+
+
+def _nothing_there(offset: int, end: int) -> Exception:
+    """Why a queue that ends at `end` gives nothing at `offset`: an EOFError, unless the message is there."""
+    if offset >= end:
+        return EOFError(f"the queue ends at offset {end}")
+    return LookupError(f"the queue has messages up to {end - 1}, and its broker keeps this one back as not confirmed")
 
 
 def lost_range(queue: MessageQueue, start: int, end: int, why: str) -> str:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024  # of one frame: on a slow link it has to arrive before the link counts as silent
 WINDOW_BYTES = 8 * 1024 * 1024  # sent, and not reported as written yet
 STATES_INTERVAL_S, CONFIRM_INTERVAL_S = 0.05, 0.02  # at most so often, unless log bytes go out anyway
-REFUSAL_S = 1.0  # to tell a slave why its link ends
+LAST_WORD_S = 1.0  # to tell a slave why its link ends
 NOTHING = Report(0, 0, 0)
 
 
@@ -112,6 +112,8 @@ class Feed:
         try:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
+            await stop(self._task, self._stream)
+            await self._tell_confirmed()
             if not (remark := self._end_remark):  # cancelled from outside
                 raise
         except FeedError as error:
@@ -281,10 +283,18 @@ class Feed:
         async with self._sending:
             await self._link.send(MasterFrame(self._master.epoch, event))
 
+    async def _tell_confirmed(self) -> None:
+        """At the end, for a slave that will be read without its master. It need not wait for CONFIRM_INTERVAL_S."""
+        if self.is_following:
+            await self._say_last(self._beat())
+
     async def _refuse(self, remark: str) -> None:
+        await self._say_last(Refusal(remark))
+
+    async def _say_last(self, event: MasterEvent) -> None:
         try:
-            async with timeout(self._node.clock, REFUSAL_S):
-                await self._send(Refusal(remark))
+            async with timeout(self._node.clock, LAST_WORD_S):
+                await self._send(event)
         except (LinkError, TimeoutError) as error:
             log.info("slave %s was not told: %s", self.name, error)
 
