@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +13,8 @@ from fastapi import APIRouter
 
 import telemetry
 from osenv import SimClock
-from servicekit.api.application import build_api
+from servicekit.admission import AdmissionLimit
+from servicekit.api.application import ServiceApi, build_api
 from servicekit.api.idempotency_key import IdempotencyKey
 from servicekit.api.problem import MEDIA_TYPE, ProblemType
 from servicekit.api.schemas import RequestModel
@@ -164,3 +167,26 @@ async def test_health_and_the_schema_of_problems_are_there() -> None:
         assert (await http.get("/health/ready")).json() == {"status": "ready", "checks": {"database": "ok"}}
         document = (await http.get("/openapi.json")).json()
     assert {"Problem", "FieldError"} <= set(document["components"]["schemas"])
+
+
+async def test_an_application_that_is_over_leaves_nothing_in_the_process() -> None:
+    """What FastAPI and OpenTelemetry remember for as long as the process lives does not lead to it, or its database."""
+
+    class Database:
+        async def health(self) -> str:
+            return OK
+
+    async def life() -> tuple[weakref.ref[ServiceApi], weakref.ref[Database]]:
+        clock, database = SimClock(), Database()
+        api = build_api(
+            title="Towers", summary="Towers", routers=[], health=Health({"database": database.health}, clock),
+            problem_of_error={}, tokens=None, rate_limit=None, clock=clock, admission_limit=AdmissionLimit(1, 500),
+        )  # fmt: skip
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://towers") as http:
+            answer = await http.get("/health/ready")
+            assert (answer.status_code, answer.json()["checks"]) == (200, {"database": OK})
+        return weakref.ref(api), weakref.ref(database)
+
+    api, database = await life()
+    gc.collect()
+    assert (api(), database()) == (None, None)

@@ -23,6 +23,7 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.store.index_file import IndexSize
+from mq_broker.store.json_state import decode_document
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.testing import broker_options, incoming, produce, producer_record, read_all, running_broker
@@ -147,9 +148,14 @@ def take_apart(log: bytes) -> Iterator[Parsed]:
 
 
 def document(fields: dict[str, Any], log_offset: int) -> bytes:
-    """A state file: one space of indentation, three fields of Hourglass's own at the end, the last one its CRC."""
+    """A state file: a line for each field, three fields of Hourglass's own at the end, the last one its CRC."""
     whole = {**fields, "logOffset": log_offset, "formatVersion": 1, "crc32": "00000000"}
-    data = json.dumps(whole, indent=1).encode() + b"\n"
+    lines = [f' "{name}": {json.dumps(value)}' for name, value in whole.items()]
+    return sealed_document("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def sealed_document(text: str) -> bytes:
+    data = text.encode()
     return data.replace(b'"crc32": "00000000"', b'"crc32": "%08x"' % zlib.crc32(data))
 
 
@@ -560,6 +566,14 @@ async def test_every_state_file_has_rocketmq_s_fields_and_our_own_at_its_end() -
     assert tables_["transactionOffset.json"]["offsetTable"] == {"half": 0, "op": 0}
     assert tables_["topics.json"]["topicConfigTable"]["t"]["perm"] == 6
     assert "subscriptionGroupTable" in tables_["subscriptionGroup.json"]
+
+
+def test_a_state_file_may_be_written_in_any_lines() -> None:
+    """Earlier versions wrote one for each brace and value."""
+    fields = {"offsetTable": {"t@g": {"0": 5}}, "logOffset": 7, "formatVersion": 1}
+    text = json.dumps({**fields, "crc32": "00000000"}, indent=1) + "\n"
+    read_ = decode_document(sealed_document(text))
+    assert {name: read_[name] for name in fields} == fields
 
 
 async def test_the_journal_of_progress_and_the_tables_beside_it_are_as_the_document_says() -> None:

@@ -13,9 +13,8 @@ from starlette.types import ASGIApp
 import telemetry
 from osenv import Clock
 from servicekit.admission import Admission, AdmissionLimit
-from servicekit.api import openapi, problem_handlers
+from servicekit.api import health_routes, openapi, problem_handlers
 from servicekit.api.body_limit import BodyLimit
-from servicekit.api.health_routes import health_routes
 from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
 from servicekit.api.request_limit import RequestLimit
@@ -104,7 +103,8 @@ def build_api(
     app.is_untraced = is_untraced
     for router in routers:
         app.include_router(router)
-    app.include_router(health_routes(health))
+    app.state.health = health
+    app.include_router(health_routes.router)
     # The last one added sees a request first.
     app.add_middleware(BodyLimit)
     if admission_limit is not None:

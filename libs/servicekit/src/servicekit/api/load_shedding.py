@@ -34,9 +34,13 @@ class LoadShedding:
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app = app
         self._admission = admission
+
+        def in_flight(_options: CallbackOptions) -> list[Observation]:
+            return [Observation(admission.in_work)]  # for as long as the process lives: the application need not
+
         meter = telemetry.meter("servicekit")
         meter.create_observable_up_down_counter(
-            "hourglass.http.requests.in_flight", [self._in_flight], unit="{request}", description="requests in work"
+            "hourglass.http.requests.in_flight", [in_flight], unit="{request}", description="requests in work"
         )
         self._shed = meter.create_counter(
             "hourglass.http.requests.shed", unit="{request}", description="requests refused because of too much work"
@@ -62,9 +66,6 @@ class LoadShedding:
             await self._app(scope, receive, send_and_leave)
         finally:
             ticket.leave()
-
-    def _in_flight(self, _options: CallbackOptions) -> list[Observation]:
-        return [Observation(self._admission.in_work)]
 
 
 def _refusal(scope: Scope, error: OverloadedError) -> Response:

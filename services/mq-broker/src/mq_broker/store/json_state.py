@@ -36,7 +36,8 @@ class NewerFormatError(ValueError):
 def encode_document(document: dict[str, Any], log_offset: int) -> bytes:
     """The file's bytes."""
     fields = {**document, LOG_OFFSET: log_offset, FORMAT_VERSION: FORMAT, CRC32: "0" * _CRC_DIGITS}
-    data = json.dumps(fields, indent=1).encode() + b"\n"
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+    data = f"{{\n{lines}\n}}\n".encode()
     digits_at = len(data) - len(_CRC_TAIL) - _CRC_DIGITS
     return data[:digits_at] + b"%08x" % zlib.crc32(data) + _CRC_TAIL
 
