@@ -1,7 +1,9 @@
 """An ext4 file system in a file, whose power can be cut: what had not reached the file is gone, as on a real machine.
 
 The file lies on a tmpfs of its own with a cap on its size, so that a full machine can be had too: then the file system
-takes a write and fails to write it back. Needs root and loop devices.
+takes a write and fails to write it back. Needs root and loop devices. Linux 6.18 calls a write to a loop device done
+when the file took its beginning only, so that on a full machine what was synced would be gone: there every write is of
+one page, for which there is room or not.
 
 Invariants: nothing of it outlives the `with` block, neither a mount nor a loop device; each is taken down by its name.
 """
@@ -23,7 +25,8 @@ from osenv import Rng
 
 MIB = 1024 * 1024
 IMAGE_BYTES = 256 * MIB  # sparse
-PAGE_BYTES = 4_096
+JOURNAL_BYTES = 8 * MIB
+PAGE_BYTES = 4_096  # also of a block of the file system
 WINDOW_BYTES = 256 * 1024  # of the beginning of a file, where a small store has its data
 # _IOR('X', 125, __u32): the file system is shut down at once.
 EXT4_IOC_SHUTDOWN = 2 << 30 | 4 << 16 | ord("X") << 8 | 125
@@ -32,6 +35,7 @@ SYNC_RANGE_AND_WAIT = 7  # sync_file_range's WAIT_BEFORE, WRITE and WAIT_AFTER
 # A file system that could have encrypted files keeps its memory in single pages, and writes them back one by one;
 # another one keeps a long write in one piece.
 PAGE_BY_PAGE = "encrypt"
+LONGEST_WRITE = "/sys/dev/block/{}:{}/queue/max_sectors_kb"
 TOOL_TIMEOUT_S = 60
 BUSY_TIMEOUT_S = 10
 EXIT_BUSY = 32  # of umount; also when a process has only just ended
@@ -59,7 +63,8 @@ class Ext4Image:
         try:
             self.image.touch()
             os.truncate(self.image, IMAGE_BYTES)
-            _tool("mkfs.ext4", "-q", "-F", "-O", PAGE_BY_PAGE, str(self.image))
+            blocks = ("-b", str(PAGE_BYTES), "-J", f"size={JOURNAL_BYTES // MIB}")
+            _tool("mkfs.ext4", "-q", "-F", *blocks, "-O", PAGE_BY_PAGE, str(self.image))
             self.mount()
         except BaseException:
             _tool("umount", str(self._machine))
@@ -79,6 +84,9 @@ class Ext4Image:
         """Have the file system again; after a power cut it replays its journal. The loop device is mount's own."""
         options = ",".join(filter(None, ("loop", self._options)))
         _tool("mount", "-t", "ext4", "-o", options, str(self.image), str(self.root))
+        if self._room_bytes < IMAGE_BYTES:
+            device = self.root.stat().st_dev
+            Path(LONGEST_WRITE.format(os.major(device), os.minor(device))).write_text(str(PAGE_BYTES // 1024))
 
     def unmount(self) -> None:
         """Needs that no process has a file open there; frees the loop device with it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
-from ext4_image import IMAGE_BYTES, MIB, PAGE_BYTES, Ext4Image
+from ext4_image import IMAGE_BYTES, JOURNAL_BYTES, MIB, PAGE_BYTES, Ext4Image
 from kills import QUEUES, TIMEOUT_S, TOPIC, read_queues
 from numbered_load import Book, Sender, problems
 from power_cuts import EXIT_DISK_FAILED, IN_FLIGHT, Moment, broker_on, run_power_cuts
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.needs("loop device"), pytest.mark.processes, pytest.ma
 
 SEED, ROUNDS = 1, 20
 ACKNOWLEDGED_MIN = 1_000
-ROOM_BYTES = 24 * MIB  # the journal takes 8 of them
+ROOM_BYTES = JOURNAL_BYTES + 16 * MIB
 
 
 def test_what_was_synced_is_there_after_a_cut_and_the_rest_is_gone(tmp_path: Path) -> None:
@@ -65,6 +66,31 @@ def test_of_what_was_not_synced_any_pages_may_be_there_after_a_cut(tmp_path: Pat
     assert set(found) == {b"b" * PAGE_BYTES, bytes(PAGE_BYTES)}
     assert sorted(found) != found
     assert sorted(found, reverse=True) != found
+
+
+def test_what_was_synced_before_there_was_no_room_is_there(tmp_path: Path) -> None:
+    """The kernel has to say so of every write for which there is none; a long one may have room for its beginning."""
+    write_bytes = 25 * PAGE_BYTES
+    with Ext4Image(tmp_path / "image", room_bytes=ROOM_BYTES) as image:
+        path, written, synced = image.root / "file", hashlib.sha256(), 0
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(descriptor, 0, 2 * ROOM_BYTES)
+            os.fsync(descriptor)
+            with pytest.raises(OSError, match=r"I/O error|No space left"):
+                while True:
+                    data = bytes([1 + synced // write_bytes % 255]) * write_bytes
+                    os.pwrite(descriptor, data, synced)
+                    os.fdatasync(descriptor)
+                    written.update(data)
+                    synced += write_bytes
+        finally:
+            os.close(descriptor)
+        image.unmount()
+        image.give_room(2 * IMAGE_BYTES)
+        image.mount()
+        assert 0 < synced < ROOM_BYTES
+        assert hashlib.sha256(path.read_bytes()[:synced]).digest() == written.digest()
 
 
 async def test_nothing_acknowledged_is_lost_by_20_power_cuts(tmp_path: Path) -> None:
