@@ -7,6 +7,7 @@ lies within the run.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,8 @@ NAME_DIGITS = 20
 class SegmentFiles:
     """Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time.
 
-    Changes happen on one thread, in the order in which they are called; reads may come from any thread. `root` is a
-    folder above that is durable.
+    Changes happen on one thread, in the order in which they are called; reads, and `ensure`, may come from any thread.
+    `root` is a folder above that is durable.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class SegmentFiles:
         self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
         self._folder_known = False
         self._making = threading.Lock()
+        self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
         for name in disk.list_dir(folder):
             if name.isdigit() and len(name) == NAME_DIGITS:
                 self._files[int(name)] = disk.open(folder / name)
@@ -94,8 +96,6 @@ class SegmentFiles:
     def _make(self, start: int) -> None:
         if not self._folder_known:
             self._disk.make_dirs(self._folder)
-            self._folders_dirty = self._parents
-            self._folder_known = True
         path = self._path(start)
         file = self._disk.open(path, create=True)
         try:
@@ -104,10 +104,10 @@ class SegmentFiles:
             file.close()
             self._disk.unlink(path)
             raise
+        self._made.append((start, [] if self._folder_known else self._parents))  # before anybody can write to it
+        self._folder_known = True
         self._files[start] = file
         self._starts.append(start)
-        self._dirty.add(start)
-        self._names_dirty = True
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write `data`, across files if need be, creating them. Raises OSError; any part may have been written then."""
@@ -184,9 +184,14 @@ class SegmentFiles:
         What is written after this moment stays dirty for the next one. The call raises SyncError, after which
         everything it should have synced is in doubt for ever (RELIABILITY.md: never a second try).
         """
-        files = [self._files[start] for start in sorted(self._dirty)]
+        while self._made:
+            start, parents = self._made.popleft()
+            self._dirty.add(start)
+            self._names_dirty, self._folders_dirty = True, [*self._folders_dirty, *parents]
+        starts = [start for start in sorted(self._dirty) if start in self._files]  # one is not there for a moment
+        files = [self._files[start] for start in starts]
         folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
-        self._dirty.clear()
+        self._dirty.difference_update(starts)
         self._names_dirty, self._folders_dirty = False, []
 
         def sync() -> None:

@@ -1,0 +1,99 @@
+"""A thread makes the next file while the store syncs: wherever they meet, file, name and folder are synced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mq_broker.store.segment_files
+from mq_broker.store.segment_files import SegmentFiles
+from osenv import SeededRng, SimDisk
+from osenv.disk import read_file
+
+ROOT, FILE_BYTES = Path("/store"), 64
+FOLDER = ROOT / "queue" / "0"
+NEXT = FILE_BYTES  # where the file begins that the thread makes
+CODE = mq_broker.store.segment_files.__file__
+
+
+def meets(act: Callable[[], None], other: Callable[[], None], number: int) -> bool:
+    """Run `act`, and all of `other` before the n-th opcode of this module in it; whether there are so many."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != CODE or count > number:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        if event == "opcode" and count == number:
+            count += 1
+            other()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count > number
+
+
+def after_a_power_cut(disk: SimDisk) -> SimDisk:
+    """Nothing is left that was not synced."""
+    return next(disk.lost_states(SeededRng(1), exhaustive_units_max=0))
+
+
+def opened(disk: SimDisk, *, with_a_file: bool) -> SegmentFiles:
+    disk.make_dirs(ROOT)
+    disk.sync_dir(ROOT.parent)
+    files = SegmentFiles(disk, ROOT, FOLDER, FILE_BYTES)
+    if with_a_file:
+        write_and_sync(files, 0)
+        files.write(b"y", 1)
+    return files
+
+
+def take_and_sync(files: SegmentFiles) -> None:
+    files.take_sync()()
+
+
+def write_and_sync(files: SegmentFiles, offset: int) -> None:
+    files.write(b"x", offset)
+    take_and_sync(files)
+
+
+def everywhere(*, with_a_file: bool, thread_is_interrupted: bool) -> int:
+    """Let them meet at every opcode; returns how many there are."""
+    offset, number = NEXT if with_a_file else 0, 0
+    while True:
+        number += 1
+        disk = SimDisk()
+        files = opened(disk, with_a_file=with_a_file)
+        thread, sync = partial(files.ensure, offset), partial(take_and_sync, files)
+        act, other = (thread, sync) if thread_is_interrupted else (sync, thread)
+        is_done = not meets(act, other, number)
+        files.ensure(offset)
+        write_and_sync(files, offset)
+        left = read_file(after_a_power_cut(disk), FOLDER / f"{offset:020d}")
+        assert left == b"x" + bytes(FILE_BYTES - 1), number
+        if is_done:
+            return number
+
+
+def test_a_sync_in_which_a_file_is_made_forgets_nothing_of_it() -> None:
+    assert everywhere(with_a_file=True, thread_is_interrupted=False) > 50
+
+
+def test_a_sync_in_which_the_first_file_is_made_forgets_no_folder() -> None:
+    assert everywhere(with_a_file=False, thread_is_interrupted=False) > 20
+
+
+def test_a_file_in_whose_making_a_sync_comes_is_synced_by_the_next() -> None:
+    assert everywhere(with_a_file=True, thread_is_interrupted=True) > 50
+    assert everywhere(with_a_file=False, thread_is_interrupted=True) > 50
