@@ -71,8 +71,8 @@ BUGS: tuple[Bug, ...] = (
         "mark flushed when the file could not be held",
         "of several files that were written, only the newest is synced",
         f"{STORE}/segment_files.py",
-        "files = [self._files[start] for start in sorted(self._dirty)]",
-        "files = [self._files[start] for start in sorted(self._dirty)[-1:]]",
+        "files = [self._files[start] for start in starts]",
+        "files = [self._files[start] for start in starts[-1:]]",
         f"{HERE}::test_an_acknowledgement_covers_both_sides_of_a_roll_over",
     ),
     bug(
