@@ -167,7 +167,7 @@ class Shop:
     async def _problems(self, orders: dict[str, Ending], *, senders_died: bool) -> list[str]:
         if not senders_died:
             await eventually(lambda: orders.keys() <= self.shopper.heard.keys(), TIMEOUT_S, "an end of the attempts")
-        await eventually(self._nothing_open, TIMEOUT_S, "an end of all transactions")
+        await eventually(self._all_has_ended, TIMEOUT_S, "an end of all transactions")
         visible = Counter([body for _, body in (await self._stored())])
         committed = self._committed()
         found = []
@@ -182,8 +182,13 @@ class Shop:
                 found.append(f"the sender of {order} heard that it is committed")
         return found
 
-    async def _nothing_open(self) -> bool:
-        return not (await self.admin.list_transactions()).transactions
+    async def _all_has_ended(self) -> bool:
+        """No transaction is open, and all that the broker has written is on disk: before that nobody can read it."""
+        (address,) = self.cluster.broker_addresses
+        if (await self.admin.list_transactions()).transactions:
+            return False
+        status = await self.admin.broker_status(address)
+        return status.store.confirm_offset == status.log_max_offset
 
     async def _stored(self) -> list[tuple[int, bytes]]:
         (address,) = self.cluster.broker_addresses

@@ -1,7 +1,6 @@
 """The fixture `spark`: one session for all tests of a process, small and on the loopback interface only.
 
-Java takes seconds to start, and what it runs first it runs slowly: where several processes share the tests by whole
-files (`--dist loadfile`), the files that want a session go to one of them, as if they were one file.
+Java takes seconds to start, so a file of tests that wants a session has many of them.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,28 +28,6 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-
-
-# A parameter of a test function. The process that deals the tests has read none of them.
-WANTS_A_SESSION = "spark: SparkSession"
-
-
-@pytest.hookimpl(tryfirst=True, optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals the tests of `--dist loadfile`, unless the system's are among them: those with Spark are most of these."""
-    if config.getvalue("dist") != "loadfile" or config.getoption("system", default=False):
-        return None
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # noqa: PLC0415 - it is xdist that asks
-
-    @cache
-    def scope_of(file: str) -> str:
-        return "spark" if WANTS_A_SESSION in Path(config.rootpath, file).read_text(encoding="utf-8") else file
-
-    class OneSession(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return scope_of(str(super()._split_scope(nodeid)))
-
-    return OneSession(config, log)
 
 
 @pytest.fixture(scope="session")
