@@ -106,6 +106,22 @@ async def test_a_group_goes_on_at_the_slave_and_what_it_finished_there_survives_
     assert difference(cluster, logs) is None
 
 
+async def test_a_slave_whose_master_stops_right_after_an_answer_shows_all_that_was_answered(tmp_path: Path) -> None:
+    """What is sent one by one is confirmed faster than the slave is told, and with no client left a stop is quick."""
+    async with pair(tmp_path) as (cluster, master, _):
+        for stop in range(4):
+            async with Producer("senders", cluster.url, client_config=QUICK) as producer:
+                bodies = [b"%d-%d" % (stop, number) for number in range(3 + stop)]
+                results = [await producer.send(Message(TOPIC, body)) for body in bodies]
+                assert {result.send_status for result in results} == {SendStatus.SEND_OK}
+            await master.terminate()
+            async with consuming(cluster.url, TOPIC, GROUP) as inbox:
+                await inbox.wait(len(bodies))
+            assert sorted(inbox.bodies.elements()) == bodies
+            await master.start()
+            await cluster.wait_in_sync()
+
+
 async def test_a_master_alone_says_so_and_the_slave_gets_what_it_has_missed(tmp_path: Path) -> None:
     async with pair(tmp_path, broker_settings=SOON_ALONE) as (cluster, _, slave):
         await send(cluster, numbered(range(20)))
