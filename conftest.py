@@ -1,5 +1,5 @@
-"""What holds for every test: logging is afterwards what it was before, what is started hears of Ctrl-C, what was
-counted is printed, and where several processes share the tests, one of them starts Spark."""
+"""What holds for every test: logging is afterwards what it was before, what is started hears of Ctrl-C, and what was
+counted is printed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import gc
 import logging
 import signal
 from collections.abc import Generator, Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -18,7 +15,6 @@ import structlog
 pytest_plugins = ["capabilities_plugin", "servicekit.testing.databases", "pyspark_mq.testing.sessions"]
 
 YOUNG_OBJECTS_MAX = 10_000  # 700 in Python
-WANTS_SPARK = "spark: SparkSession"  # a test function's parameter; who deals the tests has read none of them
 
 
 def pytest_configure() -> None:
@@ -41,28 +37,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS_MAX, 20, 20)
-
-
-@pytest.hookimpl(tryfirst=True, optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile` deals whole files; those that want a session of Spark are dealt as if they were one.
-
-    Java takes seconds to start, and runs slowly what it runs first. With --system most files want it: then they are
-    dealt like any other.
-    """
-    if config.getvalue("dist") != "loadfile" or config.getoption("system"):
-        return None
-    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - it is xdist that asks
-
-    @cache
-    def dealt_as(file: str) -> str:
-        return WANTS_SPARK if WANTS_SPARK in Path(config.rootpath, file).read_text(encoding="utf-8") else file
-
-    class OneSession(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return dealt_as(super()._split_scope(nodeid))
-
-    return OneSession(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

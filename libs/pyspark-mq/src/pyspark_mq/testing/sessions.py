@@ -1,6 +1,7 @@
 """The fixture `spark`: one session for all tests of a process, small and on the loopback interface only.
 
-Java takes seconds to start, so a file of tests that wants a session has many of them.
+Java takes seconds to start, so a file of tests that wants a session has many of them; `make test` deals whole files to
+its processes.
 """
 
 from __future__ import annotations
