@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024  # of one frame: on a slow link it has to arrive before the link counts as silent
 WINDOW_BYTES = 8 * 1024 * 1024  # sent, and not reported as written yet
 STATES_INTERVAL_S, CONFIRM_INTERVAL_S = 0.05, 0.02  # at most so often, unless log bytes go out anyway
-LAST_WORD_S = 1.0  # to tell a slave why its link ends
+LAST_WORD_S = 1.0  # to tell a slave what is confirmed when its link ends, and as long again to tell it why
 NOTHING = Report(0, 0, 0)
 
 
@@ -112,7 +112,7 @@ class Feed:
         try:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            await stop(self._task, self._stream)
+            await stop(self._task, self._stream)  # nothing comes behind what is said now
             await self._tell_confirmed()
             if not (remark := self._end_remark):  # cancelled from outside
                 raise
