@@ -68,7 +68,7 @@ class DelayWorld:
 
     async def open(self) -> None:
         await self._start()
-        self.broker.topics.get_or_create(TOPIC)
+        self.broker.topics.ensure_for_arrival(TOPIC, 0)
         await self.broker.store.persist(TOPICS)
         await self._look()
 

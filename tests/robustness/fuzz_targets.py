@@ -154,7 +154,7 @@ def documents() -> list[bytes]:
         progress.done(3, offset)
         progress.done(TIMER, offset + 2)
     groups.get_or_create("group")
-    topics.get_or_create("topic")
+    topics.ensure_for_arrival("topic", 0)
     scan.ends = lambda: (3, 4)
     ours = [encode_document(state.to_json(), 12_345) for state in made]
     theirs = [data[: data.index(b',\n "logOffset"')] + b"\n}\n" for data in ours]

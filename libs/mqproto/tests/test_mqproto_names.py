@@ -58,6 +58,8 @@ def test_topics_of_the_queue_itself_are_not_for_users(topic: str) -> None:
         ("a b", "the group name 'a b' has a character"),
         ("g" * 256, "the group name has 256 characters; at most 255"),
         ("g" * 121, "its retry topic %RETRY%<group> has room for 120"),
+        ("DEFAULT_CONSUMER", "the group name 'DEFAULT_CONSUMER' stands for a group without a name"),
+        ("DEFAULT_PRODUCER", "the group name 'DEFAULT_PRODUCER' stands for a group without a name"),
     ],
 )
 def test_illegal_groups_are_refused(group: str, sentence: str) -> None:

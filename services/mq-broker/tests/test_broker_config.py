@@ -217,6 +217,10 @@ def test_guard_and_ratios_reach_the_retention() -> None:
 
 
 MAY_CHANGE = {
+    "topicCountMax": "30000",
+    "subscriptionGroupCountMax": "20000",
+    "autoCreatedTopicsPerClient": "10",
+    "autoCreatedGroupsPerClient": "10",
     "namesrvAddr": "h:1",
     "fileReservedTime": "48",
     "deleteWhen": "05",

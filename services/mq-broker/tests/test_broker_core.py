@@ -85,12 +85,12 @@ class TestTopics:
         return TopicTable(auto_create=auto_create, default_queue_count=4, delay_level_count=18)
 
     def test_an_unknown_topic_is_made_with_four_queues(self) -> None:
-        config = self.table().get_or_create("orders")
+        config = self.table().get_or_offer("orders")
         assert config == TopicConfig("orders", 4, 4, 6)
 
     def test_without_auto_creation_it_stays_unknown(self) -> None:
         table = self.table(auto_create=False)
-        assert table.get_or_create("orders") is None
+        assert table.get_or_offer("orders") is None
         assert {config.topic for config in table.all()} == SYSTEM_TOPICS - {DEFAULT_TOPIC}
 
     @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ async def test_clients_and_held_polls(meter: Any) -> None:
         broker = shown.broker
         for number in range(3):
             broker.sessions.heartbeat(RecordingSession(), client(f"client-{number}", "g"))
-        broker.topics.get_or_create("t")
+        broker.topics.ensure_for_arrival("t", 0)
         for _ in range(2):
             broker.long_polling.poll(PullQuery("g", "t", 0, 0, 32, 1 << 20, "*"), 10_000, lambda _: None)
         assert shown.read("hourglass.broker.clients") == {(): 3}

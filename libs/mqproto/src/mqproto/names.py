@@ -21,6 +21,10 @@ DLQ_PREFIX = "%DLQ%"  # MISSION R2
 GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)  # of the topics that belong to a group
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pulls: always there, and nobody's
 
+# RocketMQ's groups of clients that were given none; it refuses both (checkConfig of its producers and consumers):
+# applications that forget to name a group would share one.
+UNNAMED_GROUPS = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
+
 SYSTEM_TOPICS = frozenset(
     {*WAITING_TOPICS, DEFAULT_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC}
 )
@@ -45,7 +49,16 @@ def check_user_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise IllegalNameError unless `group` can name a producer or consumer group, with its retry topic."""
+    """Raise IllegalNameError unless clients may join `group`, as producers or consumers."""
+    check_group_name(group)
+    if group in UNNAMED_GROUPS:
+        raise IllegalNameError(f"the group name {group!r} stands for a group without a name; choose another name")
+
+
+def check_group_name(group: str) -> None:
+    """Raise IllegalNameError unless `group` can name a group, with its retry topic; an earlier version may have made
+    one that clients may not join.
+    """
     _check("group", group, GROUP_LENGTH_MAX)
     if len(RETRY_PREFIX) + len(group) > TOPIC_LENGTH_MAX:
         longest = TOPIC_LENGTH_MAX - len(RETRY_PREFIX)

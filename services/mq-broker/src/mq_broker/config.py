@@ -5,17 +5,25 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.limits import (
+    AUTO_CREATED_GROUPS_MAX,
+    AUTO_CREATED_TOPICS_MAX,
+    GROUP_COUNT_MAX,
+    NAME_SERVER_TOPICS_MAX,
+    TOPIC_COUNT_MAX,
+)
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.replica_state import FORMER_MASTER_ID
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.retention import GuardMode, RetentionOptions, parse_delete_when
-from mq_broker.core.topics import QUEUE_COUNT_MAX
+from mq_broker.core.subscription_groups import GROUP_LIMITS
+from mq_broker.core.topics import QUEUE_COUNT_MAX, TOPIC_LIMITS
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import BrokerOptions
 from mq_broker.rocketmq_keys import IGNORED_KEYS
@@ -51,8 +59,9 @@ class BrokerConfig:
     A broker listens on bindAddress:listenPort and is reached at brokerIP1:advertisedPort; an advertisedPort of 0 is the
     listenPort, a listenPort of 0 any free one. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
     brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
-    unconsumedDeleteGuard and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the broker
-    runs.
+    unconsumedDeleteGuard, topicCountMax, subscriptionGroupCountMax, autoCreatedTopicsPerClient,
+    autoCreatedGroupsPerClient and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the
+    broker runs.
 
     Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a slave here takes 5 s of silence for
     the end of the link, and slaveReadEnable (false there).
@@ -90,6 +99,10 @@ class BrokerConfig:
     auto_create_topic_enable: bool = key(default=True, important=True, reloadable=True)
     auto_create_subscription_group: bool = key(default=True, important=True, reloadable=True)
     default_topic_queue_nums: int = key(default=4, reloadable=True)
+    topic_count_max: int = key(default=TOPIC_COUNT_MAX, reloadable=True)
+    subscription_group_count_max: int = key(default=GROUP_COUNT_MAX, reloadable=True)
+    auto_created_topics_per_client: int = key(default=AUTO_CREATED_TOPICS_MAX, reloadable=True)
+    auto_created_groups_per_client: int = key(default=AUTO_CREATED_GROUPS_MAX, reloadable=True)
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     max_message_size: int = key(default=BODY_BYTES_MAX, reloadable=True)
     enable_property_filter: bool = False  # SQL92; a change needs a restart (MISSION F2)
@@ -130,6 +143,7 @@ class BrokerConfig:
         self._check_range("advertisedPort", self.advertised_port, 0, 65_535)
         self._check_range("flushIntervalCommitLog", self.flush_interval_commit_log, 1, 10_000)
         self._check_range("defaultTopicQueueNums", self.default_topic_queue_nums, 1, QUEUE_COUNT_MAX)
+        self._check_counts()
         self._check_range("maxMessageSize", self.max_message_size, 1, BODY_BYTES_MAX)
         self._check_range("registerNameServerPeriod", self.register_name_server_period, 100, 60_000)
         self._check_range("flushConsumerOffsetInterval", self.flush_consumer_offset_interval, 10, 600_000)
@@ -148,6 +162,14 @@ class BrokerConfig:
         self._check_range(
             "diskSpaceWarningLevelRatio", self.disk_space_warning_level_ratio, self.disk_space_clean_forcibly_ratio, 99
         )
+
+    def _check_counts(self) -> None:
+        """A group has up to two topics, for retries and dead letters; name servers take all that there may be."""
+        groups_max = (NAME_SERVER_TOPICS_MAX - self.topic_count_max) // 2
+        self._check_range("topicCountMax", self.topic_count_max, 1, NAME_SERVER_TOPICS_MAX - 2)
+        self._check_range("subscriptionGroupCountMax", self.subscription_group_count_max, 1, groups_max)
+        self._check_range("autoCreatedTopicsPerClient", self.auto_created_topics_per_client, 1, NAME_SERVER_TOPICS_MAX)
+        self._check_range("autoCreatedGroupsPerClient", self.auto_created_groups_per_client, 1, NAME_SERVER_TOPICS_MAX)
 
     def _check_role(self) -> None:
         role, id_ = self.broker_role, self.broker_id
@@ -237,6 +259,12 @@ class BrokerConfig:
             delay_levels=DelayLevels.parse(self.message_delay_level),
             auto_create_topics=self.auto_create_topic_enable,
             auto_create_groups=self.auto_create_subscription_group,
+            topic_limits=replace(
+                TOPIC_LIMITS, total=self.topic_count_max, per_client=self.auto_created_topics_per_client
+            ),
+            group_limits=replace(
+                GROUP_LIMITS, total=self.subscription_group_count_max, per_client=self.auto_created_groups_per_client
+            ),
             default_topic_queue_count=self.default_topic_queue_nums,
             body_size_max=self.max_message_size,
             property_filter_enabled=self.enable_property_filter,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
@@ -19,7 +19,7 @@ from mqclient.transport.methods import (
     UPDATE_SUBSCRIPTION_GROUP,
 )
 from mqproto.codes import ResponseCode
-from mqproto.names import IllegalNameError, check_group
+from mqproto.names import IllegalNameError, check_group, check_group_name
 
 QUEUE_END = -1  # as a time: behind the last message of each queue
 
@@ -125,7 +125,7 @@ class GroupAdmin(AdminCalls):
         when none has it, SUBSCRIPTION_GROUP_NOT_EXIST is raised; NO_PERMISSION while it has living members. Raises
         IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal of a broker.
         """
-        _check_group(group)
+        _check_group(group, check_group_name)
         request = admin_pb.DeleteSubscriptionGroupRequest(group=group, clean_offsets=clean_offsets)
         await on_each(
             await self._targets(cluster_name, broker_address),
@@ -231,8 +231,8 @@ def _changes(
     ]
 
 
-def _check_group(group: str) -> None:
+def _check_group(group: str, check: Callable[[str], None] = check_group) -> None:
     try:
-        check_group(group)
+        check(group)
     except IllegalNameError as error:
         raise IllegalArgumentError(str(error)) from error

@@ -19,11 +19,12 @@ HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat eve
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """What one heartbeat says: producer groups by name, consumers one for each of their groups."""
+    """What one heartbeat says: producer groups by name, consumers one for each of their groups; and its connection."""
 
     client_id: str
     producer_groups: frozenset[str] = frozenset()
     consumers: tuple[Consumer, ...] = ()
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ SCAN_ENTRIES_MAX = 8_192  # how far one pull may look for a tag before it answer
 
 @dataclass(frozen=True, slots=True)
 class PullQuery:
-    """What a consumer asks of one queue."""
+    """What a consumer asks of one queue; `client` is its connection, which a new group counts for."""
 
     group: str
     topic: str
@@ -25,6 +25,7 @@ class PullQuery:
     max_bytes: int
     expression: str
     expression_type: str = ExpressionType.TAG
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from mq_broker.core import documents as tables
+from mq_broker.core.creations import CountLimits, Creations
+from mq_broker.core.limits import AUTO_CREATED_GROUPS_MAX, GROUP_COUNT_MAX
 from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mqproto.names import TOOLS_CONSUMER_GROUP, check_group
 
 RETRY_MAX_TIMES = 16  # MISSION R1
 WHICH_BROKER_WHEN_CONSUME_SLOWLY = 1  # RocketMQ's (MISSION H3)
 BROKER_ID_MAX = (1 << 31) - 1
+GROUP_LIMITS = CountLimits(
+    "group", GROUP_COUNT_MAX, "subscriptionGroupCountMax", AUTO_CREATED_GROUPS_MAX, "autoCreatedGroupsPerClient"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class SubscriptionGroups:
     def __init__(self, *, auto_create: bool) -> None:
         self._groups: dict[str, SubscriptionGroup] = {}
         self._first_resets: dict[str, int] = {}
+        self.creations = Creations(GROUP_LIMITS)
         self._auto_create = auto_create
         self.follows: Callable[[], bool] = lambda: (
             False
@@ -67,17 +73,19 @@ class SubscriptionGroups:
         """Every group by name, without RocketMQ's tools group."""
         return [self._groups[name] for name in sorted(self._groups)]
 
-    def get_or_create(self, group: str) -> SubscriptionGroup | None:
-        """The group, made when that is allowed; who may make none has it serve as if it were there.
+    def get_or_create(self, group: str, client: str = "") -> SubscriptionGroup | None:
+        """The group, made for `client` when that is allowed; a slave makes none and serves it as if it were there.
 
-        Raises IllegalNameError.
+        Raises IllegalNameError, TooManyError.
         """
         known = self.get(group)
         if known is None and self._auto_create:
             check_group(group)
             known = SubscriptionGroup(group)
             if not self.follows():
+                self.creations.check(len(self._groups), client)
                 self._put(known)
+                self.creations.made(client)
         return known
 
     def update(self, config: SubscriptionGroup) -> None:
@@ -91,6 +99,8 @@ class SubscriptionGroups:
         for broker_id in (config.broker_id, config.which_broker_when_consume_slowly):
             if not 0 <= broker_id <= BROKER_ID_MAX:
                 raise ValueError(f"broker id {broker_id}; allowed are 0 (the master) to {BROKER_ID_MAX}")
+        if config.group not in self._groups:
+            self.creations.check_total(len(self._groups))
         self._put(config)
 
     def delete(self, group: str) -> None:

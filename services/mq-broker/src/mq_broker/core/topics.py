@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mq_broker.core import documents as tables
+from mq_broker.core.creations import CountLimits, Creations
+from mq_broker.core.limits import AUTO_CREATED_TOPICS_MAX, TOPIC_COUNT_MAX
 from mqproto.codes import Permission
 from mqproto.names import (
     CARRIED_TOPIC,
@@ -29,6 +31,11 @@ from mqproto.names import (
 
 QUEUE_COUNT_MAX = 1_024
 PERM_BITS = Permission.READ | Permission.WRITE | Permission.INHERIT
+
+
+TOPIC_LIMITS = CountLimits(
+    "topic", TOPIC_COUNT_MAX, "topicCountMax", AUTO_CREATED_TOPICS_MAX, "autoCreatedTopicsPerClient"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class TopicTable:
 
     def __init__(self, *, auto_create: bool, default_queue_count: int, delay_level_count: int) -> None:
         self._topics: dict[str, TopicConfig] = {}
+        self.creations = Creations(TOPIC_LIMITS)
         self._deleted_below: dict[str, dict[int, int]] = {}
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
@@ -92,16 +100,24 @@ class TopicTable:
         """Every topic, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
-    def get_or_create(self, topic: str) -> TopicConfig | None:
-        """The topic, made from the default topic when that is allowed (MISSION N8), and this broker may make any.
-
-        Raises IllegalNameError.
+    def get_or_offer(self, topic: str) -> TopicConfig | None:
+        """The topic, or what `create` would make of it from the default topic, when that is allowed (MISSION N8) and
+        this broker may make any. Raises IllegalNameError.
         """
         config = self._topics.get(topic)
-        if config is not None or not self._auto_create or self.follows():
+        if config is not None:
             return config
         check_topic(topic)
-        return self._put(TopicConfig(topic, self._default_queue_count, self._default_queue_count))
+        if not self._auto_create or self.follows():
+            return None
+        return TopicConfig(topic, self._default_queue_count, self._default_queue_count)
+
+    def create(self, offered: TopicConfig, client: str) -> None:
+        """Make what was offered, unless it is there, because `client` needs it. Raises TooManyError."""
+        if offered.topic not in self._topics:
+            self.creations.check(len(self._topics), client)
+            self._put(offered)
+            self.creations.made(client)
 
     def ensure_group_topic(self, topic: str, queue_count: int = 1) -> TopicConfig:
         """The retry or dead-letter topic of a group, with at least `queue_count` queues (MISSION R1, R2)."""
@@ -126,6 +142,8 @@ class TopicTable:
                 raise ValueError(f"{count} {name} queues; allowed are 1 to {QUEUE_COUNT_MAX}")
         if config.perm & ~PERM_BITS or not config.perm & Permission.READ_WRITE:
             raise ValueError(f"perm {config.perm} is not made of 2 (write), 4 (read) and 1 (inherit), such as 6")
+        if config.topic not in self._topics:
+            self.creations.check_total(len(self._topics))
         self._put(config)
 
     def delete(self, topic: str, next_offsets: Mapping[int, int]) -> None:

@@ -51,6 +51,10 @@ class CallContext:
         """Hand a response to the caller."""
         self.responses.put_nowait(response)
 
+    def peer(self) -> str:
+        """Who calls: all callers in this process are one."""
+        return "memory"
+
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         """Refuse the call."""
         raise AbortedCallError(code, details)

@@ -7,9 +7,10 @@ group is a member of all others that it names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from mq_broker.core.creations import TooManyError
 from mq_broker.core.members import ClientGroups, GroupMembers
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroups
@@ -52,25 +53,29 @@ class Admission(Generic[S]):
                 refusals.append(refusal)
         for consumer in said.consumers:
             try:
-                self._check(said.client_id, consumer)
+                self._check(said, consumer)
                 consumers.append(consumer)
             except RefusedError as refusal:
                 refusals.append(refusal)
-        return ClientGroups(said.client_id, frozenset(producer_groups), tuple(consumers)), refusals
+        return replace(said, producer_groups=frozenset(producer_groups), consumers=tuple(consumers)), refusals
 
-    def _check(self, client_id: str, consumer: Consumer) -> None:
+    def _check(self, said: ClientGroups, consumer: Consumer) -> None:
         """Raise RefusedError unless the client may be a member as it says. Turning a switch off expels nobody."""
-        if self.members.consumer(client_id, consumer.group) == consumer:
+        if self.members.consumer(said.client_id, consumer.group) == consumer:
             return
         _check_name(consumer.group)
         self._check_subscriptions(consumer)
-        group = self.groups.get_or_create(consumer.group)
+        try:
+            group = self.groups.get_or_create(consumer.group, said.connection)
+        except TooManyError as error:
+            sentence = f"group {consumer.group!r} does not exist: {error}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence) from error
         if group is None:
             sentence = f"group {consumer.group!r} does not exist and autoCreateSubscriptionGroup is false"
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence)
         if group.different_subscriptions_allowed:
             return
-        difference = self.members.difference(client_id, consumer)
+        difference = self.members.difference(said.client_id, consumer)
         if difference is not None:
             sentence = f"group {consumer.group!r}: {difference}; {HOW_TO_CHANGE}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_CONSISTENT, sentence)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.creations import CountLimits
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.identity import BrokerIdentity
@@ -35,8 +36,8 @@ from mq_broker.core.state_names import (
     TOPICS,
     TRANSACTION_OFFSETS,
 )
-from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.topics import TopicTable
+from mq_broker.core.subscription_groups import GROUP_LIMITS, SubscriptionGroups
+from mq_broker.core.topics import TOPIC_LIMITS, TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
 from mq_broker.ha.exchange import Exchange
@@ -87,6 +88,8 @@ class BrokerOptions:
     delay_levels: DelayLevels
     auto_create_topics: bool = True
     auto_create_groups: bool = True
+    topic_limits: CountLimits = TOPIC_LIMITS
+    group_limits: CountLimits = GROUP_LIMITS
     default_topic_queue_count: int = 4
     body_size_max: int = BODY_BYTES_MAX
     property_filter_enabled: bool = False
@@ -124,6 +127,7 @@ class Broker:
             delay_level_count=options.delay_levels.highest,
         )
         self.groups = SubscriptionGroups(auto_create=options.auto_create_groups)
+        self._limit_counts(options)
         self.filters = MessageFilters(options.property_filter_enabled)
         self.consumer_offsets = ConsumerOffsets()
         self.offset_journal = ProgressJournal(disk, clock, store_options.layout.config, self.consumer_offsets)
@@ -232,9 +236,13 @@ class Broker:
             auto_create=options.auto_create_topics, default_queue_count=options.default_topic_queue_count
         )
         self.groups.reconfigure(auto_create=options.auto_create_groups)
+        self._limit_counts(options)
         self.producing.body_size_max = options.body_size_max
         self.transactions.reconfigure(options.transactions)
         self.store.gate.options = retention
+
+    def _limit_counts(self, options: BrokerOptions) -> None:
+        self.topics.creations.limits, self.groups.creations.limits = options.topic_limits, options.group_limits
 
     def _forget_what_is_lost(self, report: RecoveryReport) -> None:
         """Nothing has been finished, and nothing sent, that the log does not hold any more."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mq_broker.core.batches import Batch, BatchError, check_batch
 from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.creations import TooManyError
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
@@ -93,12 +94,12 @@ class Producing:
     sequences: ProducerSequences
     received: Traffic[str] = field(default_factory=Traffic)  # by the topic that producers have sent to
 
-    def put(self, incoming: Sequence[IncomingBatch]) -> list[BatchOutcome]:
-        """Store what can be stored; acknowledge only after `acknowledge`."""
+    def put(self, incoming: Sequence[IncomingBatch], client: str = "") -> list[BatchOutcome]:
+        """Store what can be stored, with new topics on account of `client`; acknowledge only after `acknowledge`."""
         if self.store.follows:
             return [BatchOutcome(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)] * len(incoming)
         store_ms = self.time.stamp_ms()
-        checked = [self._check(batch, store_ms) for batch in incoming]
+        checked = [self._check(batch, store_ms, client) for batch in incoming]
         batches = [batch for batch in checked if isinstance(batch, Batch)]
         if sum(len(batch.buffer) for batch in batches) <= self.store.run_bytes_max:
             stored = iter(self._store(batches, store_ms))
@@ -137,11 +138,11 @@ class Producing:
         placed = [schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch for batch in batches]
         self.store.put_in_runs(placed, store_ms)
 
-    def _check(self, incoming: IncomingBatch, store_ms: int) -> Batch | _Repeat | BatchOutcome:
-        """The batch as it goes into the log, or why it does not."""
+    def _check(self, incoming: IncomingBatch, store_ms: int, client: str) -> Batch | _Repeat | BatchOutcome:
+        """The batch as it goes into the log, or why it does not. Its topic is made last: for nothing but this batch."""
         topic, queue_id = incoming.topic, incoming.queue_id
         try:
-            config = self.topics.get_or_create(topic)
+            config = self.topics.get_or_offer(topic)
         except IllegalNameError as error:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if topic in SYSTEM_TOPICS:
@@ -166,6 +167,10 @@ class Producing:
         if len(batch.buffer) > self.store.run_bytes_max:
             remark = f"the batch takes {len(batch.buffer)} bytes; a commit-log file takes {self.store.run_bytes_max}"
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
+        try:
+            self.topics.create(config, client)
+        except TooManyError as error:
+            return BatchOutcome(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist: {error}")
         return batch
 
     def _detour(self, batch: Batch, store_ms: int) -> Batch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mq_broker.core.creations import TooManyError
 from mq_broker.core.message_filter import MessageFilter, MessageFilters
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
 from mq_broker.core.searching import Search
@@ -140,8 +141,8 @@ class Pulling:
             remark = "this broker is a slave that serves no pulls (slaveReadEnable=false); ask the master"
             return PullResult(ResponseCode.SYSTEM_BUSY, remark)
         try:
-            group = self.groups.get_or_create(query.group)
-        except IllegalNameError as error:
+            group = self.groups.get_or_create(query.group, query.client)
+        except (IllegalNameError, TooManyError) as error:
             return PullResult(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error))
         if group is None:
             remark = f"group {query.group!r} does not exist and autoCreateSubscriptionGroup is false"

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
+from mq_broker.core.creations import TooManyError
 from mq_broker.core.rewrite import retry_batch
 from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.core.subscription_groups import SubscriptionGroups
@@ -31,7 +32,7 @@ class SendBack:
     dead_letters: Counter[str] = field(default_factory=Counter, init=False)  # by group, since the broker was opened
 
     async def send_back(
-        self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int
+        self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int, client: str = ""
     ) -> tuple[ResponseCode, str]:
         """Store the message again for its group; durable as any message when it returns SUCCESS.
 
@@ -40,8 +41,8 @@ class SendBack:
         if self.producing.store.follows:
             return ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER
         try:
-            known = self.groups.get_or_create(group)
-        except IllegalNameError as error:
+            known = self.groups.get_or_create(group, client)
+        except (IllegalNameError, TooManyError) as error:
             return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)
         if known is None:
             return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist"

@@ -56,16 +56,16 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
-        replies = Replies()
-        await self._pump(context, replies, lambda request: replies.put(self._produce(request)))
+        replies, client = Replies(), context.peer()
+        await self._pump(context, replies, lambda request: replies.put(self._produce(request, client)))
 
-    def _produce(self, request: pb.ProduceRequest) -> Coroutine[Any, Any, pb.ProduceResponse]:
+    def _produce(self, request: pb.ProduceRequest, client: str) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
         if len(request.batches) > FRAME_BATCHES_MAX:
             remark = f"the frame has {len(request.batches)} batches; at most {FRAME_BATCHES_MAX} are allowed"
             outcomes = [BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)] * len(request.batches)
         else:
-            outcomes = producing.put([incoming_batch(batch, request) for batch in request.batches])
+            outcomes = producing.put([incoming_batch(batch, request) for batch in request.batches], client)
         log_end = self._broker.store.log_end
 
         async def response() -> pb.ProduceResponse:
@@ -76,7 +76,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
         producing = self._broker.producing
-        outcomes = producing.put([incoming_batch(request.batch, request)])
+        outcomes = producing.put([incoming_batch(request.batch, request)], context.peer())
         acknowledged = await producing.acknowledge(outcomes, self._broker.store.log_end)
         return pb.SendResponse(result=batch_result(acknowledged[0]))
 
@@ -84,7 +84,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
-        polling, replies = self._broker.long_polling, Replies()
+        polling, replies, client = self._broker.long_polling, Replies(), context.peer()
         polls: dict[int, Poll | None] = {}
         reports = ProgressReports(self._broker.offsets)
 
@@ -106,7 +106,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 replies.put(response)
 
             polls[poll_id] = None
-            poll = polling.poll(pull_query(request.pull), request.suspend_timeout_ms, reply)
+            poll = polling.poll(pull_query(request.pull, client), request.suspend_timeout_ms, reply)
             if poll_id in polls:
                 polls[poll_id] = poll
 
@@ -121,7 +121,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
         pulling = self._broker.pulling
-        query = pull_query(request)
+        query = pull_query(request, context.peer())
         response = pb.PullResponse()
         write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response)
         return response
@@ -143,7 +143,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             if not heartbeat.client_id or (client_id and heartbeat.client_id != client_id):
                 raise _BadRequestError("a heartbeat names its client, and the same one for all of a session")
             client_id = heartbeat.client_id
-            code, remark = sessions.heartbeat(session, client_groups(heartbeat))
+            code, remark = sessions.heartbeat(session, client_groups(heartbeat, context.peer()))
             ack = pb.HeartbeatAck(code=code, remark=remark)  # type: ignore[arg-type]
             replies.put(pb.SessionResponse(heartbeat_ack=ack))
 
@@ -183,6 +183,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             request.log_offset,
             delay_level=request.delay_level,
             max_reconsume_times=request.max_reconsume_times,
+            client=context.peer(),
         )
         return pb.ConsumerSendBackResponse(code=code, remark=remark)  # type: ignore[arg-type]
 

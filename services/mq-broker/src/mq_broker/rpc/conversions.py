@@ -59,7 +59,7 @@ def batch_result(outcome: BatchOutcome) -> pb.BatchResult:
     )
 
 
-def pull_query(request: pb.PullRequest) -> PullQuery:
+def pull_query(request: pb.PullRequest, client: str) -> PullQuery:
     return PullQuery(
         request.group,
         request.topic,
@@ -69,6 +69,7 @@ def pull_query(request: pb.PullRequest) -> PullQuery:
         request.max_bytes,
         request.expression,
         request.expression_type,
+        client,
     )
 
 
@@ -85,11 +86,12 @@ def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
     response.suggest_broker_id = result.suggest_broker_id
 
 
-def client_groups(heartbeat: pb.Heartbeat) -> ClientGroups:
+def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:
     return ClientGroups(
         heartbeat.client_id,
         frozenset(producer.group for producer in heartbeat.producers),
         tuple(map(_consumer, heartbeat.consumers)),
+        connection,
     )
 
 
