@@ -13,9 +13,10 @@ import grpc
 
 from hourglass.mq.v1 import admin_service_pb2, admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
+from mq_broker.core.limits import FRAME_BATCHES_MAX
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
-from mq_broker.rpc.broker_service import FRAME_BATCHES_MAX, BrokerService
+from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
 from mq_broker.testing import STORE_ROOT, broker_options, incoming, running_broker
 from mqproto import codes

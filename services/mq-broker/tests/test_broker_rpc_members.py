@@ -14,10 +14,10 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2_grpc
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2 as common
+from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
-from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX
 from mq_broker.rpc.registration import Registration
 from mq_broker.testing import broker_options, incoming, produce, running_broker
 from mqproto.record import decode_record

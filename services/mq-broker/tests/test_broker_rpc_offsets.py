@@ -13,10 +13,10 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
+from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX
 from mq_broker.core.progress import RANGES_MAX, Progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
-from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX
 from mq_broker.testing import incoming, produce
 from osenv.sim_clock import settle
 
@@ -121,7 +121,7 @@ async def test_a_group_begins_where_it_is_told() -> None:
 async def test_too_many_queues_are_refused() -> None:
     async with served() as services:
         many = [queue(1)] * (QUEUES_PER_REQUEST_MAX + 1)
-        with pytest.raises(AbortedCallError, match="16385 offsets; at most 16384"):
+        with pytest.raises(AbortedCallError, match="has 16385 items in this request; at most 16384"):
             await services.broker("UpdateConsumerOffset", update(*many))
 
 

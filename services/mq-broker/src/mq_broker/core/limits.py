@@ -13,3 +13,18 @@ AUTO_CREATED_TOPICS_MAX = 1_000  # [autoCreatedTopicsPerClient] by one connectio
 AUTO_CREATED_GROUPS_MAX = 1_000  # [autoCreatedGroupsPerClient] by one connection
 NAME_SERVER_TOPICS_MAX = 100_000  # of one broker; a name server leaves out the others (mq_namesrv, core/limits.py)
 COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much they made; the least recent is forgotten
+
+# Requests, checked before any work (rpc/request_limits.py). A real client stays far below; what is beyond one of these
+# is answered with INVALID_ARGUMENT. Work for each item is at most some 10 us, so that no request holds the event loop
+# for longer than about 0.2 s.
+NAME_CHARACTERS_MAX = 255  # of a topic or group; which names are legal says mqproto.names, with sentences of its own
+TEXT_CHARACTERS_MAX = 4_096  # of a client id, an address, a remark
+KEY_CHARACTERS_MAX = 32_767  # of a message's key or transaction id: RocketMQ's properties are no longer
+EXPRESSION_CHARACTERS_MAX = 16 * 1024  # of a subscription, as in mqfilter
+EXPRESSIONS_CHARACTERS_MAX = 128 * 1024  # of all subscriptions of a heartbeat; SQL92 takes 1.5 us a character
+FRAME_BATCHES_MAX = 1_024  # of one frame of a producer
+QUEUES_PER_REQUEST_MAX = 16_384  # that are reported, committed, locked or reset
+RANGES_PER_REQUEST_MAX = 300_000  # finished ranges of all queues; as many as 4 MB hold with offsets of real queues
+GROUPS_PER_REQUEST_MAX = 1_024  # producer groups, consumer groups, groups that report
+SUBSCRIPTIONS_PER_REQUEST_MAX = 16_384
+SENTENCES_MAX = 8  # of one remark; it ends with the number of those that were left out

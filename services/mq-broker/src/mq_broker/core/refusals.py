@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mq_broker.core.limits import SENTENCES_MAX
 from mqproto.codes import ResponseCode
 
 
@@ -11,3 +14,10 @@ class RefusedError(Exception):
     def __init__(self, code: ResponseCode, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+def first_few(parts: Sequence[object], separator: str = "; ") -> str:
+    """The parts as one text: the first ones, and how many there are beyond them."""
+    text = separator.join(map(str, parts[:SENTENCES_MAX]))
+    more = len(parts) - SENTENCES_MAX
+    return f"{text}{separator}and {more} more" if more > 0 else text

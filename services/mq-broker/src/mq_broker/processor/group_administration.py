@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.processor.long_polling import LongPolling
@@ -73,7 +73,7 @@ class GroupAdministration:
             await self.store.persist(SUBSCRIPTION_GROUPS)  # gone, perhaps, by a deletion that the disk would not take
             raise
         if members := self.sessions.members.consumer_ids(group):
-            sentence = f"group {group!r} has living members: {', '.join(members)}; stop them first"
+            sentence = f"group {group!r} has living members: {first_few(members, ', ')}; stop them first"
             raise RefusedError(ResponseCode.NO_PERMISSION, sentence)
         log.warning("group %s is deleted%s", group, " with its offsets" if clean_offsets else "")
         await uninterrupted(self._delete(group, clean_offsets=clean_offsets))

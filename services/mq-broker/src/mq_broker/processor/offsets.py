@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.progress import RANGES_MAX, Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.querying import Querying
@@ -90,7 +90,7 @@ class Offsets:
                 raise _refusal(f"{sentence}; allowed are {RANGES_MAX}")
         for queue, progress in joined.items():
             self.offsets.put(group, *queue, progress)
-        return f"left out, because the offsets have been reset since: {', '.join(late)}" if late else ""
+        return f"left out, because the offsets have been reset since: {first_few(late, ', ')}" if late else ""
 
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Let the group go on exactly at (topic, queue id, offset): all of them, or none when one makes no sense.

@@ -14,6 +14,7 @@ from typing import Protocol
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.members import ClientGroups, GroupMembers
 from mq_broker.core.progress import Progress
+from mq_broker.core.refusals import first_few
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.admission import Admission
@@ -59,8 +60,8 @@ class Sessions:
     def heartbeat(self, session: Session, said: ClientGroups) -> tuple[ResponseCode, str]:
         """A client lives. Its consumer groups get their retry topics.
 
-        Anything but SUCCESS is the code of the first refusal. The sentence has them all, and with them the groups that
-        do not take the client; it leaves those, and is a member of all the others.
+        Anything but SUCCESS is the code of the first refusal. The sentence has the first ones, and with them groups
+        that do not take the client; it leaves all of those, and is a member of the others.
         """
         groups, refusals = self.admission.admit(said)
         for consumer in groups.consumers:
@@ -69,7 +70,7 @@ class Sessions:
         self._tell(self.members.heartbeat(groups, session, self.time.now_ms()))
         if not refusals:
             return ResponseCode.SUCCESS, ""
-        return refusals[0].code, "; ".join(map(str, refusals))
+        return refusals[0].code, first_few(refusals)
 
     def ensure_retry_topic(self, group: SubscriptionGroup) -> None:
         """The group's retry topic has the queues that it should; its members read it, though nothing be retried.

@@ -30,6 +30,7 @@ from mq_broker.rpc.conversions import (
 )
 from mq_broker.rpc.registration import Registration
 from mq_broker.rpc.replication_administration import ReplicationAdministration
+from mq_broker.rpc.request_limits import limited
 from mq_broker.rpc.transaction_conversions import (
     phase_or_none,
     transaction_info,
@@ -42,6 +43,7 @@ from mqproto.codes import ResponseCode
 ResultT = TypeVar("ResultT")
 
 
+@limited(pb.DESCRIPTOR.services_by_name["AdminService"])
 class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServiceServicer):
     """The RPCs of `hourglass.mq.v1.AdminService`. `config` gives the configuration in force, by its keys."""
 

@@ -10,6 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
+from mq_broker.core.limits import FRAME_BATCHES_MAX
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
@@ -33,14 +34,16 @@ from mq_broker.rpc.conversions import (
     reset_command,
     write_pull_result,
 )
-from mq_broker.rpc.progress_reports import QUEUES_PER_REQUEST_MAX, ProgressReports
+from mq_broker.rpc.progress_reports import ProgressReports
+from mq_broker.rpc.request_limits import REQUEST_LIMITS, limited
 from mq_broker.rpc.streams import OpenStreams, Replies, pump
 from mqproto.codes import ResponseCode
+from mqproto.field_limits import FieldLimitError
 
-FRAME_BATCHES_MAX = 1_024
 POLLS_PER_STREAM_MAX = 16_384
 
 
+@limited(pb.DESCRIPTOR.services_by_name["BrokerService"])
 class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     """The RPCs of `hourglass.mq.v1.BrokerService`. `stopping` ends the streams."""
 
@@ -63,7 +66,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         producing = self._broker.producing
         if len(request.batches) > FRAME_BATCHES_MAX:
             remark = f"the frame has {len(request.batches)} batches; at most {FRAME_BATCHES_MAX} are allowed"
-            outcomes = [BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)] * len(request.batches)
+            outcomes = [BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)] * FRAME_BATCHES_MAX
         else:
             outcomes = producing.put([incoming_batch(batch, request) for batch in request.batches], client)
         log_end = self._broker.store.log_end
@@ -96,6 +99,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 polling.expire(waiting)
             if action != "pull":
                 return
+            REQUEST_LIMITS.check(request.pull)
             if poll_id in polls or len(polls) >= POLLS_PER_STREAM_MAX:
                 raise _BadRequestError(f"poll {poll_id} is open, or there are more than {POLLS_PER_STREAM_MAX}")
 
@@ -112,7 +116,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
         try:
             await self._pump(context, replies, handle)
-        except _BadRequestError as error:
+        except (_BadRequestError, FieldLimitError) as error:
             await _refuse(context, str(error))
         finally:
             for poll in list(polls.values()):
@@ -135,6 +139,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
         def handle(request: pb.SessionRequest) -> None:
             nonlocal client_id
+            REQUEST_LIMITS.check(request)
             if request.WhichOneof("event") == "command_answer":
                 answer = request.command_answer
                 commands.answered(session, answer.command_id, command_answer(answer))
@@ -149,7 +154,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
         try:
             await self._pump(context, replies, handle)
-        except _BadRequestError as error:
+        except (_BadRequestError, FieldLimitError) as error:
             await _refuse(context, str(error))
         finally:
             sessions.ended(session, client_id)
@@ -162,14 +167,12 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     @answering(pb.LockQueuesResponse)
     async def LockQueues(self, request: pb.LockQueuesRequest, context: Any) -> pb.LockQueuesResponse:  # noqa: N802
-        await _limit_locks(request, context)
         queues = locked_queues(request.queues)
         held = await self._broker.queue_locking.lock(request.group, request.client_id, queues)
         return pb.LockQueuesResponse(locked=queue_refs(held))
 
     @answering(pb.UnlockQueuesResponse)
     async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:  # noqa: N802
-        await _limit_locks(request, context)
         self._broker.queue_locking.unlock(request.group, request.client_id, locked_queues(request.queues))
         return pb.UnlockQueuesResponse()
 
@@ -208,8 +211,6 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def UpdateConsumerOffset(  # noqa: N802
         self, request: pb.UpdateConsumerOffsetRequest, context: Any
     ) -> pb.UpdateConsumerOffsetResponse:
-        if len(request.queues) > QUEUES_PER_REQUEST_MAX:
-            await _refuse(context, f"{len(request.queues)} offsets; at most {QUEUES_PER_REQUEST_MAX} are allowed")
         offsets, group, remark = self._broker.offsets, request.group, ""
         if request.set:
             await offsets.set(group, [(one.topic, one.queue_id, one.offset) for one in request.queues])
@@ -334,11 +335,6 @@ class _Session:
     def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
         command = pb.ConsumeDirectly(command_id=command_id, group=group, record=record)
         self._replies.put(pb.SessionResponse(consume_directly=command))
-
-
-async def _limit_locks(request: pb.LockQueuesRequest | pb.UnlockQueuesRequest, context: Any) -> None:
-    if len(request.queues) > QUEUES_PER_REQUEST_MAX:
-        await _refuse(context, f"{len(request.queues)} queues; at most {QUEUES_PER_REQUEST_MAX} are allowed")
 
 
 async def _refuse(context: Any, sentence: str) -> NoReturn:

@@ -12,8 +12,8 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.offsets import Offsets
 from mq_broker.rpc.conversions import queue_report
-
-QUEUES_PER_REQUEST_MAX = 16_384
+from mq_broker.rpc.request_limits import REQUEST_LIMITS
+from mqproto.field_limits import FieldLimitError
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,10 @@ class ProgressReports:
 
     def take(self, request: pb.PollRequest) -> None:
         """Add what the request reports: each group's queues whole or not at all."""
-        count = sum(len(report.queues) for report in request.progress)
-        if count > QUEUES_PER_REQUEST_MAX:
-            self._tell("a client", f"it names {count} queues; at most {QUEUES_PER_REQUEST_MAX} are allowed")
+        try:
+            REQUEST_LIMITS.check(request, ("progress",))
+        except FieldLimitError as error:
+            self._tell("a client", str(error))
             return
         for report in request.progress:
             who = f"{report.client_id} of group {report.group}"

@@ -236,7 +236,7 @@ class ProduceResponse(_message.Message):
     request_id: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchResult]:
-        """One for each batch of the request, in its order."""
+        """One for each batch of the request, in its order; of more than 1,024 batches none is stored, and 1,024 are answered."""
 
     def __init__(
         self,
