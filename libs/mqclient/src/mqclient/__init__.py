@@ -63,7 +63,9 @@ from mqclient.consumer.allocate import (
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.hooks import ConsumeMessageContext, ConsumeMessageHook
 from mqclient.consumer.listener import (
+    ConsumeConcurrentlyContext,
     ConsumeFromWhere,
+    ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     MessageListenerConcurrently,
@@ -142,10 +144,12 @@ __all__ = [
     "ClusterBroker",
     "CommunicationMode",
     "ConnectionLostError",
+    "ConsumeConcurrentlyContext",
     "ConsumeDirectlyResult",
     "ConsumeFromWhere",
     "ConsumeMessageContext",
     "ConsumeMessageHook",
+    "ConsumeOrderlyContext",
     "ConsumeOrderlyStatus",
     "ConsumeResult",
     "ConsumeStats",

@@ -8,7 +8,17 @@ from mqclient.compression import decompress
 from mqclient.message_id import offset_message_id
 from mqclient.message_queue import MessageQueue
 from mqproto.names import RETRY_PREFIX
-from mqproto.properties import KEY_SEPARATOR, KEYS, PGROUP, RETRY_TOPIC, TAGS, UNIQ_KEY, WAIT, decode_properties
+from mqproto.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    PGROUP,
+    RESERVED,
+    RETRY_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    decode_properties,
+)
 from mqproto.record import FLAG_COMPRESSED, Record
 from mqproto.sealed_record import SealedRecord
 
@@ -63,6 +73,11 @@ class MessageExt:
     def properties(self) -> dict[str, str]:
         """Everything that travels beside the body, the queue's own entries included."""
         return decode_properties(self._record.properties)
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """What the producer set beside tag and keys: `properties` without the queue's own entries."""
+        return {name: value for name, value in self.properties.items() if name not in RESERVED}
 
     @property
     def tag(self) -> str | None:

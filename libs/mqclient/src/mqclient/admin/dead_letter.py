@@ -9,7 +9,7 @@ from functools import cached_property
 
 from mqclient.consumer.subscription import ALL
 from mqclient.message_ext import MessageExt
-from mqproto.properties import DEAD_LETTER_EDIT, ORIGIN_MESSAGE_ID, RESERVED, RETRY_TOPIC
+from mqproto.properties import DEAD_LETTER_EDIT, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 
 
 class DeadLetterState(Enum):
@@ -59,7 +59,7 @@ class DeadLetter:
     @cached_property
     def user_properties(self) -> Mapping[str, str]:
         """The application's properties, without those of the queue's own."""
-        return {name: value for name, value in self.message.properties.items() if name not in RESERVED}
+        return self.message.user_properties
 
     @property
     def ids(self) -> frozenset[str]:

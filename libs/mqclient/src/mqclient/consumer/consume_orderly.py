@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mqclient.background import BackgroundTasks, wait_event
-from mqclient.consumer.consume_service import Finish, GiveBack, Running, Slots
+from mqclient.consumer.consume_service import TO_DEAD_LETTERS, Finish, GiveBack, Running, Slots
+from mqclient.consumer.listener import ConsumeOrderlyContext
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
@@ -100,18 +101,22 @@ class ConsumeMessageOrderlyService:
                 messages = process_queue.first(self._batch_size_max)
                 if not messages or not self._may_consume(process_queue):
                     return
-                if not await self._consume(process_queue, messages):
-                    await wait_event(self._clock, runner.hurry, self._suspend_s)
+                context = ConsumeOrderlyContext(queue)
+                if not await self._consume(process_queue, messages, context):
+                    wanted_s = context.suspend_current_queue_time_s
+                    await wait_event(self._clock, runner.hurry, self._suspend_s if wanted_s is None else wanted_s)
         finally:
             del self._runners[queue]
 
-    async def _consume(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> bool:
+    async def _consume(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], context: ConsumeOrderlyContext
+    ) -> bool:
         """False when the queue has to pause before these messages are tried again."""
         async with self._slots:
             if self._closing or not process_queue.holds(messages[0]) or not self._may_consume(process_queue):
                 return True
             with self._running:
-                if await self._listening.listen(process_queue, messages):
+                if await self._listening.listen(process_queue, messages, context):
                     self._finish(process_queue, messages)
                     return True
                 return await self._give_up(process_queue, messages)
@@ -124,7 +129,7 @@ class ConsumeMessageOrderlyService:
         hopeless = [message for message in messages if most is not None and message.reconsume_times > most]
         for message in hopeless:
             try:
-                await self._give_back(message, dead=True)
+                await self._give_back(message, delay_level=TO_DEAD_LETTERS)
             except MQClientError as error:
                 logger.warning("%r could not be given up, its queue waits: %s", message, error)
                 return False

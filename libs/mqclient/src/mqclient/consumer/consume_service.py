@@ -16,14 +16,15 @@ from osenv import Clock
 
 logger = logging.getLogger("mqclient.consume_service")
 
+BY_RECONSUME_TIMES, TO_DEAD_LETTERS = 0, -1  # as delay levels
 Finish = Callable[[ProcessQueue, Sequence[MessageExt]], None]  # takes messages out of their queue for good
 
 
 class GiveBack(Protocol):
     """What becomes of a message that was not consumed: back to its broker, or out into the log (broadcasting)."""
 
-    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
-        """With `dead` it is not tried again. Raises MQClientError when it could not be given back."""
+    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
+        """It comes again after `delay_level`, or not at all. Raises MQClientError when it could not be given back."""
 
 
 class ConsumeService(Protocol):

@@ -20,8 +20,13 @@ class ConsumerConfig:
     thread of its own; the number grows by one every `adjust_thread_pool_interval_s` while more than
     `adjust_thread_pool_nums_threshold` messages wait in the consumer's queues, and shrinks when it is less than 80 %.
 
-    `max_reconsume_times` None: the group's own number (16), and for an orderly consumer without end. A message that an
-    orderly consumer could not consume is tried again after `suspend_current_queue_time_s`, and its queue waits.
+    `max_reconsume_times` None: the group's own number (16), and for an orderly consumer without end; 0: a message that
+    fails once is a dead letter. A message that an orderly consumer could not consume is tried again after
+    `suspend_current_queue_time_s`, and its queue waits.
+
+    A concurrent listener that has not returned after `consume_timeout_s` (RocketMQ's 15 minutes) loses its messages:
+    they are sent back and come again later, while the listener keeps its place among `consume_thread_max`. What it
+    answers afterwards changes nothing.
 
     A broadcasting consumer keeps its offsets in `local_offset_store_dir`, and nowhere without `keep_local_offsets`: it
     begins anew at each start then, leaves nothing behind, and any number of them may run on one machine.
@@ -40,6 +45,7 @@ class ConsumerConfig:
     pull_threshold_size_for_queue_mib: int = 100
     consume_concurrently_max_span: int = 2_000
     max_reconsume_times: int | None = None
+    consume_timeout_s: float = 900.0
     suspend_current_queue_time_s: float = 1.0
     consume_timestamp_ms: int | None = None
     local_offset_store_dir: Path | None = None
@@ -58,10 +64,11 @@ class ConsumerConfig:
         require_integer(self, "consume_thread_max", self.consume_thread_min)
         require_integer(self, "pull_batch_size", 1, PULL_BATCH_SIZE_MAX)
         if self.max_reconsume_times is not None:
-            require_integer(self, "max_reconsume_times", 1)
+            require_integer(self, "max_reconsume_times", 0)
         if self.consume_timestamp_ms is not None:
             require_integer(self, "consume_timestamp_ms", 0)
         require_number(self, "pull_interval_s", 0.0)
+        require_number(self, "consume_timeout_s")
         require_number(self, "suspend_current_queue_time_s", 0.01)  # RocketMQ's least, too
         require_number(self, "adjust_thread_pool_interval_s", 0.01)
 

@@ -235,6 +235,7 @@ class ConsumerEngine:
             self._finish,
             concurrency=self.concurrency.count,
             batch_size_max=config.consume_message_batch_max_size,
+            timeout_s=config.consume_timeout_s,
         )
 
     def _make_pull_context(self) -> PullContext:

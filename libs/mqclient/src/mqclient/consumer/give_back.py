@@ -6,6 +6,7 @@ import logging
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
+from mqclient.consumer.consume_service import BY_RECONSUME_TIMES, TO_DEAD_LETTERS
 from mqclient.errors import require_success
 from mqclient.message_ext import MessageExt
 from mqclient.observed.requests import traced_give_back
@@ -14,7 +15,6 @@ from telemetry import is_tracing
 
 logger = logging.getLogger("mqclient.give_back")
 
-BY_RECONSUME_TIMES, TO_DEAD_LETTERS = 0, -1  # as delay levels
 GROUPS_OWN = 0  # number of tries
 
 
@@ -24,19 +24,21 @@ class SendBack:
     def __init__(self, instance: ClientInstance, group: str, reconsume_times_max: int | None) -> None:
         self._instance = instance
         self._group = group
-        self._reconsume_times_max = reconsume_times_max or GROUPS_OWN
+        self._reconsume_times_max = reconsume_times_max
 
-    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
+    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
         """Raises MQClientError."""
-        sending = self._send(message, dead=dead)
+        if self._reconsume_times_max == 0:
+            delay_level = TO_DEAD_LETTERS
+        sending, dead = self._send(message, delay_level), delay_level < 0
         await (traced_give_back(self._group, message, dead=dead, sending=sending) if is_tracing() else sending)
 
-    async def _send(self, message: MessageExt, *, dead: bool) -> None:
+    async def _send(self, message: MessageExt, delay_level: int) -> None:
         request = broker_pb.ConsumerSendBackRequest(
             group=self._group,
             log_offset=message.log_offset,
-            delay_level=TO_DEAD_LETTERS if dead else BY_RECONSUME_TIMES,
-            max_reconsume_times=self._reconsume_times_max,
+            delay_level=delay_level,
+            max_reconsume_times=self._reconsume_times_max or GROUPS_OWN,
         )
         response = await self._instance.calls.to_master(message.broker_name, CONSUMER_SEND_BACK, request)
         require_success(response.code, response.remark, message.broker_name)
@@ -45,7 +47,7 @@ class SendBack:
 class Discard:
     """In broadcasting a message that could not be consumed is not tried again (C2)."""
 
-    async def __call__(self, message: MessageExt, *, dead: bool = False) -> None:
+    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
         """Raises nothing."""
-        del dead
+        del delay_level
         logger.warning("%r was not consumed, and in broadcasting it does not come again", message)

@@ -12,7 +12,16 @@ from collections.abc import Awaitable
 from typing import Any
 
 from mqclient.consumer.hooks import ConsumeHooks, ConsumeMessageContext
-from mqclient.consumer.listener import ConsumeOrderlyStatus, ConsumeStatus, Listener, is_async
+from mqclient.consumer.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    Listener,
+    is_async,
+    takes_context,
+)
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.message_ext import MessageExt
@@ -44,32 +53,42 @@ class Listening:
         self._group = group
         self._listener: Any = listener
         self._success = success
+        self._takes_context = takes_context(listener)
         self._hooks = hooks
         self._stats = stats
         # Who calls `listen` bounds the number of threads.
         self._threads = None if is_async(listener) else WorkerThreads(f"mqclient consume {group}", sys.maxsize)
 
-    async def listen(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> bool:
+    async def listen(self, process_queue: ProcessQueue, messages: list[MessageExt], context: ConsumeContext) -> bool:
         """Whether the listener has consumed the messages of this queue; what it did otherwise is in the log."""
         process_queue.last_consume_ms = self._clock.wall_ms()
-        return (await self.outcome(process_queue.queue, messages))[0]
+        return (await self._observed(process_queue.queue, messages, context))[0]
 
     async def outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
         """Whether they are consumed, and what the listener answered or raised."""
-        processing = self._outcome(queue, messages)
+        orderly = isinstance(self._success, ConsumeOrderlyStatus)
+        context = ConsumeOrderlyContext(queue) if orderly else ConsumeConcurrentlyContext(queue)
+        return await self._observed(queue, messages, context)
+
+    async def _observed(
+        self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> tuple[bool, object]:
+        processing = self._outcome(queue, messages, context)
         if is_observing():
             processing = observed_processing(self._group, queue, messages, processing, self._clock)
         return await processing
 
-    async def _outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
-        context = None
+    async def _outcome(
+        self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> tuple[bool, object]:
+        hooked = None
         if self._hooks:
-            context = ConsumeMessageContext(self._group, tuple(messages), queue)
-            self._hooks.before(context)
+            hooked = ConsumeMessageContext(self._group, tuple(messages), queue)
+            self._hooks.before(hooked)
         began = self._clock.monotonic()
         status: object
         try:
-            status = await self._call(list(messages))
+            status = await self._call((list(messages), context) if self._takes_context else (list(messages),))
         except Exception as error:
             logger.exception("the listener failed; %s will be consumed again", messages)
             status = error
@@ -79,9 +98,9 @@ class Listening:
             logger.error("the listener returned %r, not a %s; %s are not consumed", status, expected, messages)
         now = self._clock.monotonic()
         self._stats.consumed(queue.topic, now, now - began, len(messages), success=success)
-        if context is not None:
-            context.success, context.status = success, status
-            self._hooks.after(context)
+        if hooked is not None:
+            hooked.success, hooked.status = success, status
+            self._hooks.after(hooked)
         return success, status
 
     def close(self, timeout_s: float = THREADS_TIMEOUT_S) -> None:
@@ -89,13 +108,13 @@ class Listening:
         if self._threads is not None:
             self._threads.close(timeout_s)
 
-    async def _call(self, messages: list[MessageExt]) -> object:
+    async def _call(self, arguments: tuple[Any, ...]) -> object:
         """What the listener answers, or raises; a cancellation of its own making is an error like any other."""
         try:
             if self._threads is None:
-                status: object = await self._listener(messages)
+                status: object = await self._listener(*arguments)
             else:
-                status = await self._threads.run(self._listener, messages)
+                status = await self._threads.run(self._listener, *arguments)
                 if isinstance(status, Awaitable):  # a plain function around an async one
                     status = await asyncio.ensure_future(status)
         except asyncio.CancelledError:

@@ -71,8 +71,8 @@ class PushConsumer(Living):
         self._instance: ClientInstance
         self._engine: ConsumerEngine
 
-    def subscribe(self, topic: str, expression: str | MessageSelector = ALL) -> None:
-        """Want messages of `topic`: all ("*"), those with one of the tags in "A || B", or what a selector says.
+    def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL) -> None:
+        """Want messages of `topic`: all ("*" or None), those with one of the tags in "A || B", or what a selector says.
 
         Every member of the group has to subscribe alike (C4). Raises IllegalArgumentError, and IllegalStateError after
         the start.

@@ -58,13 +58,22 @@ class Subscription:
             return True
 
 
-def parse_subscription(topic: str, wanted: str | MessageSelector) -> Subscription:
-    """The subscription to what is `wanted` of the topic. Raises IllegalArgumentError with what is allowed."""
+def parse_subscription(topic: str, wanted: str | MessageSelector | None) -> Subscription:
+    """The subscription to what is `wanted` of the topic; None is everything.
+
+    Raises IllegalArgumentError with what is allowed.
+    """
     try:
         check_topic(topic)
     except IllegalNameError as error:
         raise IllegalArgumentError(str(error)) from error
-    selector = MessageSelector.by_tag(wanted) if isinstance(wanted, str) else wanted
+    selector = MessageSelector.by_tag(wanted or ALL) if isinstance(wanted, str | None) else wanted
+    if not isinstance(selector, MessageSelector):
+        raise IllegalArgumentError(
+            f"a subscription to {topic} has to be a tag expression, a MessageSelector or None, not {wanted!r}"
+        )
+    if not isinstance(selector.expression, str):
+        raise IllegalArgumentError(f"the expression of a MessageSelector has to be text, not {selector.expression!r}")
     if selector.expression_type is ExpressionType.SQL92:
         return _parse_sql(topic, selector.expression)
     return _parse_tags(topic, selector.expression)
@@ -74,9 +83,11 @@ def _parse_tags(topic: str, expression: str) -> Subscription:
     text = expression.strip()
     if text in ("", ALL):
         return Subscription(topic, ALL)
-    tags = [tag.strip() for tag in text.split(OR)]
+    tags = [tag.strip() for tag in text.split(OR) if tag.strip()]
+    if not tags:
+        raise IllegalArgumentError(f"the tag expression {expression!r} has no tag; write {ALL!r} for every message")
     for tag in tags:
-        if not tag or tag == ALL or NAME_VALUE_SEPARATOR in tag or PROPERTY_SEPARATOR in tag:
+        if tag == ALL or NAME_VALUE_SEPARATOR in tag or PROPERTY_SEPARATOR in tag:
             raise IllegalArgumentError(f"the tag expression {expression!r} is not {ALL!r} and not like 'A {OR} B'")
     return Subscription(topic, f" {OR} ".join(sorted(set(tags))), tags=frozenset(tags))
 

@@ -10,11 +10,12 @@ from mqclient.message_ext import MessageExt
 
 
 class LocalTransactionState(Enum):
-    """RocketMQ's names: deliver the message, forget it, or ask again later."""
+    """RocketMQ's names: deliver the message, forget it, or ask again later (UNKNOW; UNKNOWN is the same)."""
 
     COMMIT_MESSAGE = "COMMIT_MESSAGE"
     ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
     UNKNOW = "UNKNOW"
+    UNKNOWN = "UNKNOW"
 
 
 class TransactionListener(Protocol):
