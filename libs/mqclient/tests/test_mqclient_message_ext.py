@@ -14,7 +14,7 @@ from mqproto.sealed_record import SealedRecord, iter_sealed_records
 PUBLIC = [
     "body", "born_timestamp_ms", "broker_name", "flag", "keys", "log_offset", "message_id", "message_queue",
     "offset_message_id", "properties", "queue_id", "queue_offset", "reconsume_times", "size", "store_timestamp_ms",
-    "tag", "topic", "transaction_id", "wait_store_msg_ok",
+    "tag", "topic", "transaction_id", "user_properties", "wait_store_msg_ok",
 ]  # fmt: skip
 
 

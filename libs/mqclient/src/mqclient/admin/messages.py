@@ -58,7 +58,12 @@ class MessageAdmin(AdminCalls):
         return message
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, expression: str | MessageSelector = ALL
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str | MessageSelector | None = ALL,
     ) -> PullResult:
         """Messages of the queue from `offset` on, at once, whether there are any or not; all, or those that are wanted.
 
@@ -78,7 +83,7 @@ class MessageAdmin(AdminCalls):
         offset: int = 0,
         begin_ms: int | None = None,
         end_ms: int | None = None,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector | None = ALL,
     ) -> AsyncIterator[MessageExt]:
         """The messages of the queue from `offset` on, as far as it reaches when it is asked first, a page at a time.
 

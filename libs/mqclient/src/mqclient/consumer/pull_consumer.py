@@ -124,7 +124,7 @@ class PullConsumer(Living):
         queue: MessageQueue,
         offset: int,
         *,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector | None = ALL,
         max_messages: int = 32,
         block_s: float = 0.0,
     ) -> PullResult:
@@ -149,7 +149,7 @@ class PullConsumer(Living):
         queue: MessageQueue,
         offset: int,
         *,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector | None = ALL,
         max_messages: int = 32,
         block_s: float = 0.0,
     ) -> PulledFrame:
@@ -196,7 +196,7 @@ class PullConsumer(Living):
     # ---------------------------------------------------------------------------- positions kept by this consumer
 
     def assign(
-        self, queues: Iterable[MessageQueue], *, expression: str | MessageSelector = ALL, max_messages: int = 32
+        self, queues: Iterable[MessageQueue], *, expression: str | MessageSelector | None = ALL, max_messages: int = 32
     ) -> None:
         """Let `poll` read these queues and no others; those that were assigned before go on where they are.
 

@@ -19,7 +19,7 @@ class SyncPushConsumer(Face[PushConsumer]):
     def __init__(self, inner: PushConsumer) -> None:
         super().__init__(inner)
 
-    def subscribe(self, topic: str, expression: str | MessageSelector = ALL) -> None:
+    def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL) -> None:
         """As PushConsumer.subscribe: before the start."""
         self._inner.subscribe(topic, expression)
 
