@@ -392,4 +392,17 @@ BUGS: tuple[Bug, ...] = (
         "libs/servicekit/tests/test_servicekit_sqlite.py"
         "::test_every_connection_syncs_its_commits_and_checks_its_references",
     ),
+    bug(
+        "53",
+        "a body that never comes holds a work slot",
+        "a request takes its place in work before its body is read",
+        "libs/servicekit/src/servicekit/api/application.py",
+        "    if admission_limit is not None:\n"
+        "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n"
+        "    app.add_middleware(BodyLimit, clock=clock)\n",
+        "    app.add_middleware(BodyLimit, clock=clock)\n"
+        "    if admission_limit is not None:\n"
+        "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n",
+        "libs/servicekit/tests/test_servicekit_http_server.py::test_bodies_that_never_come_stop_no_write",
+    ),
 )

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from telemetry import exporters
 from telemetry.jaeger_json import spans_of, trace_document
+from telemetry.settings import read_settings
 from telemetry.testing.jaeger_query import JaegerQuery
 from telemetry.testing.otlp_receiver import OtlpReceiver, ReceivedTimeoutError
 from telemetry.trace_tree import TraceNotFoundError, fetch_trace, trace_tree
@@ -184,3 +186,18 @@ def test_a_port_that_is_taken_is_named(receiver: OtlpReceiver) -> None:
     )
     assert done.returncode == 1
     assert f"OTEL_EXPORTER_PROMETHEUS_PORT: 127.0.0.1:{port} cannot be listened on" in done.stderr
+
+
+def test_a_silent_connection_to_the_page_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporters, "PAGE_SILENCE_MAX_S", 0.05)
+    exporting = exporters.Exporters(read_settings({
+        "OTEL_METRICS_EXPORTER": "prometheus",
+        "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+    }))  # fmt: skip
+    try:
+        with socket.create_connection(("127.0.0.1", exporting.page_port() or 0)) as silent:
+            silent.settimeout(10)
+            assert silent.recv(1) == b""
+    finally:
+        exporting.close_page()

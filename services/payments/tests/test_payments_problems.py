@@ -284,7 +284,7 @@ async def test_the_openapi_document_describes_every_problem_of_every_route(new_d
     never = {"no-such-route", "method-not-allowed", "internal-error", "transaction-given-up", "precondition-failed"}
     assert described == set(KINDS) - never
     assert set(document["paths"]["/payments"]["post"]["responses"]) == {
-        *("201", "202", "400", "401", "402", "403", "404", "409", "413", "422", "429", "503")
+        *("201", "202", "400", "401", "402", "403", "404", "408", "409", "413", "422", "429", "503")
     }
 
 

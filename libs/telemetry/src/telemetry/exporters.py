@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
@@ -21,6 +23,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from telemetry.settings import OTLP, PROMETHEUS, PROMETHEUS_PORT, TelemetryConfigError, TelemetrySettings
 
 log = logging.getLogger(__name__)
+
+# A connection to the page holds a thread. Prometheus scrapes within 10 s by default.
+PAGE_SILENCE_MAX_S = 10.0
 
 
 class Exporters:
@@ -78,8 +83,23 @@ class Exporters:
         ProcessCollector(registry=registry)  # CPU time, memory and open files of the process
         host, port = settings.prometheus_host, settings.prometheus_port
         try:
-            self._page = start_http_server(port, host, registry)
+            server, thread = start_http_server(port, host, registry)
         except OSError as error:
             raise TelemetryConfigError(f"{PROMETHEUS_PORT}: {host}:{port} cannot be listened on: {error}") from error
+        server.RequestHandlerClass = _ending_silence(server.RequestHandlerClass)
+        self._page = server, thread
         self.readers.append(PrometheusMetricReader(scope_info_enabled=False, registry=registry))
         log.info("metrics are served for Prometheus", extra={"host": host, "port": self.page_port()})
+
+
+def _ending_silence(handler: Any) -> Any:
+    """The page's handler of requests, which ends a connection that sends nothing for PAGE_SILENCE_MAX_S."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = PAGE_SILENCE_MAX_S
+
+        def handle(self) -> None:
+            with suppress(TimeoutError):
+                super().handle()
+
+    return Handler

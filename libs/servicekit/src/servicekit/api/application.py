@@ -19,7 +19,7 @@ from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
 from servicekit.api.request_limit import RequestLimit
 from servicekit.api.request_telemetry import IsUntraced, TraceIds, request_telemetry, untraced
-from servicekit.api.security import Identification
+from servicekit.api.security import Identification, TokensFirst
 from servicekit.auth import Tokens
 from servicekit.errors import ServiceError
 from servicekit.health import Health
@@ -105,10 +105,13 @@ def build_api(
         app.include_router(router)
     app.state.health = health
     app.include_router(health_routes.router)
-    # The last one added sees a request first.
-    app.add_middleware(BodyLimit)
+    # The last one added sees a request first. A place in work is for a request that is complete: a client that is slow,
+    # or has no token, takes none.
     if admission_limit is not None:
         app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))
+    app.add_middleware(BodyLimit, clock=clock)
+    if tokens is not None:
+        app.add_middleware(TokensFirst, routes=lambda: iter_route_contexts(app.routes))
     if rate_limit is not None:
         app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock))
     if tokens is not None:

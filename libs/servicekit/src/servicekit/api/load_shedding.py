@@ -25,7 +25,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</
 
 
 class LoadShedding:
-    """ASGI middleware around everything that costs: a request has its place until its answer begins.
+    """ASGI middleware inside BodyLimit: a request, which is complete, has its place in work until its answer begins.
 
     A stream of events, which lasts for minutes, holds no place once it has begun. Whoever watches the service and the
     payment gateway's webhooks need none: what they ask is little, and what money does has to be heard.

@@ -15,6 +15,7 @@ from servicekit.api.problem import (
     FORBIDDEN,
     OVERLOADED,
     RATE_LIMITED,
+    REQUEST_TIMEOUT,
     UNAUTHENTICATED,
     Problem,
     ProblemType,
@@ -44,6 +45,8 @@ def complete(document: dict[str, Any], models: Iterable[type[BaseModel]]) -> Non
         for operation in operations.values():
             _mend_parameters(operation)
             _add_access(operation)
+            if "requestBody" in operation:
+                _add_problem(operation, REQUEST_TIMEOUT)
             if not path.startswith(UNLIMITED_PREFIXES):
                 _add_limit(operation)
 

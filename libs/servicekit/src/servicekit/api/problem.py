@@ -46,6 +46,7 @@ UNAUTHENTICATED = ProblemType("unauthenticated", 401, "The request does not say 
 FORBIDDEN = ProblemType("forbidden", 403, "The caller may not do this")
 METHOD_NOT_ALLOWED = ProblemType("method-not-allowed", 405, "This address does not take this method")
 PRECONDITION_FAILED = ProblemType("precondition-failed", 412, "The object is in another state than If-Match names")
+REQUEST_TIMEOUT = ProblemType("request-timeout", 408, "The request did not arrive in time")
 BODY_TOO_LARGE = ProblemType("body-too-large", 413, "The request body is too large")
 RATE_LIMITED = ProblemType("rate-limited", 429, "Too many requests")
 OVERLOADED = ProblemType("overloaded", 503, "The service has more work than it can do", retry_after_s=1)
