@@ -404,5 +404,13 @@ BUGS: tuple[Bug, ...] = (
         "    if admission_limit is not None:\n"
         "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n",
         "libs/servicekit/tests/test_servicekit_http_server.py::test_bodies_that_never_come_stop_no_write",
+        "49",
+        "room for one batch of a queue is room for all of them",
+        "each batch of a frame has room reserved from the end of its consume queue on",
+        f"{STORE}/message_store.py",
+        "                queue.reserve(base + batch.count)\n",
+        "                queue.reserve(queue.max_offset + batch.count)\n",
+        f"{BROKER_TESTS}/test_broker_store.py"
+        "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_refuses_each_of_them",
     ),
 )

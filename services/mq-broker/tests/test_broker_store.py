@@ -327,6 +327,24 @@ class TestFailingDisk:
             disk.before = lambda call, path: None
             assert (await produce(broker, incoming("t", bodies(1))))[0].code is ResponseCode.SUCCESS
 
+    async def test_no_room_for_all_batches_of_one_queue_refuses_each_of_them(self) -> None:
+        """Each batch alone would fit into what the consume queue has on disk; both do not."""
+        disk, count = SimDisk(), QUEUE_FILE_ENTRIES * 3 // 10
+        async with running_broker(disk, SimClock()) as broker:
+            await produce(broker, incoming("t", bodies(2 * count)))
+            end = broker.store.log_end
+            disk.before = fail_on("allocate", errno.ENOSPC)
+            frame = [incoming("t", bodies(count, first=first)) for first in (2 * count, 3 * count)]
+            outcomes = await produce(broker, *frame)
+            assert [outcome.code for outcome in outcomes] == [ResponseCode.SYSTEM_ERROR] * 2
+            assert all("no room for the consume queue of t" in outcome.remark for outcome in outcomes)
+            assert (broker.store.failure, broker.store.log_end) == (None, end)
+            assert await stored_bodies(broker) == bodies(2 * count)
+            disk.before = lambda call, path: None
+            outcomes = await produce(broker, *frame)
+            assert [outcome.base_queue_offset for outcome in outcomes] == [2 * count, 3 * count]
+            assert await stored_bodies(broker) == bodies(4 * count)
+
     async def test_the_first_failed_sync_fences_for_good(self) -> None:
         disk = SimDisk()
         calls: list[str] = []

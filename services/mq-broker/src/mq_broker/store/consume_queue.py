@@ -52,10 +52,9 @@ class ConsumeQueue:
             del self._tail[:surplus]
             self._tail_from += surplus // CQ_ENTRY.size
 
-    def reserve(self, count: int) -> None:
-        """Make sure that the disk has room for `count` more entries. Raises OSError; then nothing has changed."""
-        begin = self.max_offset * CQ_ENTRY.size
-        self._files.reserve(begin, begin + count * CQ_ENTRY.size)
+    def reserve(self, end: int) -> None:
+        """Make sure that the disk has room for the entries below number `end`. Raises OSError."""
+        self._files.reserve(self.max_offset * CQ_ENTRY.size, end * CQ_ENTRY.size)
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
         """Up to `count` entries from `offset` when they are in memory, else None."""

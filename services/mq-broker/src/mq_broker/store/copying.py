@@ -139,7 +139,7 @@ class Copier:
                 queue = self._store.queues.get_or_open(topic, queue_id)
                 if queue.max_offset == 0 and part.begin:
                     queue.begin_at(part.begin)
-                queue.reserve(part.next - part.begin)
+                queue.reserve(part.next)
             except OSError as error:
                 raise StoreWriteError(f"the disk has no room for the consume queue of {topic}: {error}") from error
 

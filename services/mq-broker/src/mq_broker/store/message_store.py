@@ -247,14 +247,11 @@ class MessageStore:
         if not inward and self.too_few_replicas:
             raise TooFewReplicasError(self.too_few_replicas)
         size = sum(len(batch.buffer) for batch in batches)
-        queues = [self._queue_for(batch) for batch in batches]
+        places = self._reserve(batches)
         at = self.log.place(size)
         self.flusher.appended()  # also when the disk refuses the run: a blank may have been written
         results, entries = [], []
-        next_offset: dict[tuple[str, int], int] = {}
-        for batch, queue in zip(batches, queues, strict=True):
-            key = (batch.topic, batch.queue_id)
-            base = next_offset.get(key, queue.max_offset)
+        for batch, (_, base) in zip(batches, places, strict=True):
             entries.append(
                 patch_batch(
                     batch,
@@ -266,11 +263,10 @@ class MessageStore:
                 )
             )
             results.append(PutResult(base, at))
-            next_offset[key] = base + batch.count
             at += len(batch.buffer)
         self.log.append(batches[0].buffer if len(batches) == 1 else bytearray().join([b.buffer for b in batches]))
         self.newest_store_ms = max(self.newest_store_ms, store_ms)
-        self._dispatch(batches, queues, entries)
+        self._dispatch(batches, [queue for queue, _ in places], entries)
         self.index.appended()
         self._grown()
         return results
@@ -300,13 +296,24 @@ class MessageStore:
         await self.flusher.flush()
         self.require_sound()
 
-    def _queue_for(self, batch: Batch) -> ConsumeQueue:
-        try:
-            queue = self.queues.get_or_open(batch.topic, batch.queue_id)
-            queue.reserve(batch.count)
-        except OSError as error:
-            raise StoreWriteError(f"the disk has no room for the consume queue of {batch.topic}: {error}") from error
-        return queue
+    def _reserve(self, batches: Sequence[Batch]) -> list[tuple[ConsumeQueue, int]]:
+        """The consume queue and the first queue offset of each batch, with room on disk for the entries of all.
+
+        Raises StoreWriteError when the disk has no room for them.
+        """
+        places: list[tuple[ConsumeQueue, int]] = []
+        ends: dict[ConsumeQueue, int] = {}
+        for batch in batches:
+            try:
+                queue = self.queues.get_or_open(batch.topic, batch.queue_id)
+                base = ends.get(queue, queue.max_offset)
+                queue.reserve(base + batch.count)
+            except OSError as error:
+                sentence = f"the disk has no room for the consume queue of {batch.topic}: {error}"
+                raise StoreWriteError(sentence) from error
+            ends[queue] = base + batch.count
+            places.append((queue, base))
+        return places
 
     def _dispatch(self, batches: Sequence[Batch], queues: Sequence[ConsumeQueue], entries: Sequence[bytes]) -> None:
         for queue, entry in zip(queues, entries, strict=True):
