@@ -43,6 +43,7 @@ HERE = "tests/robustness/test_robustness_bugs.py"
 IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
 COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
 LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
+RECORD_LIMITS_TESTS = f"{BROKER_TESTS}/test_broker_record_limits.py"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -100,8 +101,8 @@ BUGS: tuple[Bug, ...] = (
         "no offset check on stale bytes (#10017)",
         "a whole record counts wherever it stands",
         f"{STORE}/log_scan.py",
-        "return record if record.log_offset == log_offset else None",
-        "return record",
+        "    if OFFSETS.unpack_from(block, at + OFFSETS_AT)[1] != log_offset:\n        return None\n",
+        "",
         f"{HERE}::test_a_whole_record_that_belongs_elsewhere_is_not_taken_for_one",
     ),
     bug(
@@ -412,5 +413,23 @@ BUGS: tuple[Bug, ...] = (
         "                queue.reserve(queue.max_offset + batch.count)\n",
         f"{BROKER_TESTS}/test_broker_store.py"
         "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_refuses_each_of_them",
+        "37",
+        "a record that is accepted and cannot be read",
+        "properties of more than 32,767 bytes are no record for decode_record, though others take and store them",
+        "libs/mqproto/src/mqproto/record.py",
+        "    if topic_end + 2 + properties_size != end:\n",
+        "    if properties_size > 32_767 or topic_end + 2 + properties_size != end:\n",
+        f"{RECORD_LIMITS_TESTS}::TestLongProperties::test_a_kill_loses_nothing_behind_a_record_with_long_properties",
+        f"{RECORD_LIMITS_TESTS}::TestLongProperties::test_a_slave_copies_a_record_with_long_properties",
+    ),
+    bug(
+        "38",
+        "two answers to which tag a record has",
+        "of two TAGS properties the proof of a record from disk reads the first, everything else the last",
+        "libs/mqproto/src/mqproto/properties.py",
+        "    at = data.rfind(beginning, start, end)\n",
+        "    at = data.find(beginning, start, end)\n",
+        f"{RECORD_LIMITS_TESTS}::TestReservedProperties"
+        "::test_a_stored_record_with_two_tags_has_the_last_one_in_memory_and_on_disk",
     ),
 )

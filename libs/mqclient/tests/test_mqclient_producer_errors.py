@@ -79,9 +79,11 @@ BAD_MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "empty tag": ({"tag": ""}, "the tag '' cannot be subscribed to"),
     "tag that means everything": ({"tag": "*"}, "the tag '*' cannot be subscribed to"),
     "tag that is two": ({"tag": "a || b"}, "cannot be subscribed to"),
+    "over-long tag": ({"tag": "ü" * 128}, "the tag takes 256 bytes; at most 255 are allowed"),
     "tag that is no text": ({"tag": 7}, "the tag 7 cannot be subscribed to"),
     "key with a space": ({"keys": "a b"}, "the key 'a b' has to be text, not empty and without a space"),
     "empty key": ({"keys": ("a", "")}, "the key '' has to be text"),
+    "too many keys": ({"keys": ["k"] * 129}, "the message has 129 keys; at most 128 are allowed"),
     "keys that are no text": ({"keys": 7}, "keys have to be one text or a sequence of texts, not int"),
     "reserved property of the timer": (
         {"properties": {"TIMER_DELIVER_MS": "3"}},
@@ -95,7 +97,10 @@ BAD_MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "separator in a property's value": ({"properties": {"a": "x\x02"}}, "on the wire: property 'a'"),
     "separator in the tag": ({"tag": "a\x01b"}, "they separate them on the wire: tag"),
     "separator in a key": ({"keys": ("a\x02b",)}, "they separate them on the wire: keys"),
-    "over-long properties": ({"properties": {"a": "x" * 32_767}}, "at most 32,696 are allowed"),
+    "over-long properties": (
+        {"properties": {"a": "x" * 32_767}},
+        "at most 32,008 are allowed; move large values into the body",
+    ),
     "property that UTF-8 cannot hold": ({"properties": {"a": "\ud800"}}, "have to be text that UTF-8 can hold"),
 }
 

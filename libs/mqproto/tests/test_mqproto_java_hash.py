@@ -31,8 +31,9 @@ def test_lone_surrogates_have_a_hash_as_in_java() -> None:
     assert java_string_hash("\ud83d") == 0xD83D
 
 
-@given(st.text(max_size=40))
-def test_hash_is_the_polynomial_in_signed_32_bits(text: str) -> None:
+@given(st.text(max_size=40), st.sampled_from([1, 16, 100]))
+def test_hash_is_the_polynomial_in_signed_32_bits(part: str, times: int) -> None:
+    text = part * times
     units = memoryview(text.encode("utf-16-le")).cast("H").tolist()
     total = sum(unit * 31 ** (len(units) - 1 - at) for at, unit in enumerate(units))
     assert java_string_hash(text) == (total + 2**31) % 2**32 - 2**31

@@ -6,7 +6,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mqproto.properties import EncodedProperties, PropertiesError, decode_properties, encode_properties
+from mqproto.properties import (
+    EncodedProperties,
+    PropertiesError,
+    decode_properties,
+    encode_properties,
+    property_start,
+    property_value,
+)
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"))
 
@@ -84,6 +91,12 @@ def test_a_single_property_is_no_part_of_another_and_the_last_of_its_name() -> N
         None,
         None,
     ]
+
+
+def test_of_several_properties_with_one_name_the_last_counts_wherever_it_is_asked_for() -> None:
+    text = b"\x02TAGS\x01first\x02xTAGS\x01other\x02TAGS\x01last\x02zTAGS\x01no\x02"
+    assert property_value(b"TAGS\x01" + text, property_start("TAGS"), 5, 5 + len(text)) == b"last"
+    assert EncodedProperties(text).get("TAGS") == decode_properties(text)["TAGS"] == "last"
 
 
 def test_a_single_property_that_is_not_utf8_says_so_and_keeps_no_other_from_being_read() -> None:

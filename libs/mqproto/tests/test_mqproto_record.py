@@ -10,7 +10,17 @@ from hypothesis import given, settings
 
 from mqproto import record
 from mqproto.properties import PROPERTIES_BYTES_MAX
-from mqproto.record import CRC_BYTES, CRC_MASK, Record, RecordError, decode_record, encode_record, is_sealed, seal
+from mqproto.record import (
+    CRC_BYTES,
+    CRC_MASK,
+    CRC_PLACEHOLDER,
+    Record,
+    RecordError,
+    decode_record,
+    encode_record,
+    is_sealed,
+    seal,
+)
 
 # The layout, big-endian: (field, bytes, value). Written by hand; nothing of mqproto is used for it.
 BODY = b'{"order":"100"}'
@@ -35,6 +45,7 @@ FIELDS = [
     ("prepared transaction offset", 8, 0),
     ("body length", 4, 15),
 ]
+USUAL = {"topic": b"t", "body": b"b", "properties": b"", "queue_id": 0, "born_timestamp_ms": 0, "born_ip": 0}
 
 
 def by_hand() -> bytes:
@@ -263,16 +274,19 @@ def test_what_does_not_fit_is_said(at: int, patch: bytes, sentence: str) -> None
     assert sentence in str(caught.value)
 
 
-def test_lengths_that_only_fit_unsigned_are_refused() -> None:
-    """RocketMQ reads a signed byte and a signed short there: what is written has to be readable by both."""
-    topic = b"t" * 128
-    long_properties = b"k\x01" + b"v" * PROPERTIES_BYTES_MAX + b"\x02"
-    for name, properties in ((topic, b""), (b"t", long_properties)):
-        tail = len(name).to_bytes(1, "big") + name + len(properties).to_bytes(2, "big") + properties
-        size = record.BODY_AT + len(tail)
-        head = record.HEAD.pack(size, record.MESSAGE_MAGIC, *[0] * 15)
-        with pytest.raises(RecordError, match="does not fit"):
-            decode_record(head + tail)
+def test_a_topic_that_only_fits_unsigned_is_refused() -> None:
+    """RocketMQ reads a signed byte there: what is written has to be readable by both."""
+    tail = b"\x80" + b"t" * 128 + bytes(2) + CRC_PLACEHOLDER
+    head = record.HEAD.pack(record.BODY_AT + len(tail), record.MESSAGE_MAGIC, *[0] * 15)
+    with pytest.raises(RecordError, match="does not fit"):
+        decode_record(head + tail)
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768, 65_535])
+def test_properties_of_any_length_that_the_record_can_say_are_read(size: int) -> None:
+    """Whatever an earlier version has stored; RocketMQ reads a signed short there, and producers may send less."""
+    data = encode_record(**(USUAL | {"properties": b"k\x01" + b"v" * (size - CRC_BYTES - 3) + b"\x02"}))  # type: ignore[arg-type]
+    assert decode_record(data).size == record.BODY_AT + 1 + 2 + 2 + size
 
 
 @pytest.mark.parametrize(
@@ -280,16 +294,15 @@ def test_lengths_that_only_fit_unsigned_are_refused() -> None:
     [
         ({"topic": b"t" * 128}, "the topic takes 128 bytes; at most 127"),
         ({"body": bytes(4 * 1024 * 1024 + 1)}, "the body takes 4,194,305 bytes; at most 4,194,304"),
-        ({"properties": bytes(32_748)}, "the properties take 32,748 bytes; at most 32,747"),
+        ({"properties": bytes(65_516)}, "the properties take 65,516 bytes; at most 65,515"),
         ({"queue_id": 2**31}, "a number does not fit into its field"),
         ({"flag": -(2**31) - 1}, "a number does not fit into its field"),
         ({"born_timestamp_ms": 2**63}, "a number does not fit into its field"),
     ],
 )
 def test_what_the_layout_cannot_hold_is_refused(change: dict[str, bytes | int], sentence: str) -> None:
-    usual = {"topic": b"t", "body": b"b", "properties": b"", "queue_id": 0, "born_timestamp_ms": 0, "born_ip": 0}
     with pytest.raises(RecordError) as caught:
-        encode_record(**(usual | change))  # type: ignore[arg-type]
+        encode_record(**(USUAL | change))  # type: ignore[arg-type]
     assert sentence in str(caught.value)
 
 

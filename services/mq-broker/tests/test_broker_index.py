@@ -125,7 +125,7 @@ class TestHash:
             wanted.append(sorted(key for key in there if key))
         data, at, hot = bytearray().join(parts), 0, []
         while at < len(data):
-            keys, size = index_keys(data, at, at, records_max=7)
+            keys, size = index_keys(data, at, at, records_max=7, keys_max=rng.randrange(1, 12))
             hot += keys
             at += size
         records = [decode_record(bytes(part)) for part in parts]

@@ -10,7 +10,7 @@ NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 _PROPERTY_END = 2
 _SEPARATOR_BYTES = PROPERTY_SEPARATOR.encode()
-PROPERTIES_BYTES_MAX = 32_767  # a signed short holds the length (DESIGN.md, "The record and the store")
+PROPERTIES_BYTES_MAX = 65_535  # two unsigned bytes hold the length; what producers may fill: `record_limits`
 
 # RocketMQ's names (its MessageConst), as far as the queue uses them.
 KEYS = "KEYS"
@@ -121,10 +121,13 @@ def property_start(name: str) -> bytes:
 
 
 def property_value(data: bytes | bytearray, beginning: bytes, start: int, end: int) -> bytes | bytearray:
-    """The value of one property in the text form that stands from `start` to `end` of `data`; empty without it."""
-    at = data.find(beginning, start, end)
+    """The value of one property in the text form that stands from `start` to `end` of `data`; empty without it.
+
+    Of several with this name the last one counts, as in `decode_properties`.
+    """
+    at = data.rfind(beginning, start, end)
     while at > start and data[at - 1] != _PROPERTY_END:  # the end of a longer name
-        at = data.find(beginning, at + 1, end)
+        at = data.rfind(beginning, start, at + len(beginning) - 1)
     return data[at + len(beginning) : data.index(_PROPERTY_END, at, end)] if at >= 0 else b""
 
 

@@ -182,7 +182,7 @@ def decode_record(buffer: bytes, at: int = 0) -> Record:
     if buffer[topic_at] > TOPIC_BYTES_MAX or topic_end + 2 > end:
         raise RecordError(f"the topic of the record at {at} takes {buffer[topic_at]} bytes; that does not fit")
     properties_size = int.from_bytes(buffer[topic_end : topic_end + 2], "big")
-    if properties_size > PROPERTIES_BYTES_MAX or topic_end + 2 + properties_size != end:
+    if topic_end + 2 + properties_size != end:
         raise RecordError(f"the properties of the record at {at} take {properties_size} bytes; that does not fit")
     properties = buffer[topic_end + 2 : end]
     if properties[-CRC_BYTES:].startswith(CRC_PREFIX):

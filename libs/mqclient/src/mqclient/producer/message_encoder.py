@@ -27,7 +27,6 @@ from mqproto.properties import (
     KEY_SEPARATOR,
     KEYS,
     NAME_VALUE_SEPARATOR,
-    PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
     RESERVED,
     TAGS,
@@ -37,13 +36,14 @@ from mqproto.properties import (
     WAIT,
 )
 from mqproto.record import BODY_BYTES_MAX, CRC_BYTES, RECORD_BYTES_MIN
+from mqproto.record_limits import KEYS_MAX, PRODUCER_PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 
 DELAY_LEVEL_MAX = 18  # MISSION D1: 18 levels
 FLAG_MIN, FLAG_MAX = -(2**31), 2**31 - 1
 TAG_ALTERNATIVE = "||"  # separates the tags of a subscription
 TAG_ANY = "*"
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-_PROPERTIES_BYTES_ALLOWED = PROPERTIES_BYTES_MAX - CRC_BYTES - SEQUENCE_PROPERTY_BYTES_MAX
+_PROPERTIES_BYTES_ALLOWED = PRODUCER_PROPERTIES_BYTES_MAX - CRC_BYTES - SEQUENCE_PROPERTY_BYTES_MAX
 
 
 @lru_cache(maxsize=4_096)
@@ -129,10 +129,7 @@ def message_properties(message: Message, unique_id: str, queue_own: Mapping[str,
     tag: object = message.tag
     if tag is not None:
         if not isinstance(tag, str) or not _is_tag(tag):
-            raise MessageRejectedError(
-                f"the tag {tag!r} cannot be subscribed to; it has to be text, not empty, not {TAG_ANY!r}, "
-                f"without {TAG_ALTERNATIVE!r} and without space around it"
-            )
+            raise MessageRejectedError(_why_it_is_no_tag(tag))
         text += f"{TAGS}\x01{tag}\x02"
         count += 1
     if message.keys:
@@ -159,7 +156,8 @@ def message_properties(message: Message, unique_id: str, queue_own: Mapping[str,
     size = len(text) if text.isascii() else _bytes_of(text)
     if size > _PROPERTIES_BYTES_ALLOWED:
         raise MessageRejectedError(
-            f"tag, keys and properties take {size:,} bytes; at most {_PROPERTIES_BYTES_ALLOWED:,} are allowed"
+            f"tag, keys and properties take {size:,} bytes; at most {_PROPERTIES_BYTES_ALLOWED:,} are allowed; "
+            "move large values into the body"
         )
     return text
 
@@ -186,7 +184,21 @@ def _bytes_of(text: str) -> int:
 
 @lru_cache(maxsize=4_096)
 def _is_tag(text: str) -> bool:
-    return text not in {"", TAG_ANY} and TAG_ALTERNATIVE not in text and text == text.strip()
+    return (
+        text not in {"", TAG_ANY}
+        and TAG_ALTERNATIVE not in text
+        and text == text.strip()
+        and len(text.encode(errors="surrogatepass")) <= TAG_BYTES_MAX
+    )
+
+
+def _why_it_is_no_tag(tag: object) -> str:
+    if isinstance(tag, str) and (size := len(tag.encode(errors="surrogatepass"))) > TAG_BYTES_MAX:
+        return f"the tag takes {size:,} bytes; at most {TAG_BYTES_MAX} are allowed"
+    return (
+        f"the tag {tag!r} cannot be subscribed to; it has to be text, not empty, not {TAG_ANY!r}, "
+        f"without {TAG_ALTERNATIVE!r} and without space around it"
+    )
 
 
 def _joined_keys(keys: object) -> str:
@@ -198,6 +210,8 @@ def _joined_keys(keys: object) -> str:
     for key in listed:
         if not isinstance(key, str) or not key or KEY_SEPARATOR in key:
             raise MessageRejectedError(f"the key {key!r} has to be text, not empty and without a space")
+    if len(listed) > KEYS_MAX:
+        raise MessageRejectedError(f"the message has {len(listed):,} keys; at most {KEYS_MAX} are allowed")
     return KEY_SEPARATOR.join(listed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from struct import Struct
@@ -19,8 +20,11 @@ from mqproto.properties import (
     DELAY,
     DUE_TIMESTAMP,
     HALF_TIMESTAMP,
+    KEY_SEPARATOR,
+    KEYS,
     REAL_QID,
     REAL_TOPIC,
+    RESERVED,
     SCHEDULE_POSITION,
     TAGS,
     TIMER_DELAY_MS,
@@ -28,6 +32,7 @@ from mqproto.properties import (
     TRAN_MSG,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_STATE,
+    UNIQ_KEY,
     WAIT,
     PropertiesError,
     decode_properties,
@@ -49,6 +54,7 @@ from mqproto.record import (
     STORE,
     STORE_AT,
 )
+from mqproto.record_limits import KEYS_MAX, PRODUCER_PROPERTIES_BYTES_MAX, TAG_BYTES_MAX, UNIQ_KEY_BYTES_MAX
 
 ItemT = TypeVar("ItemT")
 
@@ -59,12 +65,20 @@ _CHECKED_HEAD = Struct(">iiii20xi44xi")
 _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 
-# Properties that need no second look: well-formed, none that the broker acts on, the empty CRC last; group 1: the tag.
+# Properties that need no second look: well-formed, none that the broker acts on, no reserved one twice, the empty CRC
+# last. Group 2 is the tag; `(?(2)(?!))` fails when that group has matched before. So many bytes hold KEYS_MAX keys.
+_PLAIN_KEYS_BYTES = 2 * KEYS_MAX - 1
 _PLAIN_PROPERTIES = re.compile(
-    rb"(?:TAGS\x01([^\x01\x02]*+)\x02"
-    rb"|(?!DELAY\x01|TIMER_|TRAN|REAL_|__|WAIT\x01false)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+"
+    rb"(?:UNIQ_KEY\x01(?(1)(?!))([^\x01\x02]{0,%d}+)\x02"
+    rb"|TAGS\x01(?(2)(?!))([^\x01\x02]{0,%d}+)\x02"
+    rb"|KEYS\x01(?(3)(?!))([^\x01\x02]{0,%d}+)\x02"
+    rb"|PSEQ\x01(?(4)(?!))([^\x01\x02]*+)\x02"
+    rb"|(?!(?:UNIQ_KEY|TAGS|KEYS|PSEQ|DELAY|WAIT|PGROUP|RETRY_TOPIC|ORIGIN_MESSAGE_ID|MAX_RECONSUME_TIMES"
+    rb"|CHECK_IMMUNITY_TIME_IN_SECONDS)\x01|TIMER_|TRAN|REAL_|__)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+"
+    % (UNIQ_KEY_BYTES_MAX, TAG_BYTES_MAX, _PLAIN_KEYS_BYTES)
     + re.escape(CRC_PLACEHOLDER)
 )
+_NAMES = re.compile(r"([^\x01\x02]+)\x01")
 _BROKER_PROPERTIES = (
     REAL_TOPIC,
     REAL_QID,
@@ -147,8 +161,10 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
             )
         if record_queue != queue_id or records[topic_at : properties_at - 2] != topic_field:
             raise BatchError(f"record {len(sizes)} does not name the batch's topic {topic!r} and queue {queue_id}")
-        if int.from_bytes(records[properties_at - 2 : properties_at], "big") != record_end - properties_at:
-            raise BatchError(f"record {len(sizes)}: the length of its properties does not fit its size {size}")
+        properties_size = record_end - properties_at
+        said_size = int.from_bytes(records[properties_at - 2 : properties_at], "big")
+        if said_size != properties_size or properties_size > PRODUCER_PROPERTIES_BYTES_MAX:
+            raise _length_error(len(sizes), size, said_size, properties_size)
         transaction = sys_flag & FLAG_TRANSACTION_MASK
         if sys_flag & _SYS_FLAGS_REFUSED or transaction not in (0, FLAG_TRANSACTION_PREPARED):
             raise BatchError(
@@ -162,7 +178,7 @@ def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size
         if plain:
             waits = True
             levels.add(0)
-            tag = plain[1]
+            tag = plain[2]
             codes.append(java_string_hash(tag.decode()) if tag else 0)
         else:
             values = _look_closer(len(sizes), properties, prepared=transaction != 0)
@@ -240,12 +256,27 @@ def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, s
         values = decode_properties(body.encode())
     except PropertiesError as error:
         raise BatchError(f"record {number}: {error}") from None
+    if (problem := _limit_problem(body, values)) is not None:
+        raise BatchError(f"record {number}{problem}")
     for name in _BROKER_PROPERTIES:
         if name in values:
             raise BatchError(f"record {number} has the property {name}, which belongs to the broker")
     if TRAN_MSG in values and not prepared:
         raise BatchError(f"record {number} has the property {TRAN_MSG} and not the prepared bit in its sysflag")
     return values
+
+
+def _limit_problem(text: str, values: dict[str, str]) -> str | None:
+    """How well-formed properties break mqproto's `record_limits`, as the end of a sentence; None when they do not."""
+    repeated = [name for name, times in Counter(_NAMES.findall(text)).items() if times > 1 and name in RESERVED]
+    if repeated:
+        return f" has the property {repeated[0]} more than once; it is allowed once"
+    for name, bytes_max in ((TAGS, TAG_BYTES_MAX), (UNIQ_KEY, UNIQ_KEY_BYTES_MAX)):
+        if (size := len(values.get(name, "").encode())) > bytes_max:
+            return f": the property {name} takes {size:,} bytes; at most {bytes_max} are allowed"
+    if (count := len([key for key in values.get(KEYS, "").split(KEY_SEPARATOR) if key])) > KEYS_MAX:
+        return f" has {count:,} keys; at most {KEYS_MAX} are allowed"
+    return None
 
 
 def _delay_level(number: int, values: dict[str, str]) -> int:
@@ -261,6 +292,15 @@ def _delay_level(number: int, values: dict[str, str]) -> int:
     if not asked:
         return 0
     return int(values[DELAY]) if asked == [DELAY] else _TIMED
+
+
+def _length_error(number: int, size: int, said_size: int, properties_size: int) -> BatchError:
+    if said_size != properties_size:
+        return BatchError(f"record {number}: the length of its properties does not fit its size {size}")
+    return BatchError(
+        f"record {number}: the properties take {properties_size:,} bytes; at most "
+        f"{PRODUCER_PROPERTIES_BYTES_MAX:,} are allowed; move large values into the body"
+    )
 
 
 def _shape_error(number: int, magic: int, size: int, body_size: int, left: int) -> BatchError:

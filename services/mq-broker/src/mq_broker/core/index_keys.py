@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from struct import Struct
 
-from mqproto.java_hash import java_string_hash
+from mqproto.java_hash import byte_string_hash, java_string_hash
 from mqproto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, property_start, property_value
 from mqproto.record import BODY_AT, Record
 
@@ -17,14 +17,6 @@ IndexKey = tuple[int, int, int]  # key hash, log offset, store timestamp in ms
 
 _HEAD = Struct(">i52xq20xi")  # size, store timestamp, body size
 _UNIQ_KEY, _KEYS, _SEPARATOR = property_start(UNIQ_KEY), property_start(KEYS), KEY_SEPARATOR.encode()
-
-# Java's hash of ASCII is the number that the characters are as digits to the base 31. A character above 30 is no digit,
-# but 31 q + r is: two numbers of digits then, which int() reads in C.
-_BASE = 31
-_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTU"
-_REMAINDERS = bytes(_DIGITS[code % _BASE] for code in range(256))
-_QUOTIENTS = bytes(_DIGITS[code // _BASE] for code in range(256))
-_DIGITS_MAX = 4_000  # int() refuses more than 4,300
 
 
 def index_hash(topic: str, key: str) -> int:
@@ -44,15 +36,18 @@ def record_index_keys(record: Record) -> list[IndexKey]:
     return [(_hash(prefix, key), record.log_offset, record.store_timestamp_ms) for key in keys]
 
 
-def index_keys(records: bytes | bytearray, at: int, log_offset: int, *, records_max: int) -> tuple[list[IndexKey], int]:
+def index_keys(
+    records: bytes | bytearray, at: int, log_offset: int, *, records_max: int, keys_max: int
+) -> tuple[list[IndexKey], int]:
     """What the index has of whole records that lie end to end, the first of them at `at` and at `log_offset`.
 
-    Looks at no more than `records_max`; returns the keys, and how many bytes were looked at.
+    Looks at no more than `records_max`, and at none behind the one with which there are `keys_max` keys or more;
+    returns the keys, and how many bytes were looked at.
     """
     begin, end, found = at, len(records), list[IndexKey]()
     topic: bytes | bytearray | None = None
     prefix = b""
-    while at < end and records_max:
+    while at < end and records_max and len(found) < keys_max:
         size, store_ms, body_size = _HEAD.unpack_from(records, at)
         topic_at = at + BODY_AT + body_size + 1
         properties_at = topic_at + records[topic_at - 1] + 2
@@ -76,9 +71,8 @@ def _keys_between(data: bytes | bytearray, start: int, end: int) -> list[bytes |
 
 def _hash(prefix: bytes, key: bytes | bytearray) -> int:
     """The absolute hash of the two together; the usual key is ASCII and needs no text."""
-    if key and key.isascii() and len(key) < _DIGITS_MAX:
-        value = int(key.translate(_REMAINDERS), _BASE) + _BASE * int(key.translate(_QUOTIENTS), _BASE)
-        value = (_prefix_hash(prefix) * _power(len(key)) + value) & 0xFFFF_FFFF
+    if key.isascii():
+        value = (_prefix_hash(prefix) * _power(len(key)) + byte_string_hash(key)) & 0xFFFF_FFFF
     else:
         value = java_string_hash.__wrapped__((prefix + key).decode()) & 0xFFFF_FFFF
     if value & 0x8000_0000:
@@ -93,4 +87,4 @@ def _prefix_hash(prefix: bytes) -> int:
 
 @cache
 def _power(count: int) -> int:
-    return pow(_BASE, count, 1 << 32)
+    return pow(31, count, 1 << 32)

@@ -24,8 +24,10 @@ from osenv import Clock, Disk
 log = logging.getLogger(__name__)
 
 NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
-STEP_RECORDS = 256  # indexed at a time, after which others have their turn
-COLD_STEP_RECORDS = 4_096  # the same from disk, in a thread
+# Indexed at a time, after which others have their turn. A step ends with the record that reaches either number: records
+# of earlier versions may have 16,000 keys.
+STEP_RECORDS, STEP_KEYS = 256, 1_024
+COLD_STEP_RECORDS, COLD_STEP_KEYS = 4_096, 8_192  # the same from disk, read in a thread
 RETRY_AFTER_ERROR_S = 10
 
 
@@ -164,7 +166,7 @@ class Index:
         at = self.indexed_end
         chunk = self._log.hot_chunk(at)
         if chunk is not None:
-            keys, size = index_keys(*chunk, at, records_max=STEP_RECORDS)
+            keys, size = index_keys(*chunk, at, records_max=STEP_RECORDS, keys_max=STEP_KEYS)
             await self._add(keys)
             self.indexed_end = at + size
             await asyncio.sleep(0)
@@ -180,6 +182,8 @@ class Index:
             if isinstance(found, Record):
                 keys += record_index_keys(found)
             at = found.log_offset + found.size
+            if len(keys) >= COLD_STEP_KEYS:
+                break
         return keys, at
 
     async def _add(self, keys: Sequence[IndexKey]) -> None:

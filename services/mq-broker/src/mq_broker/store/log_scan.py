@@ -2,7 +2,8 @@
 
 A record counts only when all of it is right: size, magic, its own physical offset and both CRCs. After bytes that are
 neither a record nor a blank, reading goes on at the next place where one stands; a body that looks like a record does
-not, because it would have to name the offset at which it lies.
+not, because it would have to name the offset at which it lies. A sealed frame at its place that this version cannot
+take apart was written whole: it is damage of exactly its size, and never the torn end of the log.
 
 Invariant: what is found covers the range without a gap and without overlap, in order.
 """
@@ -20,6 +21,8 @@ from mqproto.record import (
     CRC_MASK,
     CRC_PREFIX,
     MESSAGE_MAGIC,
+    OFFSETS,
+    OFFSETS_AT,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     SEGMENT_HEAD,
@@ -75,8 +78,8 @@ def scan_log(files: SegmentFiles, start: int, end: int) -> Iterator[Found]:
             at = go_on
 
 
-def scan_whole(files: SegmentFiles, start: int, end: int) -> Iterator[Record | Blank]:
-    """Records and blanks from `start` on; ends at `end`, or at the first bytes that are neither."""
+def scan_whole(files: SegmentFiles, start: int, end: int) -> Iterator[Found]:
+    """Records, blanks and sealed frames that cannot be read, from `start` on; ends at `end`, or at other bytes."""
     at = start
     while at < end:
         block = files.read(min(READ_BYTES, files.room(at)), at)
@@ -159,8 +162,8 @@ def is_unsealed_record(files: SegmentFiles, at: int) -> bool:
     return intact and CRC_PREFIX not in data[-CRC_BYTES:]
 
 
-def _whole(block: bytes, at: int, log_offset: int, room: int) -> Record | Blank | None:
-    """The record or blank at `at` of the block, or None when there is none, or not all of it."""
+def _whole(block: bytes, at: int, log_offset: int, room: int) -> Found | None:
+    """The record, blank or unreadable sealed frame at `at` of the block; None when there is none, or not all of it."""
     if len(block) - at < SEGMENT_HEAD.size:
         return None
     size, magic = SEGMENT_HEAD.unpack_from(block, at)
@@ -168,11 +171,12 @@ def _whole(block: bytes, at: int, log_offset: int, room: int) -> Record | Blank 
         return Blank(log_offset, size)
     if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= len(block) - at or not is_sealed(block, at, size):
         return None
-    try:
-        record = decode_record(block, at)
-    except RecordError:
+    if OFFSETS.unpack_from(block, at + OFFSETS_AT)[1] != log_offset:
         return None
-    return record if record.log_offset == log_offset else None
+    try:
+        return decode_record(block, at)
+    except RecordError as error:
+        return Damage(log_offset, size, str(error))
 
 
 def _stretch(files: SegmentFiles, block: bytes, at: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What a record from disk has to prove before it is handed on."""
+"""What a record from disk has to prove before it is handed on. What is proven, `decode_record` can read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from struct import Struct
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.tag_filter import tag_hash
 from mq_broker.store.consume_queue import ConsumeQueue
-from mqproto.record import BODY_AT, CRC_BYTES, MESSAGE_MAGIC, RECORD_BYTES_MIN, crc_property
+from mqproto.record import (
+    BODY_AT,
+    CRC_BYTES,
+    FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6,
+    MESSAGE_MAGIC,
+    RECORD_BYTES_MIN,
+    crc_property,
+)
 
 Entry = tuple[int, int, int]  # log offset, size, tag hash
 
 _LENGTH_BYTES = 2  # of the properties
-_PLACED_HEAD = Struct(">ii4xi4xqq48xi")  # size, magic, queue id, queue offset, physical offset, body size
+# size, magic, queue id, queue offset, physical offset, sysflag, body size
+_PLACED_HEAD = Struct(">ii4xi4xqqi44xi")
+_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 
 def is_proven(data: bytes, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
@@ -29,19 +39,22 @@ def all_proven(queue: ConsumeQueue, queue_offset: int, entries: bytes, data: byt
         next_at = at + size
         if size < RECORD_BYTES_MIN or next_at > end:
             return False
-        found_size, magic, queue_id, found_offset, place, body_size = _PLACED_HEAD.unpack_from(data, at)
+        found_size, magic, queue_id, found_offset, place, sys_flag, body_size = _PLACED_HEAD.unpack_from(data, at)
         topic_at, sealed_end = at + BODY_AT + body_size, next_at - CRC_BYTES
         topic_end = topic_at + topic_bytes
+        properties_at = topic_end + _LENGTH_BYTES
         if (
             found_size != size
             or magic != MESSAGE_MAGIC
             or queue_id != queue.queue_id
             or found_offset != queue_offset
             or place != log_offset
+            or sys_flag & _SYS_FLAGS_REFUSED
             or body_size < 0
             or data[topic_at:topic_end] != topic_field
+            or int.from_bytes(data[topic_end:properties_at], "big") != next_at - properties_at
             or data[sealed_end:next_at] != crc_property(zlib.crc32(view[at:sealed_end]))
-            or not (queue.keeps_due_times or code == tag_hash(data, topic_end + _LENGTH_BYTES, next_at))
+            or not (queue.keeps_due_times or code == tag_hash(data, properties_at, next_at))
         ):
             return False
         at = next_at

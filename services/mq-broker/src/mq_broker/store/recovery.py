@@ -2,7 +2,8 @@
 
 The log decides. Below the checkpoint, log and consume queues were durable together; from there on the log is read
 again, record by record, and everything that hangs on it is told anew. What is broken below the durable watermark is put
-into quarantine and passed over; at the first bytes above it that are no whole record the log ends.
+into quarantine and passed over; at the first bytes above it that are no whole record the log ends. A record whose frame
+and CRC are intact is never such an end, even if this version cannot read it.
 
 Invariants: no record that was durable is cut; what is cut is gone from the log and from every consume queue, and never
 comes back; running recovery again, or crashing in it and running it again, gives the same result.
@@ -21,7 +22,7 @@ from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.errors import StoreDamagedError
-from mq_broker.store.log_scan import Blank, Damage, explain, is_unsealed_record, resynchronise, scan_whole
+from mq_broker.store.log_scan import Damage, explain, is_unsealed_record, resynchronise, scan_whole
 from mq_broker.store.mending import filler
 from mq_broker.store.quarantine import Quarantine
 from mq_broker.store.queue_numbers import Given, QueueNumbers
@@ -137,7 +138,9 @@ class Recovery:
         at = start
         while True:
             for found in scan_whole(self.files, at, self.files.capacity_end):
-                if not isinstance(found, Blank):
+                if isinstance(found, Damage):
+                    self._put_aside(found)
+                elif isinstance(found, Record):
                     self._dispatch(found)
                 at = found.log_offset + found.size
             limit = self.files.capacity_end if keep_all else durable
@@ -145,10 +148,12 @@ class Recovery:
             if go_on is None and at >= durable:
                 return at
             go_on = min(go_on or durable, limit)
-            damage = Damage(at, go_on - at, explain(self.files, at))
-            self.quarantine.put_aside(self.files, damage)
-            self._damages.append(damage)
+            self._put_aside(Damage(at, go_on - at, explain(self.files, at)))
             at = go_on
+
+    def _put_aside(self, damage: Damage) -> None:
+        self.quarantine.put_aside(self.files, damage)
+        self._damages.append(damage)
 
     def _numbers_given(self, durable: int) -> dict[ConsumeQueue, Given]:
         """What the queues' files say, and what a rebuild has noted that a crash came into."""
