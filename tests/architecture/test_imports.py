@@ -58,7 +58,8 @@ BROKER_LAYERS = ("core", "store", "schedule", "ha", "processor", "rpc")
 
 # These packages know the standard library, themselves, and these others; nothing else.
 PURE_MQPROTO = {
-    f"mqproto.{name}" for name in ("record", "properties", "names", "codes", "java_hash", "conf", "address")
+    f"mqproto.{name}"
+    for name in ("record", "record_limits", "properties", "names", "codes", "java_hash", "conf", "address")
 }
 PURE_PACKAGES = {
     "mq_broker.core": PURE_MQPROTO | {"mqfilter"},
