@@ -231,6 +231,30 @@ async def test_second_member_takes_its_share_and_gives_it_back() -> None:
     assert sum(len(listener.bodies) for listener in listeners) == 8  # nothing came twice
 
 
+async def test_members_that_join_one_after_the_other_consume_nothing_twice() -> None:
+    """What a member computes before its pause is out of date after it when another one has joined meanwhile."""
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=8)
+    consumed: list[bytes] = []
+
+    async def busy(messages: list[MessageExt]) -> ConsumeStatus:
+        consumed.extend(message.body for message in messages)
+        await cluster.clock.sleep(0.05)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumers = [consumer_of(cluster, busy, member=f"m{n}") for n in range(3)]
+    async with consumers[0]:
+        await consumers[1].start()
+        await cluster.clock.advance(0.01)
+        await consumers[2].start()
+        await cluster.clock.advance(0.01)
+        for number in range(8):
+            broker.put("orders", number, b"%d" % number)
+        await cluster.clock.advance(3 * HAND_OVER_S)
+        assert [len(consumer.queues) for consumer in consumers] == [3, 3, 2]
+        await asyncio.gather(consumers[1].shutdown(), consumers[2].shutdown())
+    assert sorted(consumed) == [b"%d" % number for number in range(8)]
+
+
 async def test_member_that_dies_without_a_word_is_replaced() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     stays, dies = (

@@ -259,6 +259,7 @@ class ConsumerEngine:
     def _topic_gone(self, queue: MessageQueue) -> None:
         """It may come back, with other queues: the next rebalance sees."""
         self.assigned.drop([queue])
+        self._rebalance.gone(queue)
 
     def _finish(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         process_queue.remove(messages)

@@ -65,10 +65,10 @@ class MemberQueues:
         """By queue."""
         return [self._assigned[queue] for queue in self.queues]
 
-    async def add(self, queues: Iterable[MessageQueue], *, from_first: Container[str] = ()) -> bool:
+    async def add(self, queues: Iterable[MessageQueue], *, from_first: Container[MessageQueue] = ()) -> bool:
         """Begin with those that are not assigned yet; says whether all of the queues are assigned now.
 
-        Where the group has no offset, queues of the topics in `from_first` begin with their first message.
+        Where the group has no offset, those in `from_first` begin with their first message.
         """
         added = [queue for queue in queues if queue not in self._assigned]
         free = [queue for queue in added if queue not in self._leaving]
@@ -77,7 +77,7 @@ class MemberQueues:
             answers = await self._locks.lock(free)
             free = [queue for queue in free if answers.get(queue)]
         begun = await asyncio.gather(
-            *(self._add(queue, asked_at, from_first=queue.topic in from_first) for queue in free)
+            *(self._add(queue, asked_at, from_first=queue in from_first) for queue in free)
         )
         return sum(begun) == len(added)
 

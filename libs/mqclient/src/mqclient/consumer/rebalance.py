@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -57,13 +57,18 @@ class Rebalance:
         self._group = group
         self._subscriptions = subscriptions
         self._strategy = strategy
-        self._made_since: set[str] = set()  # topics that were not there, so that nothing of them may be missed
+        # The queues that each topic had when this consumer first asked; nothing of later ones may be missed (ADR 90).
+        self._first_seen: dict[str, frozenset[MessageQueue]] = {}
         self._wanted = asyncio.Event()
         self.done_once = asyncio.Event()
 
     def rebalance_now(self) -> None:
         """The group or the queues may have changed."""
         self._wanted.set()
+
+    def gone(self, queue: MessageQueue) -> None:
+        """The queue's topic has been deleted: should the queue come back, it is another one."""
+        self._first_seen[queue.topic] -= {queue}
 
     async def run(self, assigned: MemberQueues) -> None:
         """Keep `assigned` right until cancelled."""
@@ -76,20 +81,33 @@ class Rebalance:
             retry_s = INCOMPLETE_RETRY_S if complete else min(2 * retry_s, REBALANCE_INTERVAL_S)
 
     async def _balance_all(self, assigned: MemberQueues) -> bool:
-        """Whether every topic could be looked after."""
-        before = assigned.queues
-        shares = [await self._share_of(topic) for topic in self._subscriptions]
-        known = {queue.topic for share in shares if share is not None for queue in share.of_all}
-        mine = {queue for share in shares if share is not None for queue in share.of_mine}
-        assigned.drop(queue for queue in before if queue.topic in known and queue not in mine)
-        added = sorted(mine.difference(before))
-        if added and any(share.has_others for share in shares if share is not None):
+        """Whether every topic could be looked after.
+
+        Where there are other members, a queue is begun when it has belonged to this member's share before a pause and
+        still does after it: a share that was computed before the pause may have passed to a member that joined since.
+        """
+        before, waited_for = assigned.queues, set[MessageQueue]()
+        while True:
+            shares = [await self._share_of(topic) for topic in self._subscriptions]
+            known = [share for share in shares if share is not None]
+            topics = {queue.topic for share in known for queue in share.of_all}
+            mine = {queue for share in known for queue in share.of_mine}
+            assigned.drop(queue for queue in assigned.queues if queue.topic in topics and queue not in mine)
+            added = mine.difference(assigned.queues)
+            ready = added & waited_for if any(share.has_others for share in known) else added
+            complete = await assigned.add(sorted(ready), from_first=self._later(ready)) and None not in shares
+            waited_for = added - ready
+            if not waited_for:
+                break
             self.done_once.set()  # the start need not wait for it
             await self._instance.clock.sleep(HAND_OVER_S)
-        complete = await assigned.add(added, from_first=self._made_since)
         if (now := assigned.queues) != before:
             logger.info("group %s: queues %s", self._group, [str(queue) for queue in now])
-        return complete and None not in shares
+        return complete
+
+    def _later(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Those that did not exist yet when this consumer first asked for their topic."""
+        return {queue for queue in queues if queue not in self._first_seen[queue.topic]}
 
     async def _share_of(self, topic: str) -> _Share | None:
         """None for a topic that cannot be balanced now."""
@@ -97,9 +115,10 @@ class Rebalance:
             route = await self._instance.routes.subscribe_route(topic)
             if route is None:
                 logger.debug("the topic %s does not exist yet", topic)
-                self._made_since.add(topic)
+                self._first_seen.setdefault(topic, frozenset())
                 return None
             queues = route.subscribe_queues()
+            self._first_seen.setdefault(topic, frozenset(queues))
             if self._strategy is None:
                 return _Share(queues, queues, has_others=False)
             members = await self._members(route)
