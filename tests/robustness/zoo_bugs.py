@@ -40,6 +40,7 @@ def bug(number: str, title: str, how: str, path: str, old: str, new: str, *tests
 STORE = f"{BROKER}/store"
 STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
 HERE = "tests/robustness/test_robustness_bugs.py"
+PROGRESS_TESTS = "libs/mqclient/tests/test_mqclient_progress_memory.py"
 IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
 COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
 LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
@@ -431,5 +432,43 @@ BUGS: tuple[Bug, ...] = (
         "    at = data.find(beginning, start, end)\n",
         f"{RECORD_LIMITS_TESTS}::TestReservedProperties"
         "::test_a_stored_record_with_two_tags_has_the_last_one_in_memory_and_on_disk",
+        "44",
+        "progress rejected after a reset",
+        "what a listener finishes of before a reset is reported beside what is finished after it",
+        "libs/mqclient/src/mqclient/consumer/progress_reports.py",
+        "            if process_queue.outdated:\n                continue\n",
+        "",
+        "libs/mqclient/tests/test_mqclient_progress.py::test_a_report_names_each_queue_once_also_after_a_reset",
+    ),
+    bug(
+        "45",
+        "two members join, and both begin with the same queues",
+        "a member begins with the share that it computed before its pause",
+        "libs/mqclient/src/mqclient/consumer/rebalance.py",
+        "            ready = added & waited_for if any(share.has_others for share in known) else added\n",
+        "            if any(share.has_others for share in known) and added:\n"
+        "                self.done_once.set()\n"
+        "                await self._instance.clock.sleep(HAND_OVER_S)\n"
+        "            ready = added\n",
+        "libs/mqclient/tests/test_mqclient_consumer.py"
+        "::test_members_that_join_one_after_the_other_consume_nothing_twice",
+    ),
+    bug(
+        "46",
+        "more queues than one poll stream takes",
+        "all polls of a broker go over one stream, which the broker refuses",
+        "libs/mqclient/src/mqclient/consumer/poll_stream.py",
+        "if one.poll_count < POLLS_PER_STREAM), None)",
+        "), None)",
+        f"{PROGRESS_TESTS}::test_more_polls_than_one_stream_takes_go_over_several",
+    ),
+    bug(
+        "47",
+        "too many finished ranges stop a group's progress",
+        "a client reports as many finished ranges as it has",
+        "libs/mqclient/src/mqclient/consumer/progress.py",
+        "            if len(gaps) == RANGES_MAX:\n                return tuple(gaps)\n",
+        "",
+        f"{PROGRESS_TESTS}::test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing",
     ),
 )

@@ -122,6 +122,23 @@ async def test_what_was_pulled_before_a_reset_does_not_count_after_it() -> None:
         assert len(stuck.begun) == 8
 
 
+async def test_a_report_names_each_queue_once_also_after_a_reset() -> None:
+    """The listener that ran during the reset ends in the same moment as the first one after it."""
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    put(broker, 1)
+    stuck = Stuck(b"0")
+    async with consumer_of(cluster, stuck) as consumer:
+        await settle()
+        broker.progress.set(KEY, 0)
+        consumer.reset_offsets("broker-a", [broker_pb.QueueProgress(topic="orders", queue_id=0, version=1)])
+        await settle()
+        assert stuck.begun == [b"0", b"0"]
+        stuck.release.set()
+        await cluster.clock.advance(0.1)
+        (report,) = broker.progress.reports
+        assert [(one.offset, one.version) for one in report.queues] == [(1, 1)]
+
+
 async def test_member_that_hears_of_a_reset_when_it_leaves_just_leaves() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     consumer = consumer_of(cluster, RecordingListener())

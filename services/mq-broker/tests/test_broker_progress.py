@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
-from mq_broker.core.progress import RANGES_MAX, VERSION_MAX, Progress
+from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
+from mq_broker.core.progress import VERSION_MAX, Progress
 
 END = 24
 offsets = st.sets(st.integers(0, END - 1))
@@ -72,7 +73,7 @@ class TestProgress:
             (Progress(5, ((9, 8),)), "is empty"),
             (Progress(5, ((7, 9), (9, 10))), "not apart"),
             (Progress(5, ((9, 10), (7, 8))), "not apart"),
-            (Progress(0, tuple((at, at + 1) for at in range(2, 2 * RANGES_MAX + 4, 2))), "at most 4096"),
+            (Progress(0, tuple((at, at + 1) for at in range(2, 2 * RANGES_PER_QUEUE_MAX + 4, 2))), "at most 4096"),
         ],
     )
     def test_what_is_not_in_the_normal_form_is_refused(self, progress: Progress, sentence: str) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from mq_broker.core.consumer_offsets import RENEWALS_MAX, RENEWALS_PER_TERM, ConsumerOffsets
-from mq_broker.core.progress import RANGES_MAX, Progress, version_of
+from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
+from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.ha.progress import ENTRIES_BYTES_MAX, ProgressIn, ProgressOut
 from mq_broker.store.progress_entries import Entry, encode_entry
@@ -57,11 +58,11 @@ class TestReconciled:
         assert Progress(9, (), 1).reconciled(Progress(5).renewed(1)) == Progress(9, (), version_of(1, 1))
 
     def test_ranges_stay_within_what_is_allowed(self) -> None:
-        even = tuple((at, at + 1) for at in range(4, 4 + 4 * RANGES_MAX, 4))
+        even = tuple((at, at + 1) for at in range(4, 4 + 4 * RANGES_PER_QUEUE_MAX, 4))
         odd = tuple((at + 2, at + 3) for at, _ in even)
         both = Progress(0, even).reconciled(Progress(0, odd))
         both.check()
-        assert both.ranges == tuple(sorted(even + odd))[:RANGES_MAX]
+        assert both.ranges == tuple(sorted(even + odd))[:RANGES_PER_QUEUE_MAX]
 
 
 class TestVersions:
@@ -417,7 +418,7 @@ class TestTake:
 
     def test_a_frame_has_a_mebibyte_at_most(self) -> None:
         side = Side()
-        many = tuple((at, at + 1) for at in range(2, 2 + 2 * RANGES_MAX, 2))
+        many = tuple((at, at + 1) for at in range(2, 2 + 2 * RANGES_PER_QUEUE_MAX, 2))
         for queue_id in range(40):
             side.offsets.put("g", "t", queue_id, Progress(0, many))
         frames = []

@@ -13,8 +13,8 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
-from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX
-from mq_broker.core.progress import RANGES_MAX, Progress
+from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX, RANGES_PER_QUEUE_MAX
+from mq_broker.core.progress import Progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
 from mq_broker.testing import incoming, produce
@@ -145,16 +145,16 @@ async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog
     async with served() as services:
         stream = services.poll_stream()
         many = [queue(1)] * 16_385
-        ranges = [(at, at + 1) for at in range(2, 2 * RANGES_MAX + 4, 2)]
+        ranges = [(at, at + 1) for at in range(2, 2 * RANGES_PER_QUEUE_MAX + 4, 2)]
         for wrong in (queue(11), queue(1, (1, 2)), queue(0, *ranges), queue(1, topic="unknown")):
             await stream.write(report(queue(5), wrong))
         await stream.write(report(*many))
         await stream.write(report(queue(6, version=1)))
         await stream.write(report(queue(4)))
-        assert await services.progress_after_all() == Progress(6, (), 1)
+        assert await services.progress_after_all() == Progress(5)
         await stream.write(pull(1))
         assert (await stream.read()).poll_id == 1
-        assert services.progress() == Progress(6, (), 1)
+        assert services.progress() == Progress(5)
         levels = [record.levelno for record in caplog.records if record.getMessage().startswith(REFUSED)]
         assert levels == [logging.WARNING] + [logging.DEBUG] * 3
         assert "at most 16384 are allowed" in caplog.text

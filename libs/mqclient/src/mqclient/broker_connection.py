@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
-from mqclient.consumer.poll_stream import PollStream
+from mqclient.consumer.poll_stream import PollStreams
 from mqclient.session import Session, SessionHandler
 from mqclient.transport import Channel, Method, Stream, Transport
 from mqclient.transport.base import RequestT, ResponseT
@@ -30,7 +30,7 @@ class BrokerConnection:
         self.stream_channel: Channel = transport.open_channel(address)
         self._unary_channel = transport.open_channel(address)
         self._calls = 0
-        self.poll = PollStream(address, self.stream_channel, transport.clock, self._tasks)
+        self.poll = PollStreams(address, self.stream_channel, transport.clock, self._tasks)
         self.session = Session(address, self.stream_channel, handler, config, transport.clock)
 
     async def unary(

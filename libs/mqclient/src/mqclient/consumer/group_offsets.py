@@ -56,7 +56,7 @@ class GroupOffsets:
         for queue in offsets.keys() - self._versions.keys():
             await self.query(queue)
         left_out = []
-        for _, part in sorted(by_broker(sorted(offsets)).items()):
+        for _, part in sorted(by_broker(sorted(offsets))):
             progress = {queue: Progress(offsets[queue], version=self._versions[queue]) for queue in part}
             answer = await self._report(part[0], self._request(progress))
             left_out += [
@@ -68,7 +68,7 @@ class GroupOffsets:
 
     async def set_to(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Let the group go on exactly here, backwards as well. What is finished beyond is forgotten."""
-        for _, part in sorted(by_broker(sorted(offsets)).items()):
+        for _, part in sorted(by_broker(sorted(offsets))):
             progress = {queue: Progress(offsets[queue]) for queue in part}
             calls = await self._calls(part[0])
             request = self._request(progress, set_anew=True)

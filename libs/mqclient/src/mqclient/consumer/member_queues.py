@@ -76,9 +76,7 @@ class MemberQueues:
         if self._locks is not None and free:
             answers = await self._locks.lock(free)
             free = [queue for queue in free if answers.get(queue)]
-        begun = await asyncio.gather(
-            *(self._add(queue, asked_at, from_first=queue in from_first) for queue in free)
-        )
+        begun = await asyncio.gather(*(self._add(queue, asked_at, from_first=queue in from_first) for queue in free))
         return sum(begun) == len(added)
 
     def drop(self, queues: Iterable[MessageQueue]) -> None:
@@ -104,6 +102,7 @@ class MemberQueues:
             elif queue in self._assigned and one.differs_from(self._assigned[queue].version, only_newer=only_newer):
                 logger.info("the offset of %s has been set to %d", queue, one.offset)
                 before = self._stop_pulling(queue)
+                before.outdated = True
                 self._offset_store.forget(queue)
                 self._start_pulling(queue, one, before.locked_until)
 

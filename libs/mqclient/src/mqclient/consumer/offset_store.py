@@ -87,7 +87,7 @@ class RemoteBrokerOffsetStore:
         await asyncio.gather(
             *(
                 self._commit_to(broker_name, {queue: progress[queue] for queue in queues})
-                for broker_name, queues in by_broker(progress).items()
+                for broker_name, queues in by_broker(progress)
             )
         )
 

@@ -1,7 +1,8 @@
-"""The long polls of all queues of one broker, on one stream (MISSION C7).
+"""The long polls of all queues of one broker, on as few streams as take them (MISSION C7).
 
-Invariants: every poll ends: with an answer, an error, or when its caller is cancelled, and then the broker is told to
-forget it. Only the writer task touches the stream, so that a cancelled caller cannot break the polls of the others.
+Invariants: a stream has POLLS_PER_STREAM polls at most; every poll ends: with an answer, an error, or when its caller
+is cancelled, and then the broker is told to forget it. Only the writer task touches a stream, so that a cancelled
+caller cannot break the polls of the others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError, RequestTimeoutError
+from mqclient.message_queue import QUEUES_PER_REQUEST_MAX
 from mqclient.request_stream import RequestStream
 from mqclient.transport import Channel
 from mqclient.transport.methods import POLL
@@ -21,13 +23,51 @@ from osenv import Clock
 
 Waiter = asyncio.Future[broker_pb.PollResponse]
 
+POLLS_PER_STREAM = 8_192  # half of what a broker allows: it may not have forgotten yet what was cancelled here
+
 
 class PollEndedError(ConnectionLostError):
     """The client has ended the poll itself, because another broker may have to serve it now: ask anew who does."""
 
 
+class PollStreams:
+    """The Poll streams to `address`: one, and a further one whenever all that are open are full."""
+
+    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
+        self._open = partial(PollStream, address, channel, clock, tasks)
+        self._streams = [self._open()]
+
+    async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
+        """The broker's answer, which it may hold back for `suspend_s`.
+
+        Raises RequestTimeoutError after `guard_s` without an answer, or what the transport raised.
+        """
+        stream = next((one for one in self._streams if one.poll_count < POLLS_PER_STREAM), None)
+        if stream is None:
+            stream = self._open()
+            self._streams.append(stream)
+        return await stream.pull(request, suspend_s=suspend_s, guard_s=guard_s)
+
+    def report(self, progress: broker_pb.GroupProgress) -> None:
+        """Tell the broker what has been finished, with the next request; lost when the stream breaks before."""
+        for begin in range(0, len(progress.queues), QUEUES_PER_REQUEST_MAX):
+            queues = progress.queues[begin : begin + QUEUES_PER_REQUEST_MAX]
+            part = broker_pb.GroupProgress(group=progress.group, client_id=progress.client_id, queues=queues)
+            self._streams[0].report(part)
+
+    def end_held(self) -> None:
+        """End every poll with PollEndedError, and let the broker forget it; what comes next is taken as before."""
+        for stream in self._streams:
+            stream.end_held()
+
+    def close(self) -> None:
+        """End every poll with ConnectionLostError."""
+        for stream in self._streams:
+            stream.close()
+
+
 class PollStream:
-    """The Poll stream to `address`."""
+    """One Poll stream to `address`."""
 
     def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
         self._address = address
@@ -36,17 +76,19 @@ class PollStream:
         self._stream = RequestStream(address, channel, POLL, lambda response: response.poll_id, tasks)
         self._poll_ids = itertools.count(1)
         self._outbox: deque[tuple[broker_pb.PollRequest, Waiter | None]] = deque()
-        self._reports: list[broker_pb.GroupProgress] = []
+        self._reports: deque[broker_pb.GroupProgress] = deque()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._waiters: dict[Waiter, int] = {}  # with their poll ids
         self._closed = False
 
-    async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
-        """The broker's answer, which it may hold back for `suspend_s`.
+    @property
+    def poll_count(self) -> int:
+        """How many polls have not ended."""
+        return len(self._waiters)
 
-        Raises RequestTimeoutError after `guard_s` without an answer, or what the transport raised.
-        """
+    async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
+        """As PollStreams."""
         poll_id = next(self._poll_ids)
         waiter: Waiter = asyncio.get_running_loop().create_future()
         suspend_ms = int(suspend_s * 1000)
@@ -63,20 +105,20 @@ class PollStream:
             del self._waiters[waiter]
 
     def report(self, progress: broker_pb.GroupProgress) -> None:
-        """Tell the broker what has been finished, with the next request; lost when the stream breaks before."""
+        """As PollStreams; no more queues than fit one request."""
         if not self._closed:
             self._reports.append(progress)
             self._wake_writer()
 
     def end_held(self) -> None:
-        """End every poll with PollEndedError, and let the broker forget it; what comes next is taken as before."""
+        """As PollStreams."""
         for waiter, poll_id in self._waiters.items():
             if not waiter.done():
                 waiter.set_exception(PollEndedError(f"{self._address} may have to leave this poll to another broker"))
                 self._put(broker_pb.PollRequest(poll_id=poll_id, cancel=True), None)
 
     def close(self) -> None:
-        """End every poll with ConnectionLostError."""
+        """As PollStreams."""
         self._closed = True
         self._stream.close()
         for waiter in self._waiters:
@@ -107,9 +149,14 @@ class PollStream:
                 request, waiter = self._outbox.popleft() if self._outbox else (broker_pb.PollRequest(), None)
                 if waiter is not None and waiter.done():
                     continue
-                request.progress.extend(self._reports)
-                self._reports.clear()
+                self._add_reports(request)
                 if waiter is None:
                     await self._stream.tell(request)
                 else:
                     await self._stream.send(request.poll_id, request, waiter)
+
+    def _add_reports(self, request: broker_pb.PollRequest) -> None:
+        """Let the request bring what waits to be reported, as far as it fits one request; the next one has the rest."""
+        room = QUEUES_PER_REQUEST_MAX
+        while self._reports and (room := room - len(self._reports[0].queues)) >= 0:
+            request.progress.append(self._reports.popleft())

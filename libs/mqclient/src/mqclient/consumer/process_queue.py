@@ -36,6 +36,7 @@ class ProcessQueue:
         self.pull_offset = begin.offset
         self.max_offset = begin.offset  # the queue's end, as far as this consumer has heard
         self.dropped = False
+        self.outdated = False  # its offset has been set since: what is finished here does not count any more
         self.locked_until = NEVER  # monotonic; of an orderly consumer
         self.last_pull_ms = 0
         self.last_consume_ms = 0
@@ -51,7 +52,7 @@ class ProcessQueue:
 
     @property
     def progress(self) -> Progress:
-        """All that is finished, as far as this consumer knows (C21)."""
+        """What is finished, as far as this consumer knows (C21); of many ranges the lowest ones."""
         return Progress(self.commit_offset, gaps_between(self._in_flight, self.pull_offset), self.version)
 
     @property

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.message_queue import MessageQueue
 
+RANGES_MAX = 4_096  # of one queue, as many as brokers keep: what is finished behind them comes again after a crash
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -52,12 +54,17 @@ def to_wire(queue: MessageQueue, progress: Progress) -> broker_pb.QueueProgress:
 
 
 def gaps_between(offsets: Iterable[int], end: int) -> tuple[tuple[int, int], ...]:
-    """The ranges below `end` that lie between the ascending offsets: what is finished behind what is not."""
+    """The ranges below `end` that lie between the ascending offsets: what is finished behind what is not.
+
+    Of more than RANGES_MAX the lowest ones, which the offset reaches first.
+    """
     gaps: list[tuple[int, int]] = []
     following: int | None = None
     for offset in offsets:
         if following is not None and offset > following:
             gaps.append((following, offset))
+            if len(gaps) == RANGES_MAX:
+                return tuple(gaps)
         following = offset + 1
     if following is not None and following < end:
         gaps.append((following, end))

@@ -3,7 +3,8 @@
 A report rides the next poll to the broker that serves the queue, master or slave, or goes alone when none goes. It has
 no answer: what is lost with a connection comes with the next report, or with the commit every 5 s (C22).
 
-Invariant: what was finished leaves for its broker at most REPORT_DELAY_S later, as long as there is a connection.
+Invariants: what was finished leaves for its broker at most REPORT_DELAY_S later, as long as there is a connection;
+what was pulled before an offset was set is not reported after it, so that a report names each queue once.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class ProgressReports:
         changed, self._changed = self._changed, set()
         by_broker: dict[BrokerConnection, list[broker_pb.QueueProgress]] = defaultdict(list)
         for process_queue in changed:
+            if process_queue.outdated:
+                continue
             queue = process_queue.queue
             try:
                 by_broker[self._nodes.reader(queue)[1]].append(to_wire(queue, process_queue.progress))

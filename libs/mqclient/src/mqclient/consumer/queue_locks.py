@@ -37,7 +37,7 @@ class QueueLocks:
         Left out is what no broker has answered for: there it is as it was.
         """
         answers: dict[MessageQueue, bool] = {}
-        for broker_name, asked in by_broker(queues).items():
+        for broker_name, asked in by_broker(queues):
             request = broker_pb.LockQueuesRequest(
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, asked)
             )
@@ -53,7 +53,7 @@ class QueueLocks:
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Somebody else may have them at once; what cannot be given back now becomes free by itself."""
-        for broker_name, given_back in by_broker(queues).items():
+        for broker_name, given_back in by_broker(queues):
             request = broker_pb.UnlockQueuesRequest(
                 group=self._group, client_id=self._instance.client_id, queues=map(reference, given_back)
             )

@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-RANGES_MAX = 4_096  # of one queue; never keep as much as a client names (RELIABILITY.md)
+from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
+
 VERSION_MAX = (1 << 62) - 1
 RESETS_BITS = 40  # of a version, the lower ones: a thousand resets a second for 30 years
 RESETS_MAX = (1 << RESETS_BITS) - 1
@@ -69,8 +70,8 @@ class Progress:
             raise ValueError(f"offset {self.offset}; allowed are 0 and more")
         if not 0 <= self.version <= VERSION_MAX:
             raise ValueError(f"version {self.version}; allowed are 0 to {VERSION_MAX}")
-        if len(self.ranges) > RANGES_MAX:
-            raise ValueError(f"{len(self.ranges)} finished ranges; allowed are at most {RANGES_MAX}")
+        if len(self.ranges) > RANGES_PER_QUEUE_MAX:
+            raise ValueError(f"{len(self.ranges)} finished ranges; allowed are at most {RANGES_PER_QUEUE_MAX}")
         for begin, end in self.ranges:
             if not self.offset < begin < end:
                 raise ValueError(f"the finished range {begin} to {end} is empty, or not beyond offset {self.offset}")
@@ -79,13 +80,17 @@ class Progress:
                 raise ValueError(f"the finished range from {after[0]} on is not apart from the one before it")
 
     def merged(self, reported: Progress) -> Progress:
-        """What is finished in either. Raises ValueError when the versions differ."""
+        """What is finished in either; of more ranges than are kept the last ones are forgotten.
+
+        Raises ValueError when the versions differ.
+        """
         if reported.version != self.version:
             raise ValueError(f"version {reported.version} has nothing to do with version {self.version}")
         offset = max(self.offset, reported.offset)
         if not self.ranges and not reported.ranges:
             return self if offset == self.offset else Progress(offset, (), self.version)
-        return Progress(*_union(offset, (*self.ranges, *reported.ranges)), self.version)
+        offset, ranges = _union(offset, (*self.ranges, *reported.ranges))
+        return Progress(offset, ranges[:RANGES_PER_QUEUE_MAX], self.version)
 
     def set_to(self, offset: int, resets_min: int = 0) -> Progress:
         """Exactly here, and nothing beyond, with so many resets at least; reports from before do not count any more."""
@@ -105,7 +110,7 @@ class Progress:
         if self.resets != other.resets:
             return max(self, other, key=lambda one: one.resets).renewed(renewals)
         offset, ranges = _union(max(self.offset, other.offset), (*self.ranges, *other.ranges))
-        return Progress(offset, ranges[:RANGES_MAX], version_of(renewals, self.resets))
+        return Progress(offset, ranges[:RANGES_PER_QUEUE_MAX], version_of(renewals, self.resets))
 
     def cut(self, end: int) -> Progress:
         """Without what is not below `end`."""

@@ -1,8 +1,8 @@
 """What groups have finished: asked for, reported, set anew, and where a group begins (MISSION C20-C23).
 
 Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
-nothing (core/progress.py); a request is taken whole or not at all; what is answered as set, or as a beginning, is on
-disk.
+nothing (core/progress.py); a report of one queue that makes no sense holds up no other queue's; offsets are set all or
+none; what is answered as set, or as a beginning, is on disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.progress import RANGES_MAX, Progress
+from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.topics import TopicTable
@@ -65,31 +65,30 @@ class Offsets:
         return self.query(group, topic, queue_id) or progress
 
     def commit(self, group: str, reports: Iterable[QueueReport]) -> str:
-        """Add what a member of the group has finished: of all the queues, or none when one makes no sense.
+        """Add what a member of the group has finished. It is durable a moment later.
 
-        It is durable a moment later. What is of another version than the queue's progress is left out, and the remark
-        that is returned says so. A slave may not have all that its master has sent to members: of what lies beyond its
-        queues they have to say again, to the master, that it is finished. Raises RefusedError.
+        What is of another version than the queue's progress is left out, and the remark that is returned says so. A
+        slave may not have all that its master has sent to members: of what lies beyond its queues they have to say
+        again, to the master, that it is finished. Raises RefusedError when the report of a queue makes no sense; all
+        other reports have been added then.
         """
         self._check_group(group)
-        joined: dict[tuple[str, int], Progress] = {}
-        late = []
+        late, refusals = list[str](), list[RefusedError]()
         for topic, queue_id, reported in reports:
-            self._check_report(topic, queue_id, reported)
-            if (topic, queue_id) in joined:
-                raise _refusal("each queue can be named once")
-            known = self.query(group, topic, queue_id)
-            if known is not None and known.version != reported.version:
-                late.append(f"{reported.offset} in queue {queue_id} of {topic}")
-                joined[topic, queue_id] = known
-                continue
-            within = self._within(topic, queue_id, reported)
-            found = joined[topic, queue_id] = self.offsets.joined(group, topic, queue_id, within)
-            if len(found.ranges) > RANGES_MAX:
-                sentence = f"queue {queue_id} of {topic!r} would have {len(found.ranges)} finished ranges"
-                raise _refusal(f"{sentence}; allowed are {RANGES_MAX}")
-        for queue, progress in joined.items():
-            self.offsets.put(group, *queue, progress)
+            try:
+                self._check_report(topic, queue_id, reported)
+                known = self.query(group, topic, queue_id)
+                if known is not None and known.version != reported.version:
+                    late.append(f"{reported.offset} in queue {queue_id} of {topic}")
+                    continue
+                within = self._within(topic, queue_id, reported)
+            except RefusedError as error:
+                refusals.append(error)
+            else:
+                self.offsets.put(group, topic, queue_id, self.offsets.joined(group, topic, queue_id, within))
+        if refusals:
+            sentence = first_few(refusals)
+            raise RefusedError(refusals[0].code, f"{sentence}; the other queues' progress has been added")
         return f"left out, because the offsets have been reset since: {first_few(late, ', ')}" if late else ""
 
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:

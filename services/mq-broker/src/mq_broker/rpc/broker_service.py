@@ -10,7 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
-from mq_broker.core.limits import FRAME_BATCHES_MAX
+from mq_broker.core.limits import FRAME_BATCHES_MAX, POLLS_PER_STREAM_MAX
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
@@ -39,8 +39,6 @@ from mq_broker.rpc.request_limits import REQUEST_LIMITS, limited
 from mq_broker.rpc.streams import OpenStreams, Replies, pump
 from mqproto.codes import ResponseCode
 from mqproto.field_limits import FieldLimitError
-
-POLLS_PER_STREAM_MAX = 16_384
 
 
 @limited(pb.DESCRIPTOR.services_by_name["BrokerService"])

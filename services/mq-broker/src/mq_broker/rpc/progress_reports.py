@@ -26,7 +26,7 @@ class ProgressReports:
         self._has_warned = False
 
     def take(self, request: pb.PollRequest) -> None:
-        """Add what the request reports: each group's queues whole or not at all."""
+        """Add what the request reports."""
         try:
             REQUEST_LIMITS.check(request, ("progress",))
         except FieldLimitError as error:

@@ -1,0 +1,109 @@
+"""Progress that reaches a broker with a real store in memory, whatever else happens to a queue (MISSION C20-C22)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mq_broker.core import limits
+from mq_broker.core import progress as broker_progress
+from mq_broker.embedded import EmbeddedBroker
+from mq_broker.rpc import broker_service
+from mqclient import Admin, ConsumeFromWhere, ConsumeStatus, Message, MessageExt, MessageQueue, Producer
+from mqclient.consumer import poll_stream, progress
+from mqclient.testing import RecordingListener, made_consumer
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+@pytest.fixture
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker(request.node.name) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def admin(broker: EmbeddedBroker) -> AsyncIterator[Admin]:
+    async with Admin(broker.url) as admin:
+        yield admin
+
+
+async def fill(broker: EmbeddedBroker, count: int, queue_id: int = 0) -> None:
+    async with Producer("shop", broker.url) as producer:
+        queue = MessageQueue("orders", "broker-a", queue_id)
+        for number in range(count):
+            await producer.send(Message("orders", b"%d" % number), queue=queue)
+
+
+async def offsets(admin: Admin) -> list[int]:
+    return [one.consumer_offset for one in (await admin.consume_stats("closers", "orders")).queues]
+
+
+async def test_progress_counts_at_once_after_a_reset_during_which_a_listener_ran(
+    broker: EmbeddedBroker, admin: Admin
+) -> None:
+    """What the listener finishes of before the reset is reported with nothing of after it."""
+    await admin.update_topic("orders", read_queue_count=1, write_queue_count=1)
+    await fill(broker, 4)
+
+    async def busy(messages: list[MessageExt]) -> ConsumeStatus:
+        await broker.clock.sleep(0.02)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumer = made_consumer("closers", broker.url, consume_concurrency=2, consume_from_where=FIRST)
+    consumer.subscribe("orders")
+    consumer.register_message_listener(busy)
+    async with consumer:
+        await broker.clock.advance(0.03)
+        await admin.reset_offset_by_time("closers", "orders", 0)
+        await broker.clock.advance(0.2)
+        assert await offsets(admin) == [4]
+
+
+async def test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing(
+    broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest ranges are reported, and all of the other queue. Eight stand for the 4,096 of both sides."""
+    assert progress.RANGES_MAX == limits.RANGES_PER_QUEUE_MAX
+    monkeypatch.setattr(progress, "RANGES_MAX", 8)
+    monkeypatch.setattr(broker_progress, "RANGES_PER_QUEUE_MAX", 8)
+    await admin.update_topic("orders", read_queue_count=2, write_queue_count=2)
+    await fill(broker, 30)
+    await fill(broker, 5, queue_id=1)
+
+    release = asyncio.Event()
+
+    async def every_other(messages: list[MessageExt]) -> ConsumeStatus:
+        if messages[0].message_queue.queue_id == 0 and int(messages[0].body) % 2 == 0:
+            await release.wait()
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumer = made_consumer("closers", broker.url, consume_concurrency=40, consume_from_where=FIRST)
+    consumer.subscribe("orders")
+    consumer.register_message_listener(every_other)
+    async with consumer:
+        await broker.clock.advance(0.2)
+        now = (await admin.consume_stats("closers", "orders")).queues
+        release.set()
+        assert [(one.consumer_offset, one.finished_beyond) for one in now] == [(0, 8), (5, 0)]
+        await broker.clock.advance(0.2)
+        assert await offsets(admin) == [30, 5]
+
+
+async def test_more_polls_than_one_stream_takes_go_over_several(
+    broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_service, "POLLS_PER_STREAM_MAX", 4)
+    monkeypatch.setattr(poll_stream, "POLLS_PER_STREAM", 2)
+    await admin.update_topic("orders", read_queue_count=10, write_queue_count=10)
+    consumer, listener = made_consumer("closers", broker.url, consume_from_where=FIRST), RecordingListener()
+    consumer.subscribe("orders")
+    consumer.register_message_listener(listener)
+    async with consumer:
+        for queue_id in range(10):
+            await fill(broker, 1, queue_id)
+        await broker.clock.advance(0.2)
+        assert listener.bodies == [b"0"] * 10
+        assert await offsets(admin) == [1] * 10
