@@ -112,7 +112,7 @@ def limited(descriptor: ServiceDescriptor) -> Callable[[ServiceT], ServiceT]:
 
     def decorate(service: ServiceT) -> ServiceT:
         for method in descriptor.methods:
-            if not method.client_streaming:
+            if not method.client_streaming and method.input_type.fields:
                 setattr(service, method.name, _limited(getattr(service, method.name)))
         return service
 
