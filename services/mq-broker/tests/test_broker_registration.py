@@ -16,7 +16,7 @@ from mq_broker.core.replication.epochs import Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
 from mqproto.address import Address
-from mqproto.grpc_options import SERVER_OPTIONS
+from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS
 from osenv import SimClock
 
 IDENTITY = BrokerIdentity("c", "broker-a", 0, "127.0.0.1:10911")
@@ -58,8 +58,8 @@ class PlayedNameServer(name_service_pb2_grpc.NameServiceServicer):
 
 
 @asynccontextmanager
-async def name_server(port: int = 0) -> AsyncIterator[PlayedNameServer]:
-    played = PlayedNameServer()  # type: ignore[abstract]  # a broker asks no more of it
+async def name_server(port: int = 0, *, takes_parts: bool = False) -> AsyncIterator[PlayedNameServer]:
+    played = PartsNameServer() if takes_parts else PlayedNameServer()  # type: ignore[abstract]  # that is all it needs
     server = grpc.aio.server(options=SERVER_OPTIONS)
     name_service_pb2_grpc.add_NameServiceServicer_to_server(played, server)
     played.address = Address("127.0.0.1", server.add_insecure_port(f"127.0.0.1:{port}"))
@@ -261,3 +261,98 @@ async def test_an_answer_that_makes_no_sense_supersedes_nobody_and_the_registrat
                 await rested(clock, 1)
                 await clock.advance(PERIOD_S)
         assert heard.superseded.empty()
+
+
+class PartsNameServer(PlayedNameServer):
+    """One that takes registrations in parts, as the real one does, and tells how many topics it knows after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = pb.RegisterBrokerResponse(takes_parts=True)
+
+    async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        topics: dict[str, int] = {}
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.requests.append(request)
+            topics = topics if request.adds else {}
+            topics |= {one.topic: one.write_queue_count for one in request.topics}
+            for name in request.deleted_topics:
+                del topics[name]
+            if not request.more_follows:
+                self.heard.put_nowait(dict(topics))
+            await context.write(self.answer)
+
+
+def make_topics(registration: Registration, count: int) -> set[str]:
+    for number in range(count):
+        registration.topics.ensure_for_arrival(f"{number:0>127}", 0)
+    return set(registration.topics.by_name())
+
+
+async def test_more_topics_than_one_request_has_room_for_register_in_parts() -> None:
+    clock = SimClock()
+    async with name_server(takes_parts=True) as server, registered(clock, server) as registration:
+        await server.next()
+        names = make_topics(registration, 9_000)
+        assert set(await server.next()) == names
+        assert [len(request.topics) for request in server.requests[1:]] == [4_096, 4_096, 808]
+        assert all(request.ByteSize() < 1 << 20 for request in server.requests)
+
+
+async def test_a_name_server_hears_all_topics_once_and_then_what_has_changed() -> None:
+    clock = SimClock()
+    async with name_server(takes_parts=True) as server, registered(clock, server) as registration:
+        before = await server.next()
+        registration.topics.update(TopicConfig("more", 4, 4))
+        assert await server.next() == before | {"more": 4}
+        registration.topics.update(TopicConfig("orders", 8, 8))
+        assert await server.next() == before | {"more": 4, "orders": 8}
+        registration.topics.delete("more", {})
+        assert await server.next() == before | {"orders": 8}
+        await rested(clock, 1)
+        await clock.advance(PERIOD_S)
+        assert await server.next() == before | {"orders": 8}
+        told = [({one.topic for one in request.topics}, [*request.deleted_topics]) for request in server.requests[1:]]
+        assert told == [({"more"}, []), ({"orders"}, []), (set(), ["more"]), (set(), [])]
+
+
+async def test_a_name_server_that_left_topics_out_hears_all_of_them_again() -> None:
+    clock = SimClock()
+    async with name_server(takes_parts=True) as server, registered(clock, server) as registration:
+        server.answer.topics_left_out = 1
+        before = await server.next()
+        registration.topics.update(TopicConfig("more", 4, 4))
+        assert await server.next() == before | {"more": 4}
+        registration.topics.update(TopicConfig("most", 4, 4))
+        assert await server.next() == before | {"more": 4, "most": 4}
+        assert [request.adds for request in server.requests[:3]] == [False] * 3
+
+
+async def test_a_name_server_of_an_earlier_version_hears_as_many_topics_as_fit_in_one_request() -> None:
+    clock = SimClock()
+    async with name_server() as server, registered(clock, server) as registration:
+        assert await server.next() == {"orders"}
+        names = make_topics(registration, 9_000)
+        await server.next()
+        assert {one.topic for one in server.requests[1].topics} == names
+        make_topics(registration, 35_000)
+        await server.next()
+        assert 20_000 < len(server.requests[2].topics) < 35_000
+        assert server.requests[2].ByteSize() < FRAME_BYTES_MAX
+        assert not server.requests[2].adds
+
+
+async def test_many_topics_register_at_a_name_server_of_an_earlier_version_that_comes_later() -> None:
+    clock = SimClock()
+    topics = TopicTable(auto_create=True, default_queue_count=4, delay_level_count=18)
+    for number in range(5_000):
+        topics.ensure_for_arrival(f"t{number}", 0)
+    async with name_server() as server:
+        registration = Registration(IDENTITY, topics, [server.address], clock, PERIOD_S)
+        running = asyncio.create_task(registration.run())
+        for _ in range(2):
+            await server.next()
+        assert len(server.requests[0].topics) == 4_096
+        assert {one.topic for one in server.requests[1].topics} == set(topics.by_name())
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -19,6 +19,7 @@ from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
 from mq_namesrv import metrics
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
+from mq_namesrv.core.limits import CALLS_MAX
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.address import Address
@@ -52,7 +53,11 @@ class NameServer:
         self._servicer = NameServiceServicer(self._table, clock)
         metrics.observe(meter or telemetry.meter(metrics.METER_NAME), self._table, self._servicer.route_queries)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=call_interceptors([SERVICE_DESCRIPTOR]))
+        self._server = grpc.aio.server(
+            options=SERVER_OPTIONS,
+            interceptors=call_interceptors([SERVICE_DESCRIPTOR]),
+            maximum_concurrent_rpcs=CALLS_MAX,
+        )
 
     async def start(self) -> Address:
         """Serve, and return the address with its actual port. Raises StartError."""
@@ -84,7 +89,8 @@ class NameServer:
             for broker in route_table.expire(self._table, self._clock.monotonic(), timeout):
                 identity = broker.registration.identity
                 log.warning("%s is gone: not heard of for %d s", describe(identity), timeout, extra=keys(identity))
-            route_table.check_invariants(self._table)
+            for _ in route_table.invariant_checks(self._table):
+                await asyncio.sleep(0)
 
     async def stop(self) -> None:
         """Stop serving, within a little more than the grace time."""

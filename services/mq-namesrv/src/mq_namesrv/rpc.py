@@ -11,13 +11,40 @@ import grpc
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc, replication_service_pb2
 from mq_namesrv.core import route_table
+from mq_namesrv.core.announced import AnnouncedTopics
 from mq_namesrv.core.fences import Epoch, NotLeaderError
+from mq_namesrv.core.limits import (
+    BROKER_STREAMS_MAX,
+    FIRST_REQUEST_S_MAX,
+    NAME_CHARACTERS_MAX,
+    TEXT_CHARACTERS_MAX,
+    TOPIC_COUNT_MAX,
+    TOPICS_PER_STEP,
+    TOPICS_TOTAL_MAX,
+)
 from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import BrokerData, RegisterOutcome, RouteTable, SupersededError, TopicRoute
+from mqproto.field_limits import FieldLimitError, FieldLimits
 from mqproto.names import IllegalNameError, check_topic
 from osenv import Clock
+from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
+
+# Of each text and repeated field of a request; which names and addresses are legal says the core, in its own words.
+REQUEST_LIMITS = FieldLimits(
+    {
+        "BrokerIdentity.address": TEXT_CHARACTERS_MAX,
+        "BrokerIdentity.broker_name": TEXT_CHARACTERS_MAX,
+        "BrokerIdentity.cluster_name": TEXT_CHARACTERS_MAX,
+        "QueryRouteRequest.topic": NAME_CHARACTERS_MAX,
+        "RegisterBrokerRequest.deleted_topics": TOPICS_PER_STEP,
+        "RegisterBrokerRequest.ha_address": TEXT_CHARACTERS_MAX,
+        "RegisterBrokerRequest.topics": TOPIC_COUNT_MAX,  # more of them are left out one by one, in steps
+        "TopicConfig.topic": NAME_CHARACTERS_MAX,  # checked by name when its turn comes
+    }
+)
+_CHECKED_FIELDS = ("broker", "ha_address", "deleted_topics")
 
 
 class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
@@ -28,6 +55,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         self._clock = clock
         self._sessions = itertools.count(1)  # a newer stream has a larger number
         self._stopping = asyncio.Event()
+        self._open_streams = 0
         self.route_queries = {True: 0, False: 0}  # with a route, and without one
 
     def stop(self) -> None:
@@ -35,28 +63,39 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         self._stopping.set()
 
     async def RegisterBroker(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """One broker's stream: each request is a whole registration, and the end of the stream is the broker's end.
+        """One broker's stream: registrations of one request or several; the end of the stream is the broker's end.
 
         Each request has one answer, and there is no other: a slave hears of another master when it registers again. A
-        master that was replaced is told so, each time, and its stream stays open.
+        master that was replaced is told so, each time, and its stream stays open. One beyond `BROKER_STREAMS_MAX` is
+        refused, and so is one on which nothing comes.
 
         Reads and writes through `context`, which the stubs don't know: a generator would not end when its peer does.
         """
         session = next(self._sessions)
         first: BrokerIdentity | None = None
+        announced = AnnouncedTopics()
+        if self._open_streams >= BROKER_STREAMS_MAX:
+            sentence = f"{self._open_streams} brokers are registered or registering; at most {BROKER_STREAMS_MAX} can"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
+        self._open_streams += 1
         try:
-            while (request := await self._read(context)) is not None:
-                registration = registration_from_proto(request)
-                identity = registration.identity
+            while (request := await self._read(context, is_first=first is None)) is not None:
+                REQUEST_LIMITS.check(request, _CHECKED_FIELDS)
+                identity = _identity_from_proto(request.broker)
                 _check_same(first, identity)
                 first = identity
-                await context.write(self._register(registration, session))
-        except RegistrationError as error:
+                await self._take_topics(request, identity, announced)
+                await context.write(self._answer(request, identity, announced, session))
+        except TimeoutError:
+            sentence = f"no registration within {FIRST_REQUEST_S_MAX:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, sentence)
+        except (RegistrationError, FieldLimitError) as error:
             log.warning("a registration was refused: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except SupersededError as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         finally:
+            self._open_streams -= 1
             for broker in route_table.close_session(self._table, session):
                 identity = broker.registration.identity
                 log.info("%s is gone: its stream ended", describe(identity), extra=keys(identity))
@@ -66,8 +105,9 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     ) -> name_service_pb2.UnregisterBrokerResponse:
         """Remove the broker; not being registered is what the caller wants, and so no error."""
         try:
+            REQUEST_LIMITS.check(request)
             removed = route_table.unregister(self._table, _identity_from_proto(request.broker))
-        except RegistrationError as error:
+        except (RegistrationError, FieldLimitError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if removed is not None:
             identity = removed.registration.identity
@@ -83,8 +123,9 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         if route is not None:
             return name_service_pb2.QueryRouteResponse(route=_route_to_proto(route))
         try:
+            REQUEST_LIMITS.check(request)
             check_topic(request.topic)
-        except IllegalNameError as error:
+        except (IllegalNameError, FieldLimitError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         remark = f"no living broker has registered the topic {request.topic!r}"
         return name_service_pb2.QueryRouteResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=remark)
@@ -101,6 +142,45 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         """Every living broker, by cluster and name."""
         brokers = route_table.cluster_list(self._table)
         return name_service_pb2.ListClustersResponse(brokers=[_broker_data_to_proto(data) for data in brokers])
+
+    async def _take_topics(
+        self, request: name_service_pb2.RegisterBrokerRequest, identity: BrokerIdentity, announced: AnnouncedTopics
+    ) -> None:
+        """Bring the topics up to date with the request, with a turn of the event loop after each step.
+
+        Raises RegistrationError.
+        """
+        room = min(TOPIC_COUNT_MAX, TOPICS_TOTAL_MAX - route_table.topics_of_others(self._table, identity))
+        announced.begin(adds=request.adds)
+        announced.remove(request.deleted_topics)
+        for begin in range(0, len(request.topics), TOPICS_PER_STEP):
+            part = request.topics[begin : begin + TOPICS_PER_STEP]
+            announced.add(map(_topic_from_proto, part), room)
+            await asyncio.sleep(0)
+
+    def _answer(
+        self,
+        request: name_service_pb2.RegisterBrokerRequest,
+        identity: BrokerIdentity,
+        announced: AnnouncedTopics,
+        session: int,
+    ) -> name_service_pb2.RegisterBrokerResponse:
+        """The answer to a request, which may complete a registration. Raises RegistrationError and SupersededError."""
+        if request.more_follows:
+            return name_service_pb2.RegisterBrokerResponse(takes_parts=True)
+        epoch = Epoch(request.epoch.term, request.epoch.start)
+        topics = announced.topics()
+        registration = Registration(identity, request.ha_address, topics, request.data_version, epoch)
+        response = self._register(registration, session)
+        response.takes_parts = True
+        response.topics_left_out = announced.left_out
+        if announced.left_out and response.code == common_pb2.SUCCESS:
+            response.remark = (
+                f"{announced.left_out} topics are left out, for there are too many: a broker has routes for "
+                f"{TOPIC_COUNT_MAX} at most, and all brokers together for {TOPICS_TOTAL_MAX}"
+            )
+            log.warning("%s: %s", describe(identity), response.remark)
+        return response
 
     def _register(self, registration: Registration, session: int) -> name_service_pb2.RegisterBrokerResponse:
         """The answer to a registration. Raises RegistrationError and SupersededError."""
@@ -119,8 +199,14 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             ha_address=outcome.ha_address, master_epoch=_epoch_to_proto(outcome.master_epoch)
         )
 
-    async def _read(self, context: Any) -> name_service_pb2.RegisterBrokerRequest | None:
-        """The next request; None when the stream has ended or the server stops."""
+    async def _read(self, context: Any, *, is_first: bool) -> name_service_pb2.RegisterBrokerRequest | None:
+        """The next request; None when the stream has ended or the server stops.
+
+        Raises TimeoutError when the first one does not come in time.
+        """
+        if is_first:
+            async with timeout(self._clock, FIRST_REQUEST_S_MAX):
+                return await self._read(context, is_first=False)
         read = asyncio.ensure_future(context.read())
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -134,18 +220,8 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             stop.cancel()
 
 
-def registration_from_proto(request: name_service_pb2.RegisterBrokerRequest) -> Registration:
-    """The request as the core knows it, values unchecked. Raises RegistrationError for a topic that comes twice."""
-    topics = {
-        one.topic: TopicConfig(one.topic, one.read_queue_count, one.write_queue_count, one.perm)
-        for one in request.topics
-    }
-    if len(topics) != len(request.topics):
-        names = [one.topic for one in request.topics]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RegistrationError(f"the topic {twice!r} comes more than once in one registration")
-    epoch = Epoch(request.epoch.term, request.epoch.start)
-    return Registration(_identity_from_proto(request.broker), request.ha_address, topics, request.data_version, epoch)
+def _topic_from_proto(one: common_pb2.TopicConfig) -> TopicConfig:
+    return TopicConfig(one.topic, one.read_queue_count, one.write_queue_count, one.perm)
 
 
 def describe(identity: BrokerIdentity) -> str:

@@ -12,6 +12,7 @@ GROUP_COUNT_MAX = 10_000  # [subscriptionGroupCountMax]
 AUTO_CREATED_TOPICS_MAX = 1_000  # [autoCreatedTopicsPerClient] by one connection
 AUTO_CREATED_GROUPS_MAX = 1_000  # [autoCreatedGroupsPerClient] by one connection
 NAME_SERVER_TOPICS_MAX = 100_000  # of one broker; a name server leaves out the others (mq_namesrv, core/limits.py)
+REGISTRATION_TOPICS_MAX = 4_096  # in one request to a name server: 600 KB at most, encoded in about 10 ms
 COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much they made; the least recent is forgotten
 
 # Requests, checked before any work (rpc/request_limits.py). A real client stays far below; what is beyond one of these

@@ -100,6 +100,10 @@ class TopicTable:
         """Every topic, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
+    def by_name(self) -> dict[str, TopicConfig]:
+        """Every topic as of now, for the caller to keep."""
+        return dict(self._topics)
+
     def get_or_offer(self, topic: str) -> TopicConfig | None:
         """The topic, or what `create` would make of it from the default topic, when that is allowed (MISSION N8) and
         this broker may make any. Raises IllegalNameError.

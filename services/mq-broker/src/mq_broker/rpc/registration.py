@@ -1,7 +1,9 @@
 """Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2).
 
 Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period; one
-that cannot be reached troubles nobody; one that is not ours any more is told so. What an answer says about the master
+that cannot be reached troubles nobody; one that is not ours any more is told so. On each stream a name server is told
+all topics once and then what has changed, in requests of at most `REGISTRATION_TOPICS_MAX` topics each, so that any
+number of topics registers (ADR 98). What an answer says about the master
 of our name goes to `HaTerms`, whoever stands behind it.
 """
 
@@ -19,13 +21,15 @@ import grpc
 from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.limits import REGISTRATION_TOPICS_MAX
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
+from mq_broker.core.topic_changes import Topics, TopicsPart, parts
 from mq_broker.core.topics import TopicTable
 from mq_broker.rpc.conversions import topic_config_message
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError
 from mqproto.address import Address
-from mqproto.grpc_options import CHANNEL_OPTIONS
+from mqproto.grpc_options import CHANNEL_OPTIONS, FRAME_BYTES_MAX
 from osenv import Clock
 from osenv.clock import timeout
 
@@ -34,6 +38,8 @@ log = logging.getLogger(__name__)
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
 ANNOUNCE_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 2.0
+TOPIC_OVERHEAD_BYTES = 32  # of a topic in a request, beside its name
+OTHER_FIELDS_BYTES = 64 * 1024  # of a registration, beside its topics
 SLAVE_PERIOD_S_MAX = 2.0  # how soon a slave hears that there is a new master, and where it listens
 SEEKING_PERIOD_S_MAX = 0.2  # while no name server knows one: master and slave are often started together
 
@@ -106,12 +112,15 @@ class Registration:
         except TimeoutError:
             log.warning("a name server has not confirmed the topics within %s s", ANNOUNCE_TIMEOUT_S)
 
-    def request(self) -> pb.RegisterBrokerRequest:
-        """The whole registration."""
+    def request(self, part: TopicsPart, version: int) -> pb.RegisterBrokerRequest:
+        """A request that tells this part of the topics, which are those of data version `version`."""
         return pb.RegisterBrokerRequest(
             broker=identity_message(self.identity),
-            topics=[topic_config_message(config) for config in self.topics.all()],
-            data_version=self.topics.data_version,
+            topics=map(topic_config_message, part.changed),
+            deleted_topics=part.deleted,
+            adds=part.adds,
+            more_follows=part.more_follows,
+            data_version=version,
             ha_address=self.ha.ha_address,
             epoch=epoch_message(self.ha.epoch()),
         )
@@ -171,6 +180,9 @@ class _Link:
         self._known_version = -1
         self._stub: Any = None
         self._may_be_known = False  # a registration went out on the stream that is open, confirmed or not
+        self._told: Topics | None = None  # the topics that the name server knows from the stream that is open
+        self._takes_parts = True  # until an answer on this stream says otherwise
+        self._left_out = 0
         self.beat = asyncio.Event()
         self.connected = False
         self.task = asyncio.create_task(self._run(), name=f"registration with {address}")
@@ -209,24 +221,66 @@ class _Link:
     async def _register(self) -> None:
         clock, call = self._registration.clock, self._stub.RegisterBroker()
         call.add_done_callback(lambda _call: self.beat.set())
+        self._told, self._takes_parts = None, True
         try:
             while True:
-                request = self._registration.request()
                 self.beat.clear()
-                self._may_be_known = True
-                with contextlib.suppress(asyncio.InvalidStateError):  # the stream has ended; the read says how
-                    await call.write(request)
-                response = await call.read()
-                if response is grpc.aio.EOF:
+                version = self._registration.topics.data_version
+                response = await self._tell_topics(call, version)
+                if response is None:
                     log.warning("name server %s has ended the registration", self._address)
                     return
                 self._log(response)
-                await self._tell(connected=True, version=request.data_version)
+                await self._tell(connected=True, version=version)
                 await self._registration.answered(response)
                 await self._wait_for_beat(clock)
         finally:
             self._may_be_known = False
             call.cancel()
+
+    async def _tell_topics(self, call: Any, version: int) -> pb.RegisterBrokerResponse | None:
+        """Register with the topics as they are now; the answer, None when the stream has ended."""
+        topics = self._registration.topics.by_name()
+        response = None
+        for part in parts(self._told, topics) if self._takes_parts else ():
+            response = await self._ask(call, part, version)
+            if response is None:
+                return None
+            if part.more_follows and not response.takes_parts:
+                break
+        if response is None or not response.takes_parts:
+            self._takes_parts = False
+            if response is None or len(topics) > REGISTRATION_TOPICS_MAX:
+                return await self._ask(call, self._whole(topics), version)
+        self._told = None if response.topics_left_out or not response.takes_parts else topics
+        return response
+
+    async def _ask(self, call: Any, part: TopicsPart, version: int) -> pb.RegisterBrokerResponse | None:
+        self._may_be_known = True
+        with contextlib.suppress(asyncio.InvalidStateError):  # the stream has ended; the read says how
+            await call.write(self._registration.request(part, version))
+        response = await call.read()
+        return None if response is grpc.aio.EOF else response
+
+    def _whole(self, topics: Topics) -> TopicsPart:
+        """All topics for a name server of an earlier version, as far as one request has room for them."""
+        fitting, size = [], 0
+        for config in map(topics.__getitem__, sorted(topics)):
+            size += len(config.topic) + TOPIC_OVERHEAD_BYTES
+            if size > FRAME_BYTES_MAX - OTHER_FIELDS_BYTES:
+                break
+            fitting.append(config)
+        if (left_out := len(topics) - len(fitting)) != self._left_out:
+            self._left_out = left_out
+            if left_out:
+                log.warning(
+                    "name server %s is of an earlier version, which takes %d of %d topics; the others have no route "
+                    "there until it is upgraded",
+                    self._address,
+                    len(fitting),
+                    len(topics),
+                )
+        return TopicsPart(fitting, [], adds=False, more_follows=False)
 
     async def _wait_for_beat(self, clock: Clock) -> None:
         """Until the period is over, the topics have changed, or the stream is gone."""
@@ -239,7 +293,12 @@ class _Link:
     def _log(self, response: pb.RegisterBrokerResponse) -> None:
         if response.code != common_pb2.SUCCESS:
             log.warning("name server %s has refused the registration: %s", self._address, response.remark)
-        elif not self.connected:
+            return
+        if response.topics_left_out != self._left_out and response.takes_parts:
+            self._left_out = response.topics_left_out
+            if self._left_out:
+                log.warning("name server %s: %s", self._address, response.remark)
+        if not self.connected:
             log.info("registered with name server %s", self._address)
 
     async def _tell(self, *, connected: bool, version: int = -1) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mq_namesrv.core.fences import NO_EPOCH, Epoch
+from mq_namesrv.core.limits import TOPIC_COUNT_MAX
 from mqproto.address import parse_address
 from mqproto.names import check_topic
 
@@ -14,7 +15,6 @@ MASTER_ID = 0
 NAME_LENGTH_MAX = 255
 QUEUE_COUNT_MAX = 65_535
 PERM_MAX = 7  # RocketMQ's bits: 4 read, 2 write, 1 inherit
-TOPIC_COUNT_MAX = 100_000
 
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
 
@@ -71,7 +71,7 @@ def check_identity(identity: BrokerIdentity) -> None:
 
 
 def check_registration(registration: Registration) -> None:
-    """Raise RegistrationError unless each part is legal."""
+    """Raise RegistrationError unless each part but the topics is legal, and there are not too many of those."""
     check_identity(registration.identity)
     if registration.ha_address:
         _check_address("HA address", registration.ha_address)
@@ -83,11 +83,10 @@ def check_registration(registration: Registration) -> None:
         raise RegistrationError(
             f"{len(registration.topics):,} topics; one broker registers {TOPIC_COUNT_MAX:,} at most"
         )
-    for config in registration.topics.values():
-        _check_topic(config)
 
 
-def _check_topic(config: TopicConfig) -> None:
+def check_topic_config(config: TopicConfig) -> None:
+    """Raise RegistrationError unless a broker may have the topic like this."""
     try:
         check_topic(config.topic)
     except ValueError as error:

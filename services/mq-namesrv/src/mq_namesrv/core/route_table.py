@@ -12,9 +12,10 @@ A broker belongs to the newest session that registered it; older sessions can ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from mq_namesrv.core.announced import CheckedTopics
 from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fences, NotLeaderError
 from mq_namesrv.core.registration import (
     MASTER_ID,
@@ -24,9 +25,11 @@ from mq_namesrv.core.registration import (
     TopicConfig,
     check_identity,
     check_registration,
+    check_topic_config,
 )
 
 _NO_TOPICS: Mapping[str, TopicConfig] = {}
+_NO_OFFERS: Mapping[str, TopicConfig] = {}
 
 
 class SupersededError(Exception):
@@ -90,6 +93,9 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
     the place of the one that is there, also when its session is older.
     """
     check_registration(registration)
+    if not isinstance(registration.topics, CheckedTopics):
+        for config in registration.topics.values():
+            check_topic_config(config)
     identity = registration.identity
     siblings = table.brokers.get(identity.broker_name, {})
     current = siblings.get(identity.broker_id)
@@ -225,6 +231,16 @@ def route(table: RouteTable, topic: str) -> TopicRoute | None:
     )
 
 
+def topics_of_others(table: RouteTable, identity: BrokerIdentity) -> int:
+    """How many topics all brokers have registered but this one, each counted for each broker."""
+    return sum(
+        len(broker.registration.topics)
+        for siblings in table.brokers.values()
+        for broker in siblings.values()
+        if broker.registration.identity != identity
+    )
+
+
 def topic_list(table: RouteTable) -> list[str]:
     """Every topic that has a route, sorted."""
     return sorted(table.offers)
@@ -238,21 +254,42 @@ def cluster_list(table: RouteTable) -> list[BrokerData]:
 
 def check_invariants(table: RouteTable) -> None:
     """Raise InvariantError when the table contradicts itself. Costs a walk over the whole table."""
-    expected: dict[str, dict[str, TopicConfig]] = {}
-    for name, siblings in table.brokers.items():
-        identities = [broker.registration.identity for broker in siblings.values()]
-        if [(name, broker_id) for broker_id in siblings] != [(one.broker_name, one.broker_id) for one in identities]:
-            raise InvariantError(f"a broker does not stand under its own name and id: {name} has {identities}")
-        if len({one.cluster_name for one in identities}) != 1:
-            raise InvariantError(f"{name} has no brokers, or is in several clusters: {identities}")
-        if len({one.address for one in identities}) != len(identities):
-            raise InvariantError(f"an address stands twice under {name}: {identities}")
-        _check_fence(table, name)
-        for topic, config in _leading_topics(siblings).items():
-            expected.setdefault(topic, {})[name] = config
-    if table.offers != expected:
-        odd = sorted(topic for topic in {*expected, *table.offers} if expected.get(topic) != table.offers.get(topic))
-        raise InvariantError(f"the offers of {len(odd)} topics are not what their brokers registered, first {odd[0]!r}")
+    for _ in invariant_checks(table):
+        pass
+
+
+def invariant_checks(table: RouteTable) -> Iterator[None]:
+    """The same in steps, between which the table may change: one broker name each, and at last what is left over.
+
+    Raises InvariantError.
+    """
+    for name in list(table.brokers):
+        if name in table.brokers:
+            _check_name(table, name)
+        yield
+    leading = sum(len(_leading_topics(siblings)) for siblings in table.brokers.values())
+    if sum(map(len, table.offers.values())) != leading or not all(table.offers.values()):
+        raise InvariantError(f"the offers of {len(table.offers)} topics have more than brokers have registered")
+
+
+def _check_name(table: RouteTable, name: str) -> None:
+    """Raise InvariantError unless the brokers of this name fit together, and their topics are offered."""
+    siblings = table.brokers[name]
+    identities = [broker.registration.identity for broker in siblings.values()]
+    if [(name, broker_id) for broker_id in siblings] != [(one.broker_name, one.broker_id) for one in identities]:
+        raise InvariantError(f"a broker does not stand under its own name and id: {name} has {identities}")
+    if len({one.cluster_name for one in identities}) != 1:
+        raise InvariantError(f"{name} has no brokers, or is in several clusters: {identities}")
+    if len({one.address for one in identities}) != len(identities):
+        raise InvariantError(f"an address stands twice under {name}: {identities}")
+    _check_fence(table, name)
+    odd = [
+        topic
+        for topic, config in _leading_topics(siblings).items()
+        if table.offers.get(topic, _NO_OFFERS).get(name) != config
+    ]
+    if odd:
+        raise InvariantError(f"{len(odd)} topics of {name} are not offered as registered, first {min(odd)!r}")
 
 
 def _check_fence(table: RouteTable, name: str) -> None:
@@ -288,7 +325,7 @@ def _leading_topics(siblings: Mapping[int, LiveBroker]) -> Mapping[str, TopicCon
 def _reindex(table: RouteTable, name: str, before: Mapping[str, TopicConfig]) -> bool:
     """Bring `offers` of one broker name from the topics before to those now; whether they differ."""
     after = _leading_topics(table.brokers.get(name, {}))
-    if before == after:
+    if before is after or before == after:
         return False
     for topic in before.keys() - after.keys():
         offers = table.offers[topic]
@@ -296,7 +333,8 @@ def _reindex(table: RouteTable, name: str, before: Mapping[str, TopicConfig]) ->
         if not offers:
             del table.offers[topic]
     for topic, config in after.items():
-        table.offers.setdefault(topic, {})[name] = config
+        if before.get(topic) is not config:
+            table.offers.setdefault(topic, {})[name] = config
     return True
 
 

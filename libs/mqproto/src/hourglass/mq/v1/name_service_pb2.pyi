@@ -60,17 +60,32 @@ class RegisterBrokerRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     DATA_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    ADDS_FIELD_NUMBER: _builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: _builtins.int
+    MORE_FOLLOWS_FIELD_NUMBER: _builtins.int
     ha_address: _builtins.str
     data_version: _builtins.int
-    """Grows with each change of `topics`; a name server ignores an older version from the same process."""
+    """Grows with each change of the topics; a name server ignores an older version from the same process."""
+    adds: _builtins.bool
+    """`topics` and `deleted_topics` change what the requests before this one on this stream have said. Only for a name
+    server that `takes_parts`: earlier ones know whole registrations alone.
+    """
+    more_follows: _builtins.bool
+    """The registration goes on with the next request, and holds with the first one that does not have this."""
     @_builtins.property
     def broker(self) -> Global___BrokerIdentity: ...
     @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicConfig]: ...
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicConfig]:
+        """All topics of the broker or, with `adds`, those that are new or have changed; 4,096 at most from a broker that knows
+        that its name server takes a registration in parts.
+        """
+
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch:
         """Of a master: the epoch in which it writes. Of a slave: the newest that it has accepted."""
 
+    @_builtins.property
+    def deleted_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -79,10 +94,13 @@ class RegisterBrokerRequest(_message.Message):
         topics: _abc.Iterable[_common_pb2.TopicConfig] | None = ...,
         data_version: _builtins.int = ...,
         epoch: _replication_service_pb2.Epoch | None = ...,
+        adds: _builtins.bool = ...,
+        deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
+        more_follows: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "data_version", b"data_version", "epoch", b"epoch", "ha_address", b"ha_address", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "broker", b"broker", "data_version", b"data_version", "deleted_topics", b"deleted_topics", "epoch", b"epoch", "ha_address", b"ha_address", "more_follows", b"more_follows", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -100,10 +118,16 @@ class RegisterBrokerResponse(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     HA_ADDRESS_FIELD_NUMBER: _builtins.int
     MASTER_EPOCH_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
+    TOPICS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     ha_address: _builtins.str
     """Where the master of this broker_name listens for replication; empty when it is not known."""
+    takes_parts: _builtins.bool
+    """This name server knows `adds`, `deleted_topics` and `more_follows`."""
+    topics_left_out: _builtins.int
+    """So many topics of the registration have no route here, because they are beyond the name server's limits."""
     @_builtins.property
     def master_epoch(self) -> _replication_service_pb2.Epoch:
         """The highest epoch that a master of this broker_name has registered with."""
@@ -115,10 +139,12 @@ class RegisterBrokerResponse(_message.Message):
         remark: _builtins.str = ...,
         ha_address: _builtins.str = ...,
         master_epoch: _replication_service_pb2.Epoch | None = ...,
+        takes_parts: _builtins.bool = ...,
+        topics_left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["master_epoch", b"master_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ha_address", b"ha_address", "master_epoch", b"master_epoch", "remark", b"remark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ha_address", b"ha_address", "master_epoch", b"master_epoch", "remark", b"remark", "takes_parts", b"takes_parts", "topics_left_out", b"topics_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,8 +65,9 @@ class NameServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request_iterator, context):
-        """One stream per broker process, open for its life. Each request is a whole registration and a heartbeat at once, sent
-        every 30 s and whenever a topic changes. When the stream ends the broker is gone, and its routes with it.
+        """One stream per broker process, open for its life. A registration, which is a heartbeat too, is sent every 30 s and
+        whenever a topic changes, in one request or in several. Each request is answered before the next one is sent. When
+        the stream ends the broker is gone, and its routes with it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,8 +32,9 @@ class NameServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NameServiceAsyncStub: ...
     RegisterBroker: _grpc.StreamStreamMultiCallable[_name_service_pb2.RegisterBrokerRequest, _name_service_pb2.RegisterBrokerResponse]
-    """One stream per broker process, open for its life. Each request is a whole registration and a heartbeat at once, sent
-    every 30 s and whenever a topic changes. When the stream ends the broker is gone, and its routes with it.
+    """One stream per broker process, open for its life. A registration, which is a heartbeat too, is sent every 30 s and
+    whenever a topic changes, in one request or in several. Each request is answered before the next one is sent. When
+    the stream ends the broker is gone, and its routes with it.
     """
     UnregisterBroker: _grpc.UnaryUnaryMultiCallable[_name_service_pb2.UnregisterBrokerRequest, _name_service_pb2.UnregisterBrokerResponse]
     """The polite way out, before the stream ends."""
@@ -45,8 +46,9 @@ class NameServiceStub:
 class NameServiceAsyncStub(NameServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterBroker: _aio.StreamStreamMultiCallable[_name_service_pb2.RegisterBrokerRequest, _name_service_pb2.RegisterBrokerResponse]  # type: ignore[assignment]
-    """One stream per broker process, open for its life. Each request is a whole registration and a heartbeat at once, sent
-    every 30 s and whenever a topic changes. When the stream ends the broker is gone, and its routes with it.
+    """One stream per broker process, open for its life. A registration, which is a heartbeat too, is sent every 30 s and
+    whenever a topic changes, in one request or in several. Each request is answered before the next one is sent. When
+    the stream ends the broker is gone, and its routes with it.
     """
     UnregisterBroker: _aio.UnaryUnaryMultiCallable[_name_service_pb2.UnregisterBrokerRequest, _name_service_pb2.UnregisterBrokerResponse]  # type: ignore[assignment]
     """The polite way out, before the stream ends."""
@@ -61,8 +63,9 @@ class NameServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_name_service_pb2.RegisterBrokerRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_name_service_pb2.RegisterBrokerResponse], _abc.AsyncIterator[_name_service_pb2.RegisterBrokerResponse]]:
-        """One stream per broker process, open for its life. Each request is a whole registration and a heartbeat at once, sent
-        every 30 s and whenever a topic changes. When the stream ends the broker is gone, and its routes with it.
+        """One stream per broker process, open for its life. A registration, which is a heartbeat too, is sent every 30 s and
+        whenever a topic changes, in one request or in several. Each request is answered before the next one is sent. When
+        the stream ends the broker is gone, and its routes with it.
         """
 
     @_abc_1.abstractmethod
