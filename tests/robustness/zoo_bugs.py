@@ -61,11 +61,11 @@ BUGS: tuple[Bug, ...] = (
         "retry fsync after error",
         "a failed sync is called once more",
         f"{STORE}/flusher.py",
-        "                await self._disk.offload(sync_to_end)\n",
+        "                await self._disk.offload_in(Lane.SYNC, sync_to_end)\n",
         "                try:\n"
-        "                    await self._disk.offload(sync_to_end)\n"
+        "                    await self._disk.offload_in(Lane.SYNC, sync_to_end)\n"
         "                except OSError:\n"
-        "                    await self._disk.offload(sync_to_end)\n",
+        "                    await self._disk.offload_in(Lane.SYNC, sync_to_end)\n",
         f"{STORE_TESTS}::TestFailingDisk::test_the_first_failed_sync_fences_for_good",
     ),
     bug(
@@ -470,5 +470,12 @@ BUGS: tuple[Bug, ...] = (
         "            if len(gaps) == RANGES_MAX:\n                return tuple(gaps)\n",
         "",
         f"{PROGRESS_TESTS}::test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing",
+        "51",
+        "fdatasync behind cold reads",
+        "the sync of the log waits for a thread that cold reads use, too",
+        f"{STORE}/flusher.py",
+        "await self._disk.offload_in(Lane.SYNC, sync_to_end)",
+        "await self._disk.offload_in(Lane.READ, sync_to_end)",
+        f"{BROKER_TESTS}/test_broker_read_turns.py::test_syncs_and_checkpoints_wait_for_no_reads",
     ),
 )

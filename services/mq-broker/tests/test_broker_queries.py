@@ -9,6 +9,7 @@ import pytest
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.pulling import PULL_BYTES_MAX
+from mq_broker.embedded.calls import CallContext
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.rpc.broker_service import BrokerService
@@ -40,11 +41,11 @@ async def query(
     request = pb.QueryMessageRequest(
         topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
     )
-    return await service(broker).QueryMessage(request, None)
+    return await service(broker).QueryMessage(request, CallContext())
 
 
 async def view(broker: Broker, log_offset: int) -> pb.ViewMessageResponse:
-    return await service(broker).ViewMessage(pb.ViewMessageRequest(log_offset=log_offset), None)
+    return await service(broker).ViewMessage(pb.ViewMessageRequest(log_offset=log_offset), CallContext())
 
 
 async def search(broker: Broker, timestamp_ms: int, *, topic: str = "t", queue_id: int = 0) -> pb.SearchOffsetResponse:

@@ -6,7 +6,7 @@ that moves the clock by thirty minutes and pulls the plug on the disk.
 
 from osenv.alarm import Alarm
 from osenv.clock import Clock, RealClock, Timer
-from osenv.disk import Disk, DiskFile, FileLock, RealDisk, replace_file
+from osenv.disk import Disk, DiskFile, FileLock, Lane, RealDisk, replace_file
 from osenv.errors import SyncError
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
@@ -18,6 +18,7 @@ __all__ = [
     "Disk",
     "DiskFile",
     "FileLock",
+    "Lane",
     "RealClock",
     "RealDisk",
     "Rng",

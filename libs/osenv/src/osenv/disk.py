@@ -8,6 +8,7 @@ a SyncError, and nothing else is. An interrupted call (EINTR) never gets this fa
 from __future__ import annotations
 
 import asyncio
+import enum
 import errno
 import importlib.util
 import os
@@ -21,6 +22,15 @@ from typing import ParamSpec, Protocol, TypeVar
 from osenv.errors import SyncError
 
 REWRITE_BYTES = 1024 * 1024
+
+
+class Lane(enum.Enum):
+    """Which calls a blocking call may have to wait for: those of its own lane, and no others."""
+
+    SYNC = "sync"  # syncs that a caller's answer waits for; one thread
+    READ = "read"  # reads for clients, however many they ask for
+    WORK = "work"  # everything else: checkpoints, state files, renames
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,7 +102,10 @@ class Disk(Protocol):
         """The used share of the file system that holds `path`, 0 to 1, as df shows it. Raises FileNotFoundError."""
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking `call` away from the event loop and await its result."""
+        """Run a blocking `call` away from the event loop, in `Lane.WORK`, and await its result."""
+
+    async def offload_in(self, lane: Lane, call: Callable[[], T]) -> T:
+        """The same in another lane."""
 
 
 @contextmanager
@@ -172,17 +185,23 @@ class _RealLock:
 
 
 class RealDisk:
-    """The file system of Linux or another POSIX system, with a small pool of threads for the calls that block."""
+    """The file system of Linux or another POSIX system, with a few threads for the calls that block."""
 
-    def __init__(self, threads: int = 4) -> None:
-        """Raises OSError (ENOSYS) on a system that is not POSIX: clients run there, and the simulated disk."""
+    def __init__(self, threads: int = 2, read_threads: int = 4) -> None:
+        """Threads of `Lane.WORK` and `Lane.READ`.
+
+        Raises OSError (ENOSYS) on a system that is not POSIX: clients run there, and the simulated disk.
+        """
         if importlib.util.find_spec("fcntl") is None:
             raise OSError(
                 errno.ENOSYS,
                 "the broker's store runs on POSIX systems only: it writes by position and locks with fcntl,"
                 " and Windows has neither",
             )
-        self._pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        counts = {Lane.SYNC: 1, Lane.READ: read_threads, Lane.WORK: threads}
+        self._pools: dict[Lane, Executor] = {
+            lane: ThreadPoolExecutor(count, thread_name_prefix=f"disk-{lane.value}") for lane, count in counts.items()
+        }
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> DiskFile:
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
@@ -240,12 +259,15 @@ class RealDisk:
         return used / total if total else 0.0
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+        return await self.offload_in(Lane.WORK, lambda: call(*args, **kwargs))
+
+    async def offload_in(self, lane: Lane, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pools[lane], call)
 
     def close(self) -> None:
         """End the threads; waits for the calls that run."""
-        self._pool.shutdown(wait=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)
 
 
 def replace_file(disk: Disk, path: Path, content: bytes, *, keep_previous: bool = True) -> None:

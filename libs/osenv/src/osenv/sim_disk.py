@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from osenv.disk import Lane
 from osenv.errors import SyncError
 from osenv.rng import Rng
 from osenv.sim_folder import Folder, NameChange, Node, Place, copy_tree, nodes_of
@@ -222,6 +223,9 @@ class SimDisk:
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
+
+    async def offload_in(self, lane: Lane, call: Callable[[], T]) -> T:
+        return await self.offload(call)
 
     # ------------------------------------------------------------------------------------------- accidents
 

@@ -15,7 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from osenv.disk import DiskFile, FileLock, RealDisk, _RealFile, _RealLock, _sync_errors
+from osenv.disk import DiskFile, FileLock, Lane, RealDisk, _RealFile, _RealLock, _sync_errors
 
 
 class _WindowsFile(_RealFile):
@@ -53,7 +53,8 @@ class WindowsDisk(RealDisk):
     """Implements `osenv.Disk` with what Python offers on Windows."""
 
     def __init__(self, threads: int = 1) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._pools = dict.fromkeys(Lane, pool)  # a client's small files need no lanes
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> DiskFile:
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0)

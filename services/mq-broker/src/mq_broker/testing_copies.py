@@ -135,7 +135,7 @@ async def found_by_key(store: MessageStore, topic: str, key: str) -> list[int]:
     """Log offsets of what the index has under this key."""
     while store.index.indexed_end < store.log_end:
         await settle()
-    return sorted(set(store.index.find(topic, key, 0, 1 << 60)))
+    return sorted({at for at in store.index.find(topic, key, 0, 1 << 60) if at is not None})
 
 
 def fork_of(disk: SimDisk) -> SimDisk:

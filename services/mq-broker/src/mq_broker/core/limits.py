@@ -33,3 +33,14 @@ POLLS_PER_STREAM_MAX = 16_384  # held on one Poll stream; a client with more que
 # Finished ranges that are kept of one queue and group: a hole for each of 4,096 messages in work, four times what a
 # client holds of a queue unless it is told otherwise.
 RANGES_PER_QUEUE_MAX = 4_096
+# Reads of the disk. Clients take turns; a search by key goes in steps, and after each the next client has its turn.
+COLD_READS_AT_ONCE_MAX = 4  # the disk's threads for reads; syncs and checkpoints have threads of their own
+SEARCH_STEP_ENTRIES_MAX = 256  # index entries that one step of a search by key visits; about 5 ms
+SEARCH_STEP_BYTES_MAX = 4 * 1024 * 1024  # of records that one step of a search by key reads, and the last of them
+RECALL_ENTRIES_MAX = 1_000_000  # index entries that a recall visits; a search takes some 15 s then and 100 MiB
+SEARCH_ENTRIES_MAX = 65_536  # index entries that one query by key visits; then its answer says that it is truncated
+
+# Expressions of subscriptions, and the parsed ones that are kept.
+EXPRESSION_CHARACTERS_MAX = 4_096  # a condition that a person writes has some hundred
+KEPT_EXPRESSION_CHARACTERS_MAX = 256 * 1024  # of all parsed ones; a parsed condition takes up to 150 bytes a character
+KEPT_FILTERS_MAX = 4_096

@@ -6,7 +6,6 @@ The broker compares hashes only, so it may let a stranger through whose hash is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from mqproto.java_hash import java_string_hash
 from mqproto.properties import TAGS, property_start, property_value
@@ -31,7 +30,6 @@ def tag_hash(data: bytes | bytearray, start: int, end: int) -> int:
     return java_string_hash(property_value(data, _TAGS, start, end).decode())
 
 
-@lru_cache(maxsize=4_096)
 def parse_tag_expression(expression: str) -> TagFilter:
     """The filter of `expression`; empty means all. Raises ValueError with what is allowed."""
     text = expression.strip()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.delay_progress import level_of
 from mq_broker.core.life import LifeEvent, Tables, by_time, tell_life
+from mq_broker.core.limits import SEARCH_ENTRIES_MAX
 from mq_broker.core.progress import Progress
 from mq_broker.core.topics import TopicTable, is_group_topic
 from mq_broker.core.traces import DETOUR_TOPICS, Trace, trace_of
@@ -50,13 +51,13 @@ class Explaining:
         wanted = self.querying.wanted(max_messages)
         found: list[Trace] = []
         for searched in self._where_it_may_stand([topic] if topic else [config.topic for config in self.topics.all()]):
-            found += await self.store.cold_reads.read(partial(self._first_look, searched, topic, key, wanted))
+            found += await self.querying.in_steps(self._first_look(searched, topic, key, wanted))
         events: list[LifeEvent] = []
         for message_id, traces in _newest(found, wanted):
             known = traces
             if message_id:
                 places = self._where_it_may_stand(trace.origin_topic for trace in traces)
-                known = await self.store.cold_reads.read(partial(self._traces, places, message_id))
+                known = await self.querying.in_steps(self._traces(places, message_id))
             events += tell_life(known, Tables(self._readers, self.transactions.phase))
         return sorted(events, key=by_time)
 
@@ -65,28 +66,35 @@ class Explaining:
         of_groups = [config.topic for config in self.topics.all() if is_group_topic(config.topic)]
         return list(dict.fromkeys([*topics, *DETOUR_TOPICS, *of_groups]))
 
-    def _first_look(self, searched: str, topic: str, key: str, wanted: int) -> list[Trace]:
-        """Traces of the newest messages with the key that the searched topic has; may block."""
+    def _first_look(self, searched: str, topic: str, key: str, wanted: int) -> Iterator[int | list[Trace]]:
+        """Traces of the newest messages with the key that the searched topic has; a search in steps."""
         found: list[Trace] = []
         messages: set[str | int] = set()
-        for trace in self._look(searched, key):
-            if not topic or topic in {trace.topic, trace.origin_topic}:
+        for trace, read_bytes in self._look(searched, key):
+            yield read_bytes
+            if trace is not None and (not topic or topic in {trace.topic, trace.origin_topic}):
                 found.append(trace)
                 messages.add(trace.message_id or trace.log_offset)
                 if len(messages) == wanted:
                     break
-        return found
+        yield found
 
-    def _traces(self, places: Iterable[str], message_id: str) -> list[Trace]:
-        """Everything that says something of one message; may block."""
-        return [trace for place in places for trace in self._look(place, message_id) if trace.message_id == message_id]
+    def _traces(self, places: Iterable[str], message_id: str) -> Iterator[int | list[Trace]]:
+        """Everything that says something of one message; a search in steps."""
+        found: list[Trace] = []
+        for place in places:
+            for trace, read_bytes in self._look(place, message_id):
+                yield read_bytes
+                if trace is not None and trace.message_id == message_id:
+                    found.append(trace)
+        yield found
 
-    def _look(self, searched: str, key: str) -> Iterator[Trace]:
-        """Traces with the key that one topic has, newest first; may block."""
+    def _look(self, searched: str, key: str) -> Iterator[tuple[Trace | None, int]]:
+        """Traces with the key that one topic has, newest first, and how many bytes were read for each; may block."""
         looked = 0
-        for record, _ in self.querying.matches(searched, key):
-            yield trace_of(record, self._due_ms(record))
-            looked += record.size
+        for match, read_bytes in islice(self.querying.matches(searched, key), SEARCH_ENTRIES_MAX):
+            yield trace_of(match[0], self._due_ms(match[0])) if match else None, read_bytes
+            looked += read_bytes
             if looked > LOOK_BYTES_MAX:
                 return
 

@@ -74,7 +74,7 @@ class Pulling:
         if isinstance(plan, PullResult):
             return plan
         try:
-            found = await self._read_cold(query.queue_offset, plan)
+            found = await self._read_cold(query, plan)
         except (OSError, ValueError):
             plan = self._plan(query)  # deleted while we read: then there is another place to go on
             if isinstance(plan, PullResult):
@@ -95,14 +95,14 @@ class Pulling:
             search.look_at(*found)
         return search.outcome()
 
-    async def _read_cold(self, begin: int, plan: _Plan) -> tuple[Selection, bytes]:
+    async def _read_cold(self, query: PullQuery, plan: _Plan) -> tuple[Selection, bytes]:
+        begin, tags, read = query.queue_offset, plan.wanted.tags, self.store.reader.select_cold
         if plan.wanted.condition is None:
-            return await self.store.reader.select_cold(
-                plan.queue, begin, plan.wanted.tags, max_messages=plan.max_messages, max_bytes=plan.max_bytes
-            )
+            limits = {"max_messages": plan.max_messages, "max_bytes": plan.max_bytes}
+            return await read(plan.queue, begin, tags, query.client, **limits)
         search = Search(plan.wanted.condition, begin, plan.max_messages, plan.max_bytes)
         while not search.ended and search.at < plan.queue.max_offset:
-            found = await self.store.reader.select_cold(plan.queue, search.at, plan.wanted.tags, **search.step)
+            found = await read(plan.queue, search.at, tags, query.client, **search.step)
             search.look_at(*found)
         return search.outcome()
 

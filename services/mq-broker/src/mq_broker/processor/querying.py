@@ -1,11 +1,16 @@
-"""Messages found again: by key, by place, by time (MISSION Q1, M2, M8)."""
+"""Messages found again: by key, by place, by time (MISSION Q1, M2, M8).
+
+Invariant: a search by key goes in steps of bounded work, after each of which other clients' reads have their turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mq_broker.core.index_keys import message_keys
+from mq_broker.core.limits import SEARCH_ENTRIES_MAX, SEARCH_STEP_BYTES_MAX, SEARCH_STEP_ENTRIES_MAX
 from mq_broker.core.pulling import PULL_BYTES_MAX
 from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
@@ -14,6 +19,8 @@ QUERY_MESSAGES_DEFAULT = 32  # RocketMQ's defaultQueryMaxNum
 QUERY_MESSAGES_MAX = 2_000  # MISSION Q1
 TIMESTAMP_MS_MAX = (1 << 63) - 1
 
+FoundT = TypeVar("FoundT")
+
 
 class QueryError(ValueError):
     """A question that cannot be asked; the message says what is allowed."""
@@ -21,7 +28,7 @@ class QueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records that were found, newest first, and whether there are more of them."""
+    """Records that were found, newest first, and whether there may be more of them."""
 
     records: list[bytes]
     truncated: bool
@@ -33,27 +40,57 @@ class Querying:
 
     store: MessageStore
 
-    async def by_key(self, topic: str, key: str, *, max_messages: int, begin_ms: int, end_ms: int) -> Found:
+    async def by_key(
+        self, topic: str, key: str, *, max_messages: int, begin_ms: int, end_ms: int, client: str = ""
+    ) -> Found:
         """Messages of the topic with this key or unique id, stored from `begin_ms` to `end_ms` (0: no end).
 
-        Raises QueryError, OSError.
+        Visits at most `SEARCH_ENTRIES_MAX` entries of the index. Raises QueryError, OSError.
         """
         if not topic or not key:
             raise QueryError("a query names a topic and a key")
         wanted = self.wanted(max_messages)
         found = self.matches(topic, key, begin_ms, end_ms or TIMESTAMP_MS_MAX)
 
-        def take() -> Found:
+        def take() -> Iterator[int | Found]:
             records: list[bytes] = []
             taken = 0
-            for _, data in found:
-                if len(records) == wanted or (records and taken + len(data) > PULL_BYTES_MAX):
-                    return Found(records, truncated=True)
-                records.append(data)
-                taken += len(data)
-            return Found(records, truncated=False)
+            for visited, (match, read_bytes) in enumerate(found):
+                if visited == SEARCH_ENTRIES_MAX or (
+                    match is not None
+                    and (len(records) == wanted or (records and taken + len(match[1]) > PULL_BYTES_MAX))
+                ):
+                    yield Found(records, truncated=True)
+                    return
+                if match is not None:
+                    records.append(match[1])
+                    taken += len(match[1])
+                yield read_bytes
+            yield Found(records, truncated=False)
 
-        return await self.store.cold_reads.read(take)
+        return await self.in_steps(take(), client)
+
+    async def in_steps(self, search: Iterator[int | FoundT], client: str = "") -> FoundT:
+        """The result of `search`, which yields the bytes that it has read at each entry of the index, the result last.
+
+        Runs in steps, in turn with the reads of other clients. Raises what the search raises.
+        """
+
+        def step() -> FoundT | None:
+            read_bytes = 0
+            for _ in range(SEARCH_STEP_ENTRIES_MAX):
+                one = next(search)
+                if not isinstance(one, int):
+                    return one
+                read_bytes += one
+                if read_bytes >= SEARCH_STEP_BYTES_MAX:
+                    break
+            return None
+
+        with self.store.cold_reads.several():
+            while (result := await self.store.cold_reads.read(step, client)) is None:
+                pass
+            return result
 
     def wanted(self, max_messages: int) -> int:
         """How many messages a query may find when it asks for this many. Raises QueryError."""
@@ -65,16 +102,20 @@ class Querying:
 
     def matches(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIMESTAMP_MS_MAX
-    ) -> Iterator[tuple[Record, bytes]]:
-        """Each matching record with its bytes, newest first: the index only says where one may be. May block."""
+    ) -> Iterator[tuple[tuple[Record, bytes] | None, int]]:
+        """Each entry of the index that may match: the record with its bytes if it does, and how many bytes were read.
+
+        Newest first; may block.
+        """
         seen: set[int] = set()
         for log_offset in self.store.index.find(topic, key, begin_ms, end_ms):
-            if log_offset in seen:
+            if log_offset is None or log_offset in seen:
+                yield None, 0
                 continue
             seen.add(log_offset)
             proven = self.store.reader.read_proven(log_offset)
-            if proven is not None and self._is_wanted(proven[0], topic, key, begin_ms, end_ms):
-                yield proven
+            is_wanted = proven is not None and self._is_wanted(proven[0], topic, key, begin_ms, end_ms)
+            yield proven if is_wanted else None, len(proven[1]) if proven else 0
 
     def _is_wanted(self, record: Record, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
         return (

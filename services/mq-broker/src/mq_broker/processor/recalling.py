@@ -8,15 +8,17 @@ what it says, as the flush policy demands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
-from itertools import chain
+from itertools import chain, islice
 from typing import TypeVar
 
 from mq_broker.core.batches import Batch, runs
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_progress import DelayProgress, level_of
+from mq_broker.core.limits import RECALL_ENTRIES_MAX
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
@@ -26,6 +28,7 @@ from mq_broker.store.message_store import MessageStore
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.names import RECALLED_TOPIC, WAITING_TOPICS
 from mqproto.properties import DELAY_MS_MAX, REAL_TOPIC, UNIQ_KEY, decode_properties
+from mqproto.record import Record
 
 FoundT = TypeVar("FoundT")
 
@@ -86,6 +89,14 @@ class _End:
 
 
 @dataclass
+class _Turns:
+    """Of the recalls of one key: how many there are, and the lock of the one at work."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+
+
+@dataclass
 class Recalling:
     """The processor of recalls."""
 
@@ -93,7 +104,7 @@ class Recalling:
     querying: Querying
     progress: DelayProgress
     time: BrokerTime
-    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _at_work: dict[tuple[str, str], _Turns] = field(default_factory=dict, init=False)  # by topic and key
 
     async def recall(self, topic: str, key: str, new_time: NewTime | None = None) -> RecallAnswer:
         """Take back the messages of the topic that have the key and wait, or have them wait for `new_time`.
@@ -109,10 +120,23 @@ class Recalling:
         if new_time is not None:
             new_time.due_ms(self.time.now_ms())
         try:
-            async with self._one_at_a_time:  # one recall sees all that another one has done
+            async with self._turn(topic, key):  # one recall of a key sees all that another one has done
                 return await self._recall(topic, key, new_time)
         except StoreError as error:
             raise RefusedError(code_of(error), str(error)) from error
+
+    @asynccontextmanager
+    async def _turn(self, topic: str, key: str) -> AsyncIterator[None]:
+        """The block has the key for itself; recalls of other keys go on meanwhile."""
+        turns = self._at_work.setdefault((topic, key), _Turns())
+        turns.count += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.count -= 1
+            if not turns.count:
+                del self._at_work[topic, key]
 
     async def _recall(self, topic: str, key: str, new_time: NewTime | None) -> RecallAnswer:
         told: dict[str, Recalled] = {}
@@ -171,10 +195,15 @@ class Recalling:
         Of those that are done only the newest are told.
         """
 
-        def look() -> tuple[list[_Waiting], bool]:
+        def look() -> Iterator[int | tuple[list[_Waiting], bool]]:
             open_: list[_Waiting] = []
             done: list[tuple[int, _Waiting]] = []  # a heap by the place in the log
-            for record, _ in chain.from_iterable(self.querying.matches(searched, key) for searched in WAITING_TOPICS):
+            matches = chain.from_iterable(self.querying.matches(searched, key) for searched in WAITING_TOPICS)
+            for match, read_bytes in _limited(matches):
+                yield read_bytes
+                if match is None:
+                    continue
+                record, _ = match
                 properties = decode_properties(record.properties)
                 level = level_of(record.topic, record.queue_id)
                 if properties.get(REAL_TOPIC) != topic or level is None:
@@ -185,47 +214,55 @@ class Recalling:
                 one = _Waiting(id_, position, schedule_position(record), record.log_offset, note)
                 if not self.progress.is_done(*position):
                     if len(open_) == RECALL_MESSAGES_MAX:
-                        return open_, True
+                        yield open_, True
+                        return
                     open_.append(one)
                 elif len(done) < RECALL_MESSAGES_MAX:
                     heappush(done, (one.log_offset, one))
                 else:
                     heappushpop(done, (one.log_offset, one))
-            return [*open_, *(one for _, one in done)], False
+            yield [*open_, *(one for _, one in done)], False
 
-        found, truncated = await self._look(look)
+        found, truncated = await self._look(look())
         return sorted(found, key=lambda one: one.log_offset, reverse=True), truncated
 
     async def _ends(self, topic: str, key: str, asked_for: Container[Position]) -> dict[str, list[_End]]:
         """Recall notes for the topic, and deliveries in it, with the key: the newest, and those of these positions."""
 
-        def look() -> dict[str, list[_End]]:
-            return {
-                searched: [
-                    end
-                    for number, end in enumerate(ends_in(searched))
-                    if number < RECALL_MESSAGES_MAX or end.source in asked_for
-                ]
-                for searched in (RECALLED_TOPIC, topic)
-            }
+        def look() -> Iterator[int | dict[str, list[_End]]]:
+            found: dict[str, list[_End]] = {RECALLED_TOPIC: [], topic: []}
+            for searched, ends in found.items():
+                for match, read_bytes in _limited(self.querying.matches(searched, key)):
+                    yield read_bytes
+                    end = end_of(match[0]) if match is not None else None
+                    if end is not None and (len(ends) < RECALL_MESSAGES_MAX or end.source in asked_for):
+                        ends.append(end)
+            yield found
 
-        def ends_in(searched: str) -> Iterator[_End]:
-            for record, _ in self.querying.matches(searched, key):
-                source = schedule_position(record)
-                properties = decode_properties(record.properties)
-                if source is not None and properties.get(REAL_TOPIC, topic) == topic:
-                    yield _End(properties.get(UNIQ_KEY) or position_text(source), source)
+        def end_of(record: Record) -> _End | None:
+            source = schedule_position(record)
+            properties = decode_properties(record.properties)
+            if source is None or properties.get(REAL_TOPIC, topic) != topic:
+                return None
+            return _End(properties.get(UNIQ_KEY) or position_text(source), source)
 
-        return await self._look(look)
+        return await self._look(look())
 
-    async def _look(self, look: Callable[[], FoundT]) -> FoundT:
+    async def _look(self, look: Iterator[int | FoundT]) -> FoundT:
         """What the index finds of all that was stored until now. Raises RefusedError, StoreError, OSError."""
         await self.store.wait_stored(self.store.log_end)
         end = self.store.log_end
         await self.store.index.catch_up()
         if self.store.index.indexed_end < end:
             raise RefusedError(ResponseCode.SYSTEM_BUSY, "the index is behind the log; ask again in a moment")
-        return await self.store.cold_reads.read(look)
+        return await self.querying.in_steps(look)
+
+
+def _limited(matches: Iterator[FoundT]) -> Iterator[FoundT]:
+    """The matches. Raises RefusedError behind `RECALL_ENTRIES_MAX` of them: half of a search decides nothing."""
+    yield from islice(matches, RECALL_ENTRIES_MAX)
+    if next(matches, None) is not None:
+        raise _illegal(f"more than {RECALL_ENTRIES_MAX:,} messages have had the key; recall by a key that fewer have")
 
 
 def _illegal(sentence: str) -> RefusedError:

@@ -254,6 +254,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 max_messages=request.max_messages,
                 begin_ms=request.begin_timestamp_ms,
                 end_ms=request.end_timestamp_ms,
+                client=context.peer(),
             )
         except QueryError as error:
             return pb.QueryMessageResponse(code=common_pb2.MESSAGE_ILLEGAL, remark=str(error))

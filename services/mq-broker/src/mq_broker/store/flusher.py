@@ -14,7 +14,7 @@ from collections.abc import Callable
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.uninterrupted import uninterrupted
-from osenv import Clock, Disk
+from osenv import Clock, Disk, Lane
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Flusher:
 
             begun = self._clock.monotonic()
             try:
-                await self._disk.offload(sync_to_end)
+                await self._disk.offload_in(Lane.SYNC, sync_to_end)
             except OSError as error:
                 log.critical("sync of the commit log failed, the broker accepts nothing more: %s", error)
                 self.stop(error)

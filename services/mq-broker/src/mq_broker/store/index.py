@@ -211,8 +211,11 @@ class Index:
 
     # ------------------------------------------------------------------------------------- find and forget
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets that may hold messages with this key, newest first; the record itself decides. May block."""
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Log offsets that may hold messages with this key, newest first; the record itself decides. May block.
+
+        None for each entry that was visited in vain.
+        """
         key_hash = index_hash(topic, key)
         for file in reversed(self._files[:]):
             if file.head.end_ms >= begin_ms and file.head.begin_ms <= end_ms:

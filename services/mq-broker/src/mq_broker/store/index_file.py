@@ -176,10 +176,10 @@ class IndexFile:
             _, log_offset, seconds, _ = self._entry(next_number - 1)
             head.end_offset, head.end_ms = log_offset, min(head.end_ms, head.begin_ms + seconds * 1_000 + 999)
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Log offsets of messages with this key hash, newest first, stored about then: a second early at the most.
 
-        Ends early where the chain is broken. May block.
+        None for each entry on the way with another key hash or time. Ends early where the chain is broken. May block.
         """
         number, newest = self._slot(key_hash % self._size.slots), self.head.next_number
         while 0 < number < newest:
@@ -187,8 +187,7 @@ class IndexFile:
             stored_ms = self.head.begin_ms + seconds * 1_000
             if stored_ms + 999 < begin_ms:
                 return
-            if entry_hash == key_hash and stored_ms <= end_ms:
-                yield log_offset
+            yield log_offset if entry_hash == key_hash and stored_ms <= end_ms else None
             newest, number = number, before
 
     def release_slots(self) -> None:

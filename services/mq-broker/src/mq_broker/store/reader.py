@@ -64,9 +64,9 @@ class Reader:
         return chosen, parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def select_cold(
-        self, queue: ConsumeQueue, offset: int, tags: TagFilter, *, max_messages: int, max_bytes: int
+        self, queue: ConsumeQueue, offset: int, tags: TagFilter, client: str = "", *, max_messages: int, max_bytes: int
     ) -> tuple[Selection, bytes]:
-        """The same from disk, away from the event loop. Raises OSError."""
+        """The same from disk, away from the event loop, when it is the client's turn. Raises OSError."""
 
         def read() -> tuple[Selection, bytes] | None:
             entries = queue.read(offset, _scan_count(tags, max_messages))
@@ -83,7 +83,7 @@ class Reader:
                 return None
             return chosen, data if tags.codes is None else _wanted(entries, tags, data)
 
-        found = await self.cold.read(read)
+        found = await self.cold.read(read, client)
         return found or await self._select_carefully(queue, offset, tags, max_messages, max_bytes)
 
     async def read_queue(
@@ -95,7 +95,7 @@ class Reader:
         """
         limits = {"max_messages": count, "max_bytes": bytes_max}
         found = self.select_hot(queue, offset, EVERYTHING, **limits)
-        chosen, data = found or await self.select_cold(queue, offset, EVERYTHING, **limits)
+        chosen, data = found or await self.select_cold(queue, offset, EVERYTHING, "", **limits)
         return list(iter_records(data)), chosen.scanned
 
     async def read_scattered(
