@@ -406,6 +406,8 @@ BUGS: tuple[Bug, ...] = (
         "    if admission_limit is not None:\n"
         "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n",
         "libs/servicekit/tests/test_servicekit_http_server.py::test_bodies_that_never_come_stop_no_write",
+    ),
+    bug(
         "49",
         "room for one batch of a queue is room for all of them",
         "each batch of a frame has room reserved from the end of its consume queue on",
@@ -414,6 +416,8 @@ BUGS: tuple[Bug, ...] = (
         "                queue.reserve(queue.max_offset + batch.count)\n",
         f"{BROKER_TESTS}/test_broker_store.py"
         "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_refuses_each_of_them",
+    ),
+    bug(
         "37",
         "a record that is accepted and cannot be read",
         "properties of more than 32,767 bytes are no record for decode_record, though others take and store them",
@@ -432,6 +436,8 @@ BUGS: tuple[Bug, ...] = (
         "    at = data.find(beginning, start, end)\n",
         f"{RECORD_LIMITS_TESTS}::TestReservedProperties"
         "::test_a_stored_record_with_two_tags_has_the_last_one_in_memory_and_on_disk",
+    ),
+    bug(
         "44",
         "progress rejected after a reset",
         "what a listener finishes of before a reset is reported beside what is finished after it",
@@ -470,6 +476,8 @@ BUGS: tuple[Bug, ...] = (
         "            if len(gaps) == RANGES_MAX:\n                return tuple(gaps)\n",
         "",
         f"{PROGRESS_TESTS}::test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing",
+    ),
+    bug(
         "51",
         "fdatasync behind cold reads",
         "the sync of the log waits for a thread that cold reads use, too",
