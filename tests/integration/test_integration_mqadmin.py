@@ -196,7 +196,7 @@ async def test_a_day_of_an_operator(tmp_path: Path) -> None:
         configured = (await shell.json("brokerConfig", "-c", CLUSTER_NAME))["brokers"]
         assert [broker["config"]["brokerName"] for broker in configured] == names
         await shell.json("updateSubGroup", "-g", "readers", "-c", CLUSTER_NAME, "-r", "3")
-        moved = await shell.json("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "0")
+        moved = await shell.json("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "0")
         assert [queue["offset"] for queue in moved["queues"]] == [0] * 4
         assert [group["lag"] for group in (await shell.json("consumerProgress"))["groups"]] == [1]
         assert await shell.run("deleteSubGroup", "-g", "readers", "-c", CLUSTER_NAME, "-r", "true") == (
@@ -240,7 +240,7 @@ async def test_a_terminal_gets_colours_its_width_and_a_question(tmp_path: Path) 
         assert max(len(line) for line in COLOUR.sub(b"", shown).decode().splitlines()) <= 40
         _, shown = await shell.on_a_terminal("topicStatus", "-t", "orders", NO_COLOR="1")
         assert b"broker-a" in shown
-        assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", shown)
+        assert b"\x1b" not in shown
 
         delete = ("deleteTopic", "-t", "orders", "-c", CLUSTER_NAME)
         code, shown = await shell.on_a_terminal(*delete, typed="n\n")

@@ -245,7 +245,7 @@ class TestRefused:
 
     async def test_a_master_that_is_lost(self, pair: Pair) -> None:
         pair.brokers[0].down = True
-        with pytest.raises(IllegalStateError, match=r"no master of a answers; when it is lost for good, say"):
+        with pytest.raises(IllegalStateError, match=r"no master of a answers; when it is lost for good, repeat"):
             await pair.admin.switch_master("a", 1)
 
     async def test_two_masters(self, pair: Pair) -> None:

@@ -78,8 +78,14 @@ def test_the_status_is_everything_that_a_broker_says_of_itself(operator: Operato
     assert rows[0] == ["broker-a", ADDRESS]
     assert ["messages put", "1"] in rows
     assert ["writes", "accepted"] in rows
-    assert ["16", "30 min", "0", "0", "-"] in rows
-    assert rows[-1] == ["timer", "-", "0", "0", "-"]
+    assert rows[-1] == ["level", "delay", "waiting", "delivered", "latest by"]
+    operator("sendMessage", "-t", "orders", "-p", "x", "--delayLevel", "16")
+    assert operator("brokerStatus", "-b", "broker-a").rows[-1] == ["16", "30 min", "1", "0", "-"]
+    unknown = operator("brokerStatus", "-b", "broker-x")
+    assert (unknown.exit_code, unknown.stderr) == (
+        1,
+        "mqadmin: no broker 'broker-x' is registered; brokers are: broker-a\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["brokerConfig", "getBrokerConfig"])

@@ -93,6 +93,7 @@ class TestRefused:
             (["explain"], "Missing argument 'KEY' (see mqadmin explain --help)"),
             (["explain", "a", "b"], "Got unexpected extra argument(s) (b) (see mqadmin explain --help)"),
             (["topiclist"], "No such command 'topiclist'. Did you mean 'topicList'"),
+            (["lag"], "No such command 'lag'. Did you mean 'consumerProgress'? (see mqadmin --help)"),
             (["help", "nothing"], "there is no sub-command 'nothing'; mqadmin --help names all"),
         ],
     )

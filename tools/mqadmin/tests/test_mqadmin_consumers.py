@@ -122,7 +122,7 @@ class TestConsumingDirectly:
             )
             for name, status in (("one", ConsumeStatus.CONSUME_SUCCESS), ("two", ConsumeStatus.RECONSUME_LATER))
         ]
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now")
         operator.advance(60)
         heard.clear()
         before = operator("consumerProgress", "-g", "readers", "--json").json["queues"]
@@ -151,12 +151,15 @@ class TestResetByOffset:
             for _ in range(3):
                 operator("sendMessage", "-t", "orders", "-p", "x", "-b", "broker-a", "-i", queue_id)
         operator("updateSubGroup", "-g", "readers", "-c", CLUSTER)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now")
         outcome = operator(
             *("resetOffsetByOffset", "-g", "readers", "-t", "orders", "-b", "broker-a", "-i", "1", "-o", "2")
         )
         assert (outcome.exit_code, outcome.stderr) == (0, "")
-        assert outcome.rows == [["broker", "queue", "offset before", "offset now"], ["broker-a", "1", "3", "2"]]
+        assert outcome.rows == [
+            ["broker", "queue", "offset before", "offset now", "again", "skipped"],
+            ["broker-a", "1", "3", "2", "1", "0"],
+        ]
         queues = operator("consumerProgress", "-g", "readers", "--json").json["queues"]
         assert [one["consumer_offset"] for one in queues] == [3, 2]
 
@@ -168,7 +171,7 @@ class TestResetByOffset:
         self, operator: Operator, broker: str, queue_id: str, offset: str, code: int
     ) -> None:
         operator("updateSubGroup", "-g", "readers", "-c", CLUSTER)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now")
         arguments = ("-g", "readers", "-t", "orders", "-b", broker, "-i", queue_id, "-o", offset)
         assert operator("resetOffsetByOffset", *arguments).exit_code == code
         queues = operator("consumerProgress", "-g", "readers", "--json").json["queues"]

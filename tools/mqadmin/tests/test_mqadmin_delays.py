@@ -36,7 +36,10 @@ class TestStatus:
         operator.advance(60)
         send(operator, "--delayLevel", "16")
         send(operator, "--delayMs", "90000")
-        rows = operator("delayStatus").rows
+        outcome = operator("delayStatus")
+        assert [row[1] for row in outcome.rows[1:]] == ["16", "timer"]
+        assert outcome.stderr == "mqadmin: 17 unused levels are left out; -a shows them\n"
+        rows = operator("delayStatus", "-a").rows
         assert rows[0] == HEAD
         assert [row[:3] for row in rows[1:3]] == [["broker-a", "1", "1 s"], ["broker-a", "2", "5 s"]]
         assert rows[15] == ["broker-a", "15", "20 min", "0", *NOTHING]
@@ -70,7 +73,7 @@ class TestStatus:
 
     @pytest.mark.parametrize("target", [("-b", ADDRESS), ("-c", CLUSTER), ()])
     def test_it_is_of_one_broker_of_a_cluster_or_of_all(self, operator: Operator, target: tuple[str, ...]) -> None:
-        assert len(operator("delayStatus", *target).rows) == 20
+        assert len(operator("delayStatus", "-a", *target).rows) == 20
 
     def test_a_broker_and_a_cluster_are_one_too_many(self, operator: Operator) -> None:
         assert operator("delayStatus", "-b", ADDRESS, "-c", CLUSTER).exit_code == 2

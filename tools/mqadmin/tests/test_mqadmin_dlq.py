@@ -278,6 +278,16 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"`([a-z_]+)`", text))
 
 
+class TestGroups:
+    def test_without_a_group_every_group_that_has_letters_is_counted(self, operator: Operator) -> None:
+        none = operator("dlq", "list")
+        assert (none.exit_code, none.stderr) == (3, "mqadmin: no group has such dead letters\n")
+        die(operator, Message("orders", b"one"), Message("orders", b"two"))
+        (group,) = operator("dlq", "list", "--json").json["groups"]
+        assert (group["group"], group["letter_count"], group["there_are_more"]) == (GROUP[1], 2, False)
+        assert operator("dlq", "list", "-m", "1").rows[1][:2] == [GROUP[1], "1+"]
+
+
 class TestReadme:
     def test_the_table_has_the_flags_that_the_parser_takes(self) -> None:
         told: dict[str, set[str]] = {command: set() for command in dlq_commands().commands}

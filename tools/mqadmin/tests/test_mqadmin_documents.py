@@ -33,7 +33,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("updateSubGroup", ("updateSubGroup", "-g", "readers", *CLUSTER)),
     ("consumerProgress", ("consumerProgress",)),
     ("consumerProgress -g", ("consumerProgress", "-g", "readers")),
-    ("resetOffsetByTime", ("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "0")),
+    ("resetOffsetByTime", ("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "0")),
     (
         "resetOffsetByOffset",
         ("resetOffsetByOffset", "-g", "readers", "-t", "orders", "-b", "broker-a", "-i", "0", "-o", "0"),
@@ -69,7 +69,7 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
         one("sendMessage", "-t", "orders", "-p", "x", "-k", "later", "--delayMs", "60000")
         one("updateSubGroup", "-g", "readers", *CLUSTER)
         one("backup", "-b", "broker-a", "-d", "/backups/made")
-        one("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        one("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now")
         member = one.run(started_consumer(one.url, "living"))
         yield one
         one.run(member.shutdown())

@@ -171,7 +171,7 @@ class TestWords:
 
     def test_a_group_that_has_not_come_to_it_is_named_with_what_lies_before(self, operator: Operator) -> None:
         operator("updateSubGroup", "-g", "slow", "-c", CLUSTER)
-        operator("resetOffsetByTime", "-g", "slow", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "slow", "-t", "orders", "-s", "now")
         for key in ("a", "b", "k"):
             send(operator, key=key)
         assert timeline(operator("explain", "k"))[-1] == [
@@ -182,7 +182,7 @@ class TestWords:
     def test_a_group_whose_settings_were_deleted_still_stands_where_it_was(self, operator: Operator) -> None:
         operator("updateSubGroup", "-g", "gone", "-c", CLUSTER)
         send(operator)
-        operator("resetOffsetByTime", "-g", "gone", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "gone", "-t", "orders", "-s", "now")
         operator("deleteSubGroup", "-g", "gone", "-c", CLUSTER)
         assert timeline(operator("explain", "k"))[-1][1] == "passed"
 

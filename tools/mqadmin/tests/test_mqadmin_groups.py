@@ -86,7 +86,7 @@ class TestSettings:
     ) -> None:
         settings(operator)
         send(operator, 2)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now")
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now")
         operator("deleteSubGroup", "-g", "readers", "-c", CLUSTER, "-r", removed)
         settings(operator)
         stats = operator("consumerProgress", "-g", "readers", "-t", "orders", "--json").json
@@ -105,7 +105,7 @@ class TestProgress:
         send(operator, 3)
         settings(operator)
         operator("updateSubGroup", "-g", "idle", "-c", CLUSTER)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", BEGINNING)
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", BEGINNING)
         outcome = operator("consumerProgress")
         assert outcome.rows[0] == ["group", "members", "topics", "queues", "diff total"]
         assert outcome.rows[1:] == [["idle", "0", "0", "0", "0"], ["readers", "0", "1", "2", "3"]]
@@ -121,7 +121,7 @@ class TestProgress:
         operator.advance(HOUR_S)
         send(operator, 2)
         settings(operator)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "2023-11-14T23:00:00Z")
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "2023-11-14T23:00:00Z")
         outcome = operator("consumerProgress", "-g", "readers", "-t", "orders")
         assert outcome.rows[:3] == [
             [
@@ -188,28 +188,58 @@ class TestReset:
         operator.advance(HOUR_S)
         send(operator, 1)
         settings(operator)
-        outcome = operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", time)
+        outcome = operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", time)
         assert (outcome.exit_code, outcome.stderr) == (0, "")
-        assert outcome.rows[0] == ["broker", "queue", "offset before", "offset now"]
-        assert outcome.rows[1] == ["broker-a", "0", "-", str(offset)]
+        assert outcome.rows[0] == ["broker", "queue", "offset before", "offset now", "again", "skipped"]
+        assert outcome.rows[1] == ["broker-a", "0", "-", str(offset), "0", "0"]
         assert operator("consumerProgress", "-g", "readers", "--json").json["queues"][0]["consumer_offset"] == offset
+
+    def test_a_dry_run_shows_what_the_reset_then_does_and_changes_nothing(self, operator: Operator) -> None:
+        send(operator, 2)
+        operator.advance(HOUR_S)
+        send(operator, 1)
+        settings(operator)
+        reset = ("resetOffsetByTime", "-g", "readers", "-t", "orders")
+        operator(*reset, "-y", "-s", "now")
+        for time, again in (("2023-11-14 22:30:00Z", 1), ("0", 3)):
+            shown = operator(*reset, "-s", time, "--dry-run", "--json").json
+            assert shown["dry_run"] is True
+            assert (shown["queues"][0]["delivered_again"], shown["queues"][0]["skipped"]) == (again, 0)
+        assert operator("consumerProgress", "-g", "readers", "--json").json["queues"][0]["consumer_offset"] == 3
+        operator(*reset, "-y", "-s", "0")
+        assert operator(*reset, "-s", "now", "--dry-run").rows[1] == ["broker-a", "0", "0", "3", "0", "3"]
+        kept = operator(*reset, "-s", "now", "-f", "false", "--dry-run", "--json").json
+        assert kept["queues"][0]["offset"] == 0
+
+    def test_a_script_has_to_answer_and_sees_before_what_it_would_do(self, operator: Operator) -> None:
+        send(operator, 2)
+        settings(operator)
+        reset = ("resetOffsetByTime", "-g", "readers", "-t", "orders")
+        operator(*reset, "-y", "-s", "now")
+        outcome = operator(*reset, "-s", "0")
+        assert outcome.exit_code == 1
+        assert "which delivers 2 messages again and skips 0? [y/N]" in outcome.stderr
+        assert "nothing was changed: standard input holds no answer; -y answers yes" in outcome.stderr
+        assert operator("consumerProgress", "-g", "readers", "--json").json["queues"][0]["consumer_offset"] == 2
 
     def test_without_force_offsets_only_move_back(self, operator: Operator) -> None:
         send(operator, 2)
         settings(operator)
-        operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "0")
-        kept = operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now", "-f", "false", "--json").json
+        operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "0")
+        kept = operator(
+            "resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now", "-f", "false", "--json"
+        ).json
         assert {(queue["offset_before"], queue["offset"]) for queue in kept["queues"]} == {(0, 0)}
-        moved = operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "now", "--json").json
+        moved = operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "now", "--json").json
         assert [(queue["offset_before"], queue["offset"]) for queue in moved["queues"]] == [(0, 2), (0, 0)]
         assert (moved["group"], moved["topic"], moved["timestamp"]) == ("readers", "orders", None)
 
     def test_what_is_not_there_is_said_so(self, operator: Operator) -> None:
         settings(operator)
-        assert "nowhere" in operator("resetOffsetByTime", "-g", "readers", "-t", "nowhere", "-s", "now").stderr
-        assert "nobody" in operator("resetOffsetByTime", "-g", "nobody", "-t", "orders", "-s", "now").stderr
+        assert "nowhere" in operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "nowhere", "-s", "now").stderr
+        assert "nobody" in operator("resetOffsetByTime", "-y", "-g", "nobody", "-t", "orders", "-s", "now").stderr
 
     def test_a_time_that_is_none_is_wrong_usage(self, operator: Operator) -> None:
-        outcome = operator("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "yesterday")
+        outcome = operator("resetOffsetByTime", "-y", "-g", "readers", "-t", "orders", "-s", "yesterday")
         assert outcome.exit_code == 2
         assert "'yesterday' is no time; write now, milliseconds" in outcome.stderr

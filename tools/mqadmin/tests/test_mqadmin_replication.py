@@ -56,7 +56,7 @@ class TestStatus:
         assert outcome.rows == [
             STATUS_HEAD,
             [*master, "accepted", "7.3", "1000", "1000", "-", "-", "2 (at least 1)", "1 in sync"],
-            [*slave, "it is a slave", "7.3", "1000", "1000", "0", "0.0 s", "yes", "connected"],
+            [*slave, "by its master", "7.3", "1000", "1000", "0", "0.0 s", "yes", "connected"],
         ]
 
     def test_a_slave_that_is_behind(self, pair: Pair) -> None:
@@ -76,8 +76,15 @@ class TestStatus:
 
     def test_a_master_that_has_stepped_down(self, pair: Pair) -> None:
         pair.master.admin.replica.writable = False
-        assert pair.operator("haStatus", "-b", A).rows[1][3:5] == ["ASYNC_MASTER", "it has stepped down"]
-        assert len(pair.operator("haStatus", "-b", "broker-a").rows) == 3
+        rows = pair.operator("haStatus", "-b", A).rows
+        assert rows[1][3:5] == ["ASYNC_MASTER", "refused"]
+        assert rows[2] == ["broker-a 0: it has stepped down"]
+        assert len(pair.operator("haStatus", "-b", "broker-a").rows) == 4
+
+    def test_a_reason_ends_before_the_account_of_the_transport(self, pair: Pair) -> None:
+        pair.master.admin.replica.writable = False
+        pair.master.admin.replica.refusal = "the stream is gone: cannot connect; last error: UNKNOWN: ipv4:127.0.0.1"
+        assert pair.operator("haStatus", "-b", A).rows[2] == ["broker-a 0: the stream is gone: cannot connect"]
 
     def test_a_broker_that_nobody_knows(self, pair: Pair) -> None:
         outcome = pair.operator("haStatus", "-b", "broker-x")

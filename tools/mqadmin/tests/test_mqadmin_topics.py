@@ -134,17 +134,27 @@ class TestDeleteTopic:
 class TestLooking:
     def test_the_list_is_bare_names_one_a_line(self, operator: Operator) -> None:
         operator("updateTopic", "-t", "orders", "-c", CLUSTER)
-        names = operator("topicList").stdout.splitlines()
-        assert names == sorted(names)
+        outcome = operator("topicList", "-a")
+        names = outcome.stdout.splitlines()
+        assert (names, outcome.stderr) == (sorted(names), "")
         assert {"orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"} <= set(names)
-        assert operator("topicList", "--json").json == {"topics": [{"topic": name} for name in names]}
+        assert operator("topicList", "--json").json == {
+            "topics": [{"topic": name, "system": name != "orders"} for name in names]
+        }
+
+    def test_system_topics_are_left_out_and_counted(self, operator: Operator) -> None:
+        operator("updateTopic", "-t", "orders", "-c", CLUSTER)
+        count = len(operator("topicList", "-a").rows)
+        outcome = operator("topicList")
+        assert outcome.stdout == "orders\n"
+        assert outcome.stderr.startswith(f"mqadmin: {count - 1} system topics")
 
     def test_the_list_names_clusters_and_groups(self, operator: Operator) -> None:
         operator("updateTopic", "-t", "orders", "-c", CLUSTER)
         for group in ("b", "a"):
             operator("updateSubGroup", "-g", group, "-c", CLUSTER)
-            operator("resetOffsetByTime", "-g", group, "-t", "orders", "-s", "now")
-        outcome = operator("topicList", "-c")
+            operator("resetOffsetByTime", "-y", "-g", group, "-t", "orders", "-s", "now")
+        outcome = operator("topicList", "-c", "-a")
         assert outcome.rows[0] == ["cluster", "topic", "consumer group"]
         assert [row for row in outcome.rows if "orders" in row] == [
             ["DefaultCluster", "orders", "a"],
@@ -152,7 +162,7 @@ class TestLooking:
         ]
         assert ["DefaultCluster", "TBW102", "-"] in outcome.rows
         (orders,) = [one for one in operator("topicList", "-c", "--json").json["topics"] if one["topic"] == "orders"]
-        assert orders == {"cluster_name": CLUSTER, "topic": "orders", "consumer_groups": ["a", "b"]}
+        assert orders == {"cluster_name": CLUSTER, "topic": "orders", "consumer_groups": ["a", "b"], "system": False}
 
     @pytest.mark.parametrize("flags", [(), ("-l",)])
     def test_the_route_says_who_has_how_many_queues(self, operator: Operator, flags: tuple[str, ...]) -> None:

@@ -145,6 +145,7 @@ def _status_tables(broker: ClusterBroker, status: BrokerStatus) -> list[Table]:
                 duration_text(level.lateness_max_ms) if level.delivered else None,
             )
             for level in status.delay_levels
+            if level.waiting or level.delivered
         ],
     )
     return [Table((status.broker_name, status.address), rows), levels]

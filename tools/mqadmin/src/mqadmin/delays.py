@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from mqadmin.brokers import PANEL
 from mqadmin.delay_levels import delay_text, level_fields, level_name
-from mqadmin.options import AsJson, BrokerAddress, Cluster, NameServers
+from mqadmin.errors import say
+from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers
 from mqadmin.output import Cell, Table, show
 from mqadmin.targets import ask_status, broker_fields
 from mqadmin.times import time_text
@@ -17,6 +19,9 @@ from mqclient import ClusterBroker, DelayLevelStatus
 
 commands = typer.Typer()
 COLUMNS = ("broker", "level", "delay", "waiting", "next due", "delivered", "p50 ms", "p99 ms", "max ms")
+EveryLevel = Annotated[
+    bool, typer.Option("-a", "--all", metavar=NO_VALUE, help="Also levels that nothing waits in or came out of.")
+]
 
 
 @commands.command("delayStatus", rich_help_panel=PANEL)
@@ -26,6 +31,7 @@ def delay_status(
     name_servers: NameServers,
     broker_address: BrokerAddress = None,
     cluster: Cluster = None,
+    show_all: EveryLevel = False,
     as_json: AsJson = False,
 ) -> None:
     """What waits in each delay level and in the timer, and how late it came since the broker started."""
@@ -42,8 +48,11 @@ def delay_status(
         ],
         "failed": answers.failures(),
     }
-    rows = [_row(broker, level) for broker, status in answers.given for level in status.delay_levels]
-    show(document, Table(COLUMNS, rows), as_json=as_json)
+    levels = [(broker, level) for broker, status in answers.given for level in status.delay_levels]
+    busy = [(broker, level) for broker, level in levels if show_all or level.waiting or level.delivered]
+    show(document, Table(COLUMNS, [_row(*one) for one in busy]), as_json=as_json)
+    if len(busy) < len(levels) and not as_json:
+        say(f"{len(levels) - len(busy)} unused levels are left out; -a shows them")
     answers.end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Annotated
 
@@ -31,10 +32,22 @@ from mqadmin.output import Table, show
 from mqadmin.queries import MESSAGES_DEFAULT, MESSAGES_MAX
 from mqadmin.times import time_fields, time_text
 from mqadmin.world import World
-from mqclient import Admin, BrokerRefusedError, BrokerRejectedError, DeadLetter, DeadLetterMark, MessageExt
+from mqclient import (
+    Admin,
+    BrokerRefusedError,
+    BrokerRejectedError,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterMark,
+    MessageExt,
+)
+from mqproto.names import DLQ_PREFIX
 
 commands = typer.Typer()
 
+OfGroup = Annotated[
+    str | None, typer.Option("-g", "--groupName", metavar="GROUP", help="The consumer group; without it, all groups.")
+]
 MaxNum = Annotated[
     int, typer.Option("-m", "--maxNum", metavar="N", min=1, max=MESSAGES_MAX, help="Those dead for longest, at most N.")
 ]
@@ -49,8 +62,8 @@ Told = tuple[DeadLetter, list[DeadLetterMark], Originals]
 def list_letters(
     context: typer.Context,
     *,
-    group: Group,
     name_servers: NameServers,
+    group: OfGroup = None,
     topic: OfTopic = None,
     tag: OfTag = ALL,
     key: OfKey = None,
@@ -61,7 +74,7 @@ def list_letters(
     show_all: ShowAll = False,
     as_json: AsJson = False,
 ) -> None:
-    """The dead letters of a group, those that are dead for longest first."""
+    """The dead letters of a group, oldest first; without -g how many each group has."""
     world = World.of(context)
     states = EVERY_STATE if show_all else OPEN
     wanted = wanted_letters(
@@ -74,6 +87,11 @@ def list_letters(
         contains=contains,
         states=states,
     )
+
+    if group is None:
+        counts = world.ask(name_servers, lambda admin: _count_letters(admin, wanted, max_letters))
+        _show_counts(counts, max_letters, as_json=as_json)
+        return
 
     async def question(admin: Admin) -> tuple[list[DeadLetter], bool]:
         letters: list[DeadLetter] = []
@@ -95,6 +113,42 @@ def list_letters(
         say(f"there are more; these {max_letters} are dead for longest. -m takes up to {MESSAGES_MAX}, --since goes on")
     if not letters:
         say(f"group {group} has no such dead letters")
+        raise typer.Exit(exits.NOT_FOUND)
+
+
+async def _count_letters(admin: Admin, wanted: DeadLetterFilter, most: int) -> list[tuple[str, int, int]]:
+    """(group, how many letters, since when the newest is dead) of each group that has some; counts end at `most`."""
+    found = []
+    for topic in await admin.topic_list():
+        if not topic.startswith(DLQ_PREFIX):
+            continue
+        count, newest_ms, group = 0, 0, topic.removeprefix(DLQ_PREFIX)
+        async with aclosing(admin.dead_letters(group, wanted)) as letters:
+            async for letter in letters:
+                count, newest_ms = count + 1, max(newest_ms, letter.dead_since_ms)
+                if count == most:
+                    break
+        if count:
+            found.append((group, count, newest_ms))
+    return found
+
+
+def _show_counts(counts: Sequence[tuple[str, int, int]], most: int, *, as_json: bool) -> None:
+    document = {
+        "groups": [
+            {
+                "group": group,
+                "letter_count": count,
+                "there_are_more": count == most,
+                **time_fields("newest_at", newest_ms),
+            }
+            for group, count, newest_ms in counts
+        ]
+    }
+    rows = [(group, f"{count}{'+' * (count == most)}", time_text(newest_ms)) for group, count, newest_ms in counts]
+    show(document, *([Table(("group", "dead letters", "newest dead since"), rows)] if rows else []), as_json=as_json)
+    if not counts:
+        say("no group has such dead letters")
         raise typer.Exit(exits.NOT_FOUND)
 
 

@@ -23,8 +23,34 @@ from mqproto.codes import ResponseCode
 SENSELESS = (IllegalArgumentError, IllegalGroupError, MessageRejectedError, UnknownTransportError)
 
 
+# Words of other tools, and of operators, for what a command shows.
+OTHER_WORDS = {
+    "brokers": "clusterList",
+    "consumers": "consumerConnection",
+    "dead": "dlq list",
+    "delays": "delayStatus",
+    "failover": "switchMaster",
+    "groups": "consumerProgress",
+    "lag": "consumerProgress",
+    "messages": "printMsg",
+    "offsets": "consumerProgress",
+    "replication": "haStatus",
+    "reset": "resetOffsetByTime",
+    "send": "sendMessage",
+    "topics": "topicList",
+    "transactions": "tx list",
+}
+
+
 class Commands(TyperGroup):
     """The group of all sub-commands; how each of them ends is decided here."""
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        """As typer does, with a suggestion for a word that is the name of no command but of what one shows."""
+        meant = OTHER_WORDS.get(arguments[0].lower()) if arguments else None
+        if meant is not None and self.get_command(context, arguments[0]) is None:
+            raise typer.BadParameter(f"No such command {arguments[0]!r}. Did you mean {meant!r}?", ctx=context)
+        return super().resolve_command(context, arguments)
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run and end the process, whatever `standalone_mode` says."""

@@ -46,7 +46,7 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", metavar=NO_VALUE, help="Do not
 Topic = Annotated[str, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--groupName", metavar="GROUP", help="The consumer group.")]
 BrokerAddress = Annotated[
-    str | None, typer.Option("-b", "--brokerAddr", metavar="HOST:PORT", help="Only the broker at this address.")
+    str | None, typer.Option("-b", "--brokerAddr", metavar="BROKER", help="Only this broker, by its address or name.")
 ]
 Cluster = Annotated[
     str | None, typer.Option("-c", "--clusterName", metavar="CLUSTER", help="All masters of this cluster.")

@@ -1,7 +1,8 @@
 """What goes to stdout: tables for people, one JSON document for programs.
 
-Invariants: on a terminal a table fits its width and may have colours (not with NO_COLOR); anywhere else every row is
-one line, without colours. Field names and shapes of the documents stand in README.md.
+Invariants: on a terminal, a table that does not fit its width becomes a block of lines for each row, and NO_COLOR turns
+every escape sequence off; anywhere else every row is one line, without colours. Field names and shapes of the documents
+stand in README.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Self
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -47,27 +49,49 @@ def show(document: Document, *tables: Table, as_json: bool) -> None:
         show_table(table)
 
 
-def show_table(table: Table) -> None:
-    """One table on stdout."""
-    console = Console()
+def show_table(table: Table, *, err: bool = False) -> None:
+    """One table on stdout, or on stderr."""
+    console = Console(stderr=err)
     if table.title:
-        typer.echo(printable(table.title))
+        typer.echo(printable(table.title), err=err)
     if console.is_terminal:
-        console.print(_rich(table, box.SIMPLE_HEAD))
+        head = "" if console.no_color else "bold"
+        made = _rich(table, box.SIMPLE_HEAD, head)
+        unbounded = console.options.update(max_width=UNBOUNDED)
+        if Measurement.get(console, unbounded, made).maximum <= console.width:
+            console.print(made)
+        else:
+            for row in table.rows:
+                console.print(
+                    _rich(Table(("", ""), list(zip(table.columns, row, strict=True))), None, head, heads=False)
+                )
+                console.print()
     else:
         plain = Console(file=io.StringIO(), width=UNBOUNDED, color_system=None, force_terminal=False)
         with plain.capture() as capture:
             plain.print(_rich(table, None))
-        typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+        typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()), err=err)
     for line in table.footer:
-        typer.echo(printable(line))
+        typer.echo(printable(line), err=err)
 
 
-def _rich(table: Table, edges: box.Box | None) -> RichTable:
-    made = RichTable(box=edges, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0) if edges is None else (0, 1))
+def _rich(table: Table, edges: box.Box | None, head: str = "", *, heads: bool = True) -> RichTable:
+    made = RichTable(
+        box=edges,
+        pad_edge=False,
+        header_style=head,
+        padding=(0, 2, 0, 0) if edges is None else (0, 1),
+        show_header=heads,
+    )
     for index, name in enumerate(table.columns):
         numbers = bool(table.rows) and all(_is_number(row[index]) for row in table.rows)
-        made.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=edges is None)
+        made.add_column(
+            name,
+            style="" if heads or index else head,
+            justify="right" if numbers else "left",
+            overflow="fold",
+            no_wrap=edges is None and heads,
+        )
     for row in table.rows:
         made.add_row(*(Text(_cell(value)) for value in row))
     return made

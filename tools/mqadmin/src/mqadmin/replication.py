@@ -163,7 +163,17 @@ def _status_table(answers: Answers[HaStatus]) -> Table:
     )
     rows: list[Sequence[Cell]] = [(*_who(broker), *_status_cells(status)) for broker, status in answers.given]
     rows += [(*_who(broker), None, "no answer", *[None] * (len(columns) - 4)) for broker, _ in answers.failed]
-    return Table((*columns, "slaves"), rows)
+    footer = [
+        f"{broker.broker_name} {broker.broker_id}: {_without_transport_noise(status.reason)}"
+        for broker, status in answers.given
+        if status.reason and not status.writable and (status.role.is_master or not status.connected)
+    ]
+    return Table((*columns, "slaves"), rows, footer=footer)
+
+
+def _without_transport_noise(reason: str) -> str:
+    """The reason up to gRPC's own account of what it tried: `failed to connect to all addresses; last error: ...`."""
+    return reason.partition("; last error:")[0]
 
 
 def _who(broker: ClusterBroker) -> tuple[Cell, ...]:
@@ -175,7 +185,7 @@ def _status_cells(status: HaStatus) -> tuple[Cell, ...]:
     slaves = ", ".join(map(_slave_text, status.replicas))
     return (
         status.role.name,
-        "accepted" if status.writable else status.reason or "refused",
+        "accepted" if status.writable else "refused" if is_master else "by its master",
         str(status.epoch),
         status.log_end,
         status.confirm_offset,

@@ -9,8 +9,8 @@ import typer
 
 from mqadmin.asking_back import confirm
 from mqadmin.groups import PANEL
-from mqadmin.options import AsJson, NameServers, Switch, Topic, Yes
-from mqadmin.output import Table, offset_or_none, show
+from mqadmin.options import NO_VALUE, AsJson, NameServers, Switch, Topic, Yes
+from mqadmin.output import Table, offset_or_none, show, show_table
 from mqadmin.times import ALLOWED, iso_time, parse_time, time_text
 from mqadmin.world import World
 from mqclient import MessageQueue, OffsetChange
@@ -26,6 +26,9 @@ Timestamp = Annotated[
 Force = Annotated[Switch, typer.Option("-f", "--force", help="false: offsets only move back.")]
 BrokerName = Annotated[str, typer.Option("-b", "--brokerName", metavar="NAME", help="The broker of the queue.")]
 QueueId = Annotated[int, typer.Option("-i", "--queueId", metavar="N", min=0, help="The queue.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", metavar=NO_VALUE, help="Show what would change, and change nothing.")
+]
 Offset = Annotated[int, typer.Option("-o", "--offset", metavar="N", min=0, help="The next message to be consumed.")]
 
 
@@ -38,24 +41,44 @@ def reset_offset_by_time(
     timestamp: Timestamp,
     name_servers: NameServers,
     force: Force = "true",
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere: at the first message that was stored at a time or after it."""
+    """Let a group go on elsewhere: at the first message that was stored at a time or after it.
+
+    Shows before it asks how many messages each queue delivers again or skips. A script has to answer too, or give -y.
+    """
     world = World.of(context)
     is_end = timestamp.strip() == NOW
     timestamp_ms = QUEUE_END if is_end else parse_time(timestamp, world.clock.wall_ms())
     where = "behind the last message" if is_end else f"at {time_text(timestamp_ms)}"
-    confirm(f"Let group {group} go on {where} in every queue of {topic}?", yes=yes)
-    changes = world.ask(
-        name_servers, lambda admin: admin.reset_offset_by_time(group, topic, timestamp_ms, force=force == "true")
-    )
     document = {
         "group": group,
         "topic": topic,
         "timestamp": None if is_end else iso_time(timestamp_ms),
         "timestamp_ms": None if is_end else timestamp_ms,
     }
+    if dry_run or not yes:
+        changes = world.ask(
+            name_servers, lambda admin: admin.preview_reset_by_time(group, topic, timestamp_ms, force=force == "true")
+        )
+        if dry_run:
+            _show_changes({**document, "dry_run": True}, changes, as_json=as_json)
+            return
+        show_table(_changes_table(changes), err=True)
+        again, skipped = (
+            sum(counts) for counts in zip((0, 0), *map(_again_and_skipped, changes.values()), strict=False)
+        )
+        confirm(
+            f"Let group {group} go on {where} in every queue of {topic}, which delivers {again} messages again"
+            f" and skips {skipped}?",
+            yes=yes,
+            scripts_too=True,
+        )
+    changes = world.ask(
+        name_servers, lambda admin: admin.reset_offset_by_time(group, topic, timestamp_ms, force=force == "true")
+    )
     _show_changes(document, changes, as_json=as_json)
 
 
@@ -86,8 +109,32 @@ def _show_changes(document: Mapping[str, Any], changes: Mapping[MessageQueue, Of
             "queue_id": queue.queue_id,
             "offset_before": offset_or_none(change.before),
             "offset": change.now,
+            "delivered_again": _again_and_skipped(change)[0],
+            "skipped": _again_and_skipped(change)[1],
         }
         for queue, change in sorted(changes.items())
     ]
-    table = Table(("broker", "queue", "offset before", "offset now"), [tuple(queue.values()) for queue in queues])
-    show({**document, "queues": queues}, table, as_json=as_json)
+    show({**document, "queues": queues}, _changes_table(changes), as_json=as_json)
+
+
+def _changes_table(changes: Mapping[MessageQueue, OffsetChange]) -> Table:
+    return Table(
+        ("broker", "queue", "offset before", "offset now", "again", "skipped"),
+        [
+            (
+                queue.broker_name,
+                queue.queue_id,
+                offset_or_none(change.before),
+                change.now,
+                *_again_and_skipped(change),
+            )
+            for queue, change in sorted(changes.items())
+        ],
+    )
+
+
+def _again_and_skipped(change: OffsetChange) -> tuple[int, int]:
+    """How many messages of a queue are delivered again, and how many are skipped; 0 without an offset."""
+    if change.before < 0:
+        return 0, 0
+    return max(0, change.before - change.now), max(0, change.now - change.before)

@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from mqadmin.errors import say
 from mqadmin.options import NO_VALUE, AsJson, Cluster, NameServers, Topic
 from mqadmin.output import Table, show
 from mqadmin.targets import broker_names_of, brokers_of
 from mqadmin.times import time_fields, time_text
 from mqadmin.world import World
 from mqclient import Admin, ClusterBroker, QueueStats, TopicRoute
+from mqproto.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 commands = typer.Typer()
 PANEL = "Topics"
@@ -19,30 +21,48 @@ PANEL = "Topics"
 ClusterModel = Annotated[
     bool, typer.Option("-c", "--clusterModel", metavar=NO_VALUE, help="With clusters and the groups that read.")
 ]
+SystemToo = Annotated[bool, typer.Option("-a", "--all", metavar=NO_VALUE, help="Also system topics.")]
 ListFormat = Annotated[bool, typer.Option("-l", "--list", metavar=NO_VALUE, help="The table; it is the default.")]
 
 
 @commands.command("topicList", rich_help_panel=PANEL)
 def topic_list(
-    context: typer.Context, *, name_servers: NameServers, cluster_model: ClusterModel = False, as_json: AsJson = False
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    cluster_model: ClusterModel = False,
+    show_all: SystemToo = False,
+    as_json: AsJson = False,
 ) -> None:
-    """The names of all topics."""
+    """The names of the application's topics; with -a also those that the queue makes for itself and for groups."""
     world = World.of(context)
     if cluster_model:
         rows = world.ask(name_servers, _topics_with_clusters)
         fields = ("cluster_name", "topic", "consumer_groups")
-        document = {"topics": [dict(zip(fields, row, strict=True)) for row in rows]}
+        document = {"topics": [{**dict(zip(fields, row, strict=True)), "system": _is_system(row[1])} for row in rows]}
         table = Table(
             ("cluster", "topic", "consumer group"),
-            [(cluster, topic, group) for cluster, topic, groups in rows for group in groups or [""]],
+            [
+                (cluster, topic, group)
+                for cluster, topic, groups in rows
+                if show_all or not _is_system(topic)
+                for group in groups or [""]
+            ],
         )
         show(document, table, as_json=as_json)
         return
     topics = world.ask(name_servers, lambda admin: admin.topic_list())
     if as_json:
-        show({"topics": [{"topic": topic} for topic in topics]}, as_json=True)
-    else:
-        typer.echo("".join(f"{topic}\n" for topic in topics), nl=False)  # bare, for `while read topic`
+        show({"topics": [{"topic": topic, "system": _is_system(topic)} for topic in topics]}, as_json=True)
+        return
+    shown = [topic for topic in topics if show_all or not _is_system(topic)]
+    typer.echo("".join(f"{topic}\n" for topic in shown), nl=False)  # bare, for `while read topic`
+    if len(shown) < len(topics):
+        say(f"{len(topics) - len(shown)} system topics (of the queue and of groups) are left out; -a shows them")
+
+
+def _is_system(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 async def _topics_with_clusters(admin: Admin) -> list[tuple[str, str, list[str]]]:

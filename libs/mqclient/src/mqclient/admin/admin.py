@@ -5,10 +5,12 @@ from __future__ import annotations
 from mqclient.admin.backups import BackupAdmin
 from mqclient.admin.consumers import ConsumerAdmin
 from mqclient.admin.dead_letters import DeadLetterAdmin
+from mqclient.admin.groups import QUEUE_END, OffsetChange
 from mqclient.admin.life import LifeAdmin
 from mqclient.admin.replication import ReplicationAdmin
 from mqclient.admin.transactions import TransactionAdmin
 from mqclient.admin.waiting_messages import WaitingMessageAdmin
+from mqclient.message_queue import MessageQueue
 
 
 class Admin(
@@ -24,3 +26,18 @@ class Admin(
         async with Admin("mq://127.0.0.1:9876") as admin:
             await admin.update_topic("orders", read_queue_count=8, write_queue_count=8)
     """
+
+    async def preview_reset_by_time(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, OffsetChange]:
+        """What `reset_offset_by_time` with the same arguments would change now; nothing is changed. Raises likewise."""
+        before = {one.queue: one.consumer_offset for one in (await self.consume_stats(group, topic)).queues}
+        changes = {}
+        for stats in await self.topic_stats(topic):
+            offset = stats.max_offset
+            if timestamp_ms != QUEUE_END:
+                offset = await self.search_offset(stats.queue, timestamp_ms)
+            committed = before.get(stats.queue, -1)
+            keeps = not force and 0 <= committed <= offset
+            changes[stats.queue] = OffsetChange(committed, committed if keeps else offset)
+        return changes

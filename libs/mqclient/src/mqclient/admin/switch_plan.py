@@ -17,6 +17,7 @@ from mqclient.route import MASTER_ID
 # What a slave is expected to get: that much every modest disk writes. A plan that was too hopeful does no harm, for the
 # old master is promoted again when the slave has not caught up in time.
 CATCH_UP_BYTES_PER_S = 16 * 1024 * 1024
+AFTER_A_LOSS = "repeat the switch with old_master_is_lost=True (mqadmin: --oldMasterIsLost)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +105,17 @@ def _without_leader(answers: Sequence[HaAnswer], target: HaStatus) -> SwitchPlan
     if silent := _silent(answers):
         raise IllegalStateError(
             f"nobody is the master, and it could be one that does not answer: {silent}; "
-            "when it is lost for good, say that the old master is lost"
+            f"when it is lost for good, {AFTER_A_LOSS}"
         )
     former = [one for one in _statuses(answers) if one.has_lost_its_place]
     if not former:
-        raise IllegalStateError(
-            f"no master of {target.broker_name} answers; when it is lost for good, say that the old master is lost"
-        )
+        raise IllegalStateError(f"no master of {target.broker_name} answers; when it is lost for good, {AFTER_A_LOSS}")
     giver = max(former, key=lambda one: one.progress)
     if target is giver:
         if len(answers) == 1:
             raise IllegalStateError(
                 f"{target.address} has lost its place as master to one that no name server knows now; "
-                "when that is lost for good, say that the old master is lost"
+                f"when that is lost for good, {AFTER_A_LOSS}"
             )
         return _plan(answers, target, giver=None)
     _check_epoch(giver, target)

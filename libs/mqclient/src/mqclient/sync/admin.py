@@ -31,6 +31,7 @@ class SyncAdmin(Face[Admin]):
     explain = blocking(Admin.explain)
     ha_status = blocking(Admin.ha_status)
     list_transactions = blocking(Admin.list_transactions)
+    preview_reset_by_time = blocking(Admin.preview_reset_by_time)
     pull = blocking(Admin.pull)
     query_message = blocking(Admin.query_message)
     query_message_by_unique_key = blocking(Admin.query_message_by_unique_key)

@@ -35,6 +35,7 @@ class FakeReplica:
         self.broker_id = 0
         self.role: pb.BrokerRole.ValueType = pb.ASYNC_MASTER
         self.writable = True
+        self.refusal = "it has stepped down"  # why a master that is not writable refuses
         self.epoch = Epoch(1, 1)
         self.log_end = 0
         self.behind = 0  # bytes that a slave is kept from having
@@ -104,7 +105,7 @@ class FakeReplica:
             replica_id=self.replica_id,
             role=self.role,
             writable=self.writable,
-            reason="" if self.writable else "it is a slave" if not self.is_master else "it has stepped down",
+            reason="" if self.writable else "it is a slave" if not self.is_master else self.refusal,
             epoch=_epoch(self.epoch),
             log_end=self.log_end,
             durable_end=self.log_end,
