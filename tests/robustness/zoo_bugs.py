@@ -45,6 +45,7 @@ IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
 COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
 LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
 RECORD_LIMITS_TESTS = f"{BROKER_TESTS}/test_broker_record_limits.py"
+WRITING_AGAIN_TESTS = f"{BROKER_TESTS}/test_broker_writing_again.py"
 
 BUGS: tuple[Bug, ...] = (
     bug(
@@ -485,5 +486,14 @@ BUGS: tuple[Bug, ...] = (
         "await self._disk.offload_in(Lane.SYNC, sync_to_end)",
         "await self._disk.offload_in(Lane.READ, sync_to_end)",
         f"{BROKER_TESTS}/test_broker_read_turns.py::test_syncs_and_checkpoints_wait_for_no_reads",
+        "39",
+        "no room for what the broker adds",
+        "a copy whose properties take more than 32,767 bytes is refused, also of records that were accepted",
+        f"{BROKER}/core/rewrite.py",
+        "    if len(encoded) > PROPERTIES_BYTES_MAX - CRC_BYTES:\n        encoded = _shortened(record, properties)\n",
+        '    if len(encoded) > 32_767 - CRC_BYTES:\n        raise BatchError("the properties do not fit")\n',
+        f"{WRITING_AGAIN_TESTS}::test_files_go_although_messages_wait_whose_copies_have_no_room_to_spare",
+        f"{WRITING_AGAIN_TESTS}::test_a_half_whose_copy_has_no_room_to_spare_is_checked",
+        f"{WRITING_AGAIN_TESTS}::test_a_full_message_that_is_never_consumed_becomes_a_dead_letter",
     ),
 )

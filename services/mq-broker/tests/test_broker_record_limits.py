@@ -58,7 +58,7 @@ def check(properties: bytes) -> None:
 
 def store_unchecked(broker: Broker, data: bytes, tag: str = "") -> None:
     """Store the record as a version did that had no such limit."""
-    broker.topics.get_or_create(TOPIC)
+    broker.topics.ensure_for_arrival(TOPIC, 0)
     broker.store.put([single_record_batch(TOPIC, 0, data, java_string_hash(tag))], broker.time.stamp_ms())
 
 

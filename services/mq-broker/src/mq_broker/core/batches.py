@@ -22,6 +22,8 @@ from mqproto.properties import (
     HALF_TIMESTAMP,
     KEY_SEPARATOR,
     KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     REAL_QID,
     REAL_TOPIC,
     RESERVED,
@@ -78,7 +80,6 @@ _PLAIN_PROPERTIES = re.compile(
     % (UNIQ_KEY_BYTES_MAX, TAG_BYTES_MAX, _PLAIN_KEYS_BYTES)
     + re.escape(CRC_PLACEHOLDER)
 )
-_NAMES = re.compile(r"([^\x01\x02]+)\x01")
 _BROKER_PROPERTIES = (
     REAL_TOPIC,
     REAL_QID,
@@ -250,7 +251,7 @@ def _text(number: int, properties: bytes) -> str:
 def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, str]:
     """Properties that are not plain; raises BatchError with what is wrong."""
     body, placeholder = properties[:-CRC_BYTES], properties[-CRC_BYTES:]
-    if placeholder.encode() != CRC_PLACEHOLDER or (body and not body.endswith("\x02")):
+    if placeholder.encode() != CRC_PLACEHOLDER or (body and not body.endswith(PROPERTY_SEPARATOR)):
         raise BatchError(f"record {number} does not end with an empty CRC property")
     try:
         values = decode_properties(body.encode())
@@ -268,9 +269,10 @@ def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, s
 
 def _limit_problem(text: str, values: dict[str, str]) -> str | None:
     """How well-formed properties break mqproto's `record_limits`, as the end of a sentence; None when they do not."""
-    repeated = [name for name, times in Counter(_NAMES.findall(text)).items() if times > 1 and name in RESERVED]
-    if repeated:
-        return f" has the property {repeated[0]} more than once; it is allowed once"
+    if text.count(NAME_VALUE_SEPARATOR) > len(values):
+        names = Counter(item.partition(NAME_VALUE_SEPARATOR)[0] for item in text.split(PROPERTY_SEPARATOR))
+        if repeated := sorted(name for name in RESERVED if names[name] > 1):
+            return f" has the property {repeated[0]} more than once; it is allowed once"
     for name, bytes_max in ((TAGS, TAG_BYTES_MAX), (UNIQ_KEY, UNIQ_KEY_BYTES_MAX)):
         if (size := len(values.get(name, "").encode())) > bytes_max:
             return f": the property {name} takes {size:,} bytes; at most {bytes_max} are allowed"

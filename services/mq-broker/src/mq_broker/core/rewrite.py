@@ -2,10 +2,13 @@
 
 Invariants: what a delayed record delivers is the message that was sent, byte for byte in its body and user properties,
 with its born time and host and its reconsume times kept (MISSION D5); a delayed record says itself when it is due and
-where it belongs, so that the log alone rebuilds everything around it.
+where it belongs, so that the log alone rebuilds everything around it. Every stored record can be written again: what a
+producer may send leaves room for it (`mqproto.record_limits`); only records of earlier versions may lose properties.
 """
 
 from __future__ import annotations
+
+import logging
 
 from mq_broker.core.batches import Batch, BatchError
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -15,9 +18,11 @@ from mqproto.properties import (
     DELAY,
     DELAY_MS_MAX,
     DUE_TIMESTAMP,
+    HALF_TIMESTAMP,
     KEYS,
     ORIGIN_MESSAGE_ID,
     PRODUCER_SEQUENCE,
+    PROPERTIES_BYTES_MAX,
     REAL_QID,
     REAL_TOPIC,
     RETRY_TOPIC,
@@ -25,21 +30,34 @@ from mqproto.properties import (
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
     WAIT,
     decode_properties,
     encode_properties,
     property_start,
 )
-from mqproto.record import Record, encode_record, iter_records, pack_ip
+from mqproto.record import CRC_BYTES, Record, encode_record, iter_records, pack_ip
+
+log = logging.getLogger(__name__)
 
 Position = tuple[int, int]  # of a waiting record: its level (core/delay_progress.py), and its offset in that queue
 
 _REAL_TOPIC = property_start(REAL_TOPIC)
 _SCHEDULE_POSITION = property_start(SCHEDULE_POSITION)
 RECALLED_BODY = b"recalled"  # a record has a body
+NAME_SHOWN_MAX = 100  # characters of the name of a property in a line of the log
 _DEFAULT_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
+RECONSUME_TIMES_MAX = (1 << 31) - 1  # the field's; a record of somebody else's may say anything
+# What a copy cannot do without, whatever else it has to leave out. All of it is short.
+_KEPT = frozenset(
+    {
+        REAL_TOPIC, REAL_QID, DUE_TIMESTAMP, SCHEDULE_POSITION, DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS,
+        HALF_TIMESTAMP, TRANSACTION_CHECK_TIMES, TRAN_MSG,
+    }
+)  # fmt: skip
 
 
 def rewrite(
@@ -52,11 +70,18 @@ def rewrite(
     sys_flag: int | None = None,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """The same message as a new record. Raises RecordError when the properties do not fit any more."""
+    """The same message as a new record.
+
+    Earlier versions took properties that fill a record. When they do not fit any more with what the broker adds, the
+    longest ones are left out until they do, and the log says which.
+    """
+    encoded = encode_properties(properties)
+    if len(encoded) > PROPERTIES_BYTES_MAX - CRC_BYTES:
+        encoded = _shortened(record, properties)
     return encode_record(
         topic=topic.encode(),
         body=record.body,
-        properties=encode_properties(properties),
+        properties=encoded,
         queue_id=queue_id,
         born_timestamp_ms=record.born_timestamp_ms,
         born_ip=pack_ip(record.born_host[0]),
@@ -66,6 +91,22 @@ def rewrite(
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
     )
+
+
+def _shortened(record: Record, properties: dict[str, str]) -> bytes:
+    """As many of the properties as a record can hold, in their order; the longest ones go first."""
+    sizes = {name: len(encode_properties({name: value})) for name, value in properties.items()}
+    left, left_out = sum(sizes.values()), set[str]()
+    for name in sorted(properties.keys() - _KEPT, key=lambda name: sizes[name], reverse=True):
+        if left <= PROPERTIES_BYTES_MAX - CRC_BYTES:
+            break
+        left_out.add(name)
+        left -= sizes[name]
+    log.warning(
+        "the record at offset %d of the log has no room for what the broker adds to its copy, which is without the "
+        "properties %s", record.log_offset, ", ".join(sorted(name[:NAME_SHOWN_MAX] for name in left_out)),
+    )  # fmt: skip
+    return encode_properties({name: value for name, value in properties.items() if name not in left_out})
 
 
 def _moved(record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> bytes:
@@ -164,7 +205,7 @@ def retry_batch(
     properties.setdefault(ORIGIN_MESSAGE_ID, properties.get(UNIQ_KEY, ""))
     for name in (SCHEDULE_POSITION, PRODUCER_SEQUENCE):
         properties.pop(name, None)
-    times = record.reconsume_times
+    times = min(max(record.reconsume_times, 0), RECONSUME_TIMES_MAX - 1)
     dead = delay_level < 0 or times >= reconsume_times_max
     if dead:
         level, topic, queue_id = 0, dlq_topic(group), 0

@@ -124,6 +124,8 @@ class Recalling:
                 return await self._recall(topic, key, new_time)
         except StoreError as error:
             raise RefusedError(code_of(error), str(error)) from error
+        except ValueError as error:  # a waiting record that is damaged, or has just been deleted
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     @asynccontextmanager
     async def _turn(self, topic: str, key: str) -> AsyncIterator[None]:

@@ -104,13 +104,20 @@ class Retention:
             return False
         if not self._may_go(end, reason):
             return False
-        try:
-            for carry in self.carriers:
+        failures = []
+        for carry in self.carriers:
+            try:
                 self.carried += await carry(end)
+            except (StoreError, ValueError) as error:  # what the others carry is kept all the same
+                failures.append(str(error))
+        try:
             await self.store.checkpoint()  # what was carried has to be durable before its first copy goes
         except StoreError as error:
-            gate.blocked_by = f"the oldest file of the log has to go, but what waits in it cannot be kept: {error}"
-            log.error("%s", gate.blocked_by)  # noqa: TRY400
+            failures.append(str(error))
+        if failures:
+            sentence = "; ".join(failures)
+            gate.blocked_by = f"the oldest file of the log has to go, but what waits in it cannot be kept: {sentence}"
+            log.error("%s", gate.blocked_by)
             return False
         if self.store.failure is not None or self.store.checkpointed_end < end:
             return False
