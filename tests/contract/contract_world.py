@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from hourglass_local.cluster import Cluster
-from hourglass_local.waiting import eventually
+from hourglass_local.waiting import NotInTimeError, eventually
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import (
     Admin,
@@ -28,7 +28,6 @@ from osenv import Clock, RealClock
 
 TIMEOUT_S = 15.0
 CLOCK_STEP_S = 0.05
-REAL_PATIENCE_S = 5.0
 QUEUES = 4
 
 T = TypeVar("T")
@@ -63,10 +62,10 @@ class MemoryWorld:
         self.kill, self.start = broker.kill, broker.start
 
     async def until(self, condition: Callable[[], object], what: str, seconds: float = TIMEOUT_S) -> None:
-        deadline = self.clock.monotonic() + seconds
-        while not condition() and self.clock.monotonic() < deadline:
-            await self.clock.advance(CLOCK_STEP_S)
-        await eventually(condition, REAL_PATIENCE_S, what)  # for real files and threads, such as a broadcaster's
+        try:
+            await self.clock.until(condition, within_s=seconds, step_s=CLOCK_STEP_S)
+        except TimeoutError as error:
+            raise NotInTimeError(f"{what}: {error}") from None
 
 
 class ProcessWorld:

@@ -64,8 +64,9 @@ async def test_the_queue_in_ten_lines_prints_both_greetings(tmp_path: Path) -> N
     assert printed == ["b'now'", "b'five seconds later'"]
 
 
-def test_thirty_minutes_pass_inside_a_test(tmp_path: Path) -> None:
-    (tmp_path / "test_example.py").write_text(example("clock.advance"), encoding="utf-8")
+@pytest.mark.parametrize("word", ["register_message_listener(close)", "create_async_engine"])
+def test_thirty_minutes_pass_inside_a_test(tmp_path: Path, word: str) -> None:
+    (tmp_path / "test_example.py").write_text(example(word), encoding="utf-8")
     printed = run(["-m", "pytest", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "test_example.py"], tmp_path)
     assert "1 passed" in printed
 
@@ -97,7 +98,7 @@ async def test_an_orders_steps_are_consumed_in_their_order(tmp_path: Path) -> No
 async def test_an_application_closes_its_orders(tmp_path: Path) -> None:
     levels = f"{'1s ' * 15}2s 1h 2h"
     async with Cluster(tmp_path / "cluster", orders=False, delay_levels=levels) as cluster:
-        script = example("mqclient.fastapi").replace("mq://127.0.0.1:9876", cluster.url) + DRIVE
+        script = example('print("closing"').replace("mq://127.0.0.1:9876", cluster.url) + DRIVE
         (tmp_path / "example.py").write_text(script, encoding="utf-8")
         assert run(["example.py"], tmp_path) == "201\nclosing 17\n"
 
@@ -110,4 +111,4 @@ async def test_what_waits_is_taken_back_and_given_another_time(tmp_path: Path) -
 
 
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8

@@ -138,9 +138,11 @@ class World:
 
     async def until(self, balances: tuple[int, int]) -> None:
         """Let time pass in the broker's world until the accounts stand so. Raises TimeoutError."""
-        async with asyncio.timeout(REAL_PATIENCE_S):
-            while await self.balances() != balances:
-                await self.broker.clock.advance(1)
+
+        async def stand_so() -> bool:
+            return await self.balances() == balances
+
+        await self.broker.clock.until(stand_so, step_s=1)
 
     async def until_checked(self) -> None:
         """Long enough for the queue to ask about what it has not heard of, and for nothing more to come."""

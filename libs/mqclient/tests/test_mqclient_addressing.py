@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from mqclient import IllegalArgumentError, MQClientError, NoRouteError, UnknownTransportError
 from mqclient.transport import NameServerSource, open_transport
+from osenv import until
 
 
 @asynccontextmanager
@@ -52,12 +53,6 @@ def source_of(url: str) -> NameServerSource:
 
 def look_up_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if "look-up" in thread.name]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - threads and sockets tell nobody
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -64,13 +63,6 @@ def consumer_of(broker: EmbeddedBroker, listener: RecordingListener, group: str 
     return consumer
 
 
-async def until(broker: EmbeddedBroker, condition: Callable[[], bool]) -> None:
-    """Move the clock until the condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await broker.clock.advance(0.5)
-
-
 class TestTopics:
     async def test_a_deleted_topic_is_gone_from_routes_lists_and_queries(
         self, broker: EmbeddedBroker, admin: Admin
@@ -129,7 +121,7 @@ class TestGroups:
             await broker.clock.advance(5)
             assert listener.bodies == []
             await admin.update_subscription_group(SubscriptionGroupConfig("g"))
-            await until(broker, lambda: listener.bodies == [b"0", b"1"])
+            await broker.clock.until(lambda: listener.bodies == [b"0", b"1"])
 
     async def test_a_group_is_deleted_when_its_members_have_left(self, broker: EmbeddedBroker, admin: Admin) -> None:
         async with consumer_of(broker, RecordingListener()):
@@ -145,7 +137,7 @@ class TestGroups:
         listener = RecordingListener()
         async with consumer_of(broker, listener):
             await send(broker, 3)
-            await until(broker, lambda: len(listener.bodies) == 3)
+            await broker.clock.until(lambda: len(listener.bodies) == 3)
             (member,) = (await admin.consume_stats("g")).client_ids
         await send(broker, 2)
         stats = await admin.consume_stats("g", "t")
@@ -160,10 +152,10 @@ class TestReset:
         listener = RecordingListener()
         async with consumer_of(broker, listener):
             await send(broker, 4)
-            await until(broker, lambda: len(listener.bodies) == 4)
+            await broker.clock.until(lambda: len(listener.bodies) == 4)
             await broker.clock.advance(15)  # its offsets are committed
             assert await admin.reset_offset_by_time("g", "t", START_MS + 2_000) == {QUEUE: OffsetChange(4, 2)}
-            await until(broker, lambda: len(listener.bodies) == 6)
+            await broker.clock.until(lambda: len(listener.bodies) == 6)
             assert listener.bodies[4:] == [b"2", b"3"]
         assert (await admin.consume_stats("g", "t")).lag == 0
 
@@ -171,7 +163,7 @@ class TestReset:
         listener = RecordingListener()
         async with consumer_of(broker, listener):
             await send(broker, 3)
-            await until(broker, lambda: len(listener.bodies) == 3)
+            await broker.clock.until(lambda: len(listener.bodies) == 3)
         await send(broker, 2)
         assert await admin.reset_offset_by_time("g", "t", -1, force=False) == {QUEUE: OffsetChange(3, 3)}
         assert await admin.reset_offset_by_time("g", "t", START_MS, force=False) == {QUEUE: OffsetChange(3, 0)}

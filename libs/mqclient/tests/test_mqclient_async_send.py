@@ -23,6 +23,7 @@ from mqclient import (
     TooManyRequestsError,
 )
 from mqclient.testing import FakeCluster
+from osenv import until
 from osenv.sim_clock import settle
 
 
@@ -56,12 +57,6 @@ class CoroutineCallback(Callback):
 
     async def on_exception(self, error: Exception) -> None:
         super().on_exception(error)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - a thread makes it true
-            await asyncio.sleep(0.001)
 
 
 def callback_threads() -> list[str]:

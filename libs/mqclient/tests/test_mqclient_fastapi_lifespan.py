@@ -26,13 +26,8 @@ from mqclient import (
 )
 from mqclient.fastapi import MQ, ProducerDependency
 from mqclient.testing import FakeCluster, RecordingTransactionListener
+from osenv import until
 from osenv.sim_clock import settle
-
-
-async def until(is_met: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not is_met():
-            await settle()
 
 
 def client(app: FastAPI) -> httpx.AsyncClient:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ from mqclient.transport import Method, methods
 from mqclient.transport.base import Channel
 from mqclient.transport.grpc_transport import GrpcChannel, client_error, open_transport
 from mqproto.record import decode_record
+from osenv import until
 
 
 @asynccontextmanager
@@ -49,12 +50,6 @@ async def channel_to(address: str) -> AsyncIterator[Channel]:
 def own_tasks() -> set[asyncio.Task[Any]]:
     """All tasks but those of the gRPC server, which come and go with its connections."""
     return {task for task in asyncio.all_tasks() if "AioServer" not in repr(task)}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the conditions are states of fakes, which tell nobody
-            await asyncio.sleep(0.005)
 
 
 async def test_100_delayed_sends_at_once_to_one_queue_succeed() -> None:

@@ -127,13 +127,6 @@ def stored(broker: EmbeddedBroker) -> int:
     return sum(end - begin for begin, end in bounds)
 
 
-async def until(broker: EmbeddedBroker, is_met: Callable[[], object]) -> None:
-    """Let time pass in the broker's world until the condition is met."""
-    async with asyncio.timeout(30):
-        while not is_met():
-            await broker.clock.advance(1)
-
-
 @asynccontextmanager
 async def dying(consumer: PushConsumer) -> AsyncIterator[None]:
     """It goes without finishing and without a word about its offsets, as a process that is killed."""
@@ -161,7 +154,7 @@ async def test_a_message_that_is_sent_again_because_nobody_heard_of_it_debits_on
     await send(broker)
     assert stored(broker) == 2
     async with member_of(ledger, broker, "m"):
-        await until(broker, lambda: len(ledger.firsts) == 2)
+        await broker.clock.until(lambda: len(ledger.firsts) == 2)
     assert len({message_id for _, message_id in ledger.deliveries}) == 2  # the message id tells nothing
     assert (sorted(ledger.firsts), await ledger.yuan()) == ([False, True], 900)
 
@@ -181,7 +174,7 @@ async def test_a_message_whose_acknowledgement_is_lost_debits_once(broker: Embed
         async with asyncio.timeout(10):
             await committed.wait()
     async with member_of(ledger, broker, "second"):
-        await until(broker, lambda: len(ledger.firsts) == 2)
+        await broker.clock.until(lambda: len(ledger.firsts) == 2)
     assert [member for member, _ in ledger.deliveries] == ["first", "second"]
     assert len({message_id for _, message_id in ledger.deliveries}) == 1
     assert (ledger.firsts, await ledger.yuan()) == ([True, False], 900)
@@ -199,7 +192,7 @@ async def test_a_message_whose_listener_fails_after_its_commit_debits_once(
     ledger.after_commit = fail_once
     await send(broker)
     async with member_of(ledger, broker, "m"):
-        await until(broker, lambda: len(ledger.firsts) == 2)
+        await broker.clock.until(lambda: len(ledger.firsts) == 2)
     assert (ledger.firsts, await ledger.yuan()) == ([True, False], 900)
 
 
@@ -221,9 +214,9 @@ async def test_a_message_whose_queue_is_handed_over_while_it_is_consumed_debits_
         async with asyncio.timeout(10):
             await at_work.wait()
         async with new:
-            await until(broker, lambda: ledger.firsts)
+            await broker.clock.until(lambda: ledger.firsts)
             assert {member for member, _ in ledger.deliveries} == {"a", "b"}
             release.set()
-            await until(broker, lambda: len(ledger.firsts) == 2)
+            await broker.clock.until(lambda: len(ledger.firsts) == 2)
     assert len({message_id for _, message_id in ledger.deliveries}) == 1
     assert (ledger.firsts, await ledger.yuan()) == ([True, False], 900)

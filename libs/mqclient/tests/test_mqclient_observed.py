@@ -104,14 +104,6 @@ def consumer_for(broker: EmbeddedBroker, listener: Callable[..., Any], **options
     return consumer
 
 
-async def until(clock: SimClock, condition: Callable[[], object]) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        await clock.advance(0.5)
-    raise AssertionError("it does not come true")
-
-
 class Heard:
     """A callback that tells when it was called."""
 
@@ -154,7 +146,7 @@ async def test_each_way_to_send_has_one_span_whose_context_travels(
     async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
         with app() as span:
             await send(producer)
-        await until(clock, lambda: handler.calls)
+        await clock.until(lambda: handler.calls)
     sent = by_name(recorder)["send orders"]
     assert sent.trace_id == trace.format_trace_id(span.get_span_context().trace_id)
     for trace_id, (message,) in handler.calls:
@@ -169,7 +161,7 @@ async def test_what_the_spans_of_a_message_say(broker: EmbeddedBroker, clock: Si
     async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
         message = Message("orders", b"12345", tag="created", keys=["order-1", "k"], delay_level=1)
         result = await producer.send(message)
-        await until(clock, lambda: handler.calls)
+        await clock.until(lambda: handler.calls)
     spans = by_name(recorder)
     both = {
         "messaging.system": "hourglass",
@@ -214,7 +206,7 @@ async def test_several_messages_in_one_call_are_linked_and_none_is_the_parent(
         for body in (b"1", b"2"):
             await producer.send(Message("orders", body), queue=queue)
         async with consumer_for(broker, handler, consumer_config=config):
-            await until(clock, lambda: handler.calls)
+            await clock.until(lambda: handler.calls)
     assert [len(messages) for _, messages in handler.calls] == [3]
     (span,) = [span for span in recorder.spans() if span.name == "process orders"]
     sent = [(one.trace_id, one.span_id) for one in recorder.spans() if one.name == "send orders"]
@@ -231,8 +223,8 @@ async def test_a_message_that_fails_is_sent_back_and_its_retries_stay_in_the_tra
     listener = handler.answer if in_thread else handler
     async with Producer("shop", broker.url) as producer, consumer_for(broker, listener):
         await producer.send(Message("orders", b"1"))
-        await until(clock, lambda: len(handler.calls) == 3)
-        await settle()
+        await clock.until(lambda: len(handler.calls) == 3)
+        await broker.idle()
     processed = [span for span in recorder.spans() if span.name == "process orders"]
     assert [
         (span.attributes.get("hourglass.message.reconsume_times"), span.status, span.attributes.get("error.type"))
@@ -253,7 +245,7 @@ async def test_an_orderly_message_that_is_given_up_is_a_dead_letter_in_its_trace
     async with Producer("shop", broker.url) as producer:
         await producer.send(Message("orders", b"1"))
         async with consumer_for(broker, handler, orderly=True, consumer_config=config):
-            await until(clock, lambda: "dead letter orders" in by_name(recorder))
+            await clock.until(lambda: "dead letter orders" in by_name(recorder))
     assert [row[:2] for row in rows(recorder)] == [
         ("send orders", "PRODUCER"),
         ("process orders", "CONSUMER"),
@@ -277,7 +269,7 @@ async def test_broadcasting_has_a_span_for_each_member(
     other.register_message_listener(two)
     async with Producer("shop", broker.url) as producer, first, other:
         await producer.send(Message("orders", b"1"))
-        await until(clock, lambda: one.calls and two.calls)
+        await clock.until(lambda: one.calls and two.calls)
     processed = [span for span in recorder.spans() if span.name == "process orders"]
     assert sorted(str(span.attributes["messaging.consumer.group.name"]) for span in processed) == ["others", "readers"]
     assert {span.parent_span_id for span in processed} == {by_name(recorder)["send orders"].span_id}
@@ -331,7 +323,7 @@ async def test_a_transaction_is_one_trace(
                     await producer.send_message_in_transaction(Message("orders", b"1", keys="order-1"))
             else:
                 await producer.send_message_in_transaction(Message("orders", b"1", keys="order-1"))
-        await until(clock, lambda: last in by_name(recorder))
+        await clock.until(lambda: last in by_name(recorder))
     assert rows(recorder) == expected
     assert len({span.trace_id for span in recorder.spans() if span.scope == CLIENT}) == 1
     spans = by_name(recorder)
@@ -354,7 +346,7 @@ async def test_a_message_that_was_given_a_context_keeps_it_and_the_send_is_linke
     async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
         with app():
             await producer.send(message)
-        await until(clock, lambda: handler.calls)
+        await clock.until(lambda: handler.calls)
     assert message.properties == {"traceparent": own}
     spans = by_name(recorder)
     assert spans["send orders"].links == [("a" * 32, "b" * 16)]
@@ -385,7 +377,7 @@ async def test_a_message_without_room_for_a_context_is_sent_without(
                 break
             longest += 64
         await producer.send(Message("orders", b"last", properties={"fill": "x" * longest}))
-        await until(clock, lambda: any(message.body == b"last" for _, (message,) in handler.calls))
+        await clock.until(lambda: any(message.body == b"last" for _, (message,) in handler.calls))
     last = [message for _, (message,) in handler.calls if message.body == b"last"]
     assert ["traceparent" in message.properties for message in last] == [False]
     assert len(last[0].properties["fill"]) == longest
@@ -397,7 +389,7 @@ async def test_what_is_not_sampled_travels_with_that_decision(broker: EmbeddedBr
         async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
             PROVIDERS.sampler.rule = ALWAYS_OFF  # and tracing stays on: as with a ratio
             await producer.send(Message("orders", b"1"))
-            await until(clock, lambda: handler.calls)
+            await clock.until(lambda: handler.calls)
         assert recorder.spans() == []
     ((_, (message,)),) = handler.calls
     assert int(message.properties["traceparent"][-2:], 16) & TraceFlags.SAMPLED == 0
@@ -435,7 +427,7 @@ async def test_what_clients_measure(broker: EmbeddedBroker, clock: SimClock) -> 
     with Recorder(tracing=False) as recorder:
         async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
             await producer.send(Message("orders", b"1"))
-            await until(clock, lambda: len(handler.calls) == 2)
+            await clock.until(lambda: len(handler.calls) == 2)
             await producer.send_batch([Message("other", b"1"), Message("other", b"2")])
         measured = {
             (point.name, *sorted((name.rpartition(".")[0], str(value)) for name, value in point.attributes.items())): (
@@ -478,7 +470,7 @@ async def test_with_telemetry_off_nothing_is_recorded_and_nothing_travels(
     async with Producer("shop", broker.url) as producer, consumer_for(broker, handler):
         with telemetry.tracer("test").start_as_current_span("app"):
             await producer.send(Message("orders", b"1"))
-        await until(clock, lambda: handler.calls)
+        await clock.until(lambda: handler.calls)
     ((trace_id, (message,)),) = handler.calls
     assert trace_id is None
     assert "traceparent" not in message.properties
@@ -495,6 +487,6 @@ async def test_consumers_that_are_started_in_a_span_do_not_stay_in_it(
     PROVIDERS.sample(ALWAYS_OFF)
     await producer.send(Message("orders", b"1"))  # carries nothing
     PROVIDERS.sample(ALWAYS_ON)
-    await until(clock, lambda: handler.calls)
+    await clock.until(lambda: handler.calls)
     await asyncio.gather(producer.shutdown(), consumer.shutdown())
     assert [row for row in rows(recorder) if row[0] == "process orders"] == [("process orders", "CONSUMER", "", [])]

@@ -27,7 +27,7 @@ from mqclient.sync import SyncProducer, SyncTransactionProducer
 from mqclient.testing import FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server
 from mqproto.properties import PropertiesError
-from osenv import SimClock
+from osenv import SimClock, until
 from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
 
@@ -42,12 +42,6 @@ def recorder() -> Iterator[Recorder]:
 
 def by_name(recorder: Recorder) -> dict[str, ReceivedSpan]:
     return {span.name: span for span in recorder.spans()}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - spans tell nobody that they have ended
-            await asyncio.sleep(0.005)
 
 
 async def test_another_try_is_an_event_and_the_span_tells_where_the_message_went(recorder: Recorder) -> None:

@@ -26,6 +26,7 @@ from mqclient import (
 )
 from mqclient.testing import RecordingListener
 from mqclient.testing.loopback import Loopback, loopback_server
+from osenv import until
 
 LIMIT_S = 20  # only a hang takes so long
 SHUTDOWN_S = 0.5
@@ -39,12 +40,6 @@ def tasks_of_the_client() -> set[asyncio.Task[Any]]:
 
 def sockets_to(port: int) -> list[Any]:
     return [one for one in psutil.Process().net_connections("tcp") if getattr(one.raddr, "port", 0) == port]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - tasks, threads and sockets tell nobody
-            await asyncio.sleep(0.005)
 
 
 async def leaves_nothing(port: int, live: Callable[[], Awaitable[None]]) -> None:

@@ -358,8 +358,8 @@ async def test_worker_threads_are_no_more_than_allowed_and_end_when_they_are_clo
     ("face", "inner", "without"),
     [
         (SyncAdmin, Admin, set()),
-        (SyncProducer, Producer, {"check_transaction"}),
-        (SyncTransactionProducer, TransactionProducer, {"check_transaction"}),
+        (SyncProducer, Producer, {"check_transaction", "in_flight"}),
+        (SyncTransactionProducer, TransactionProducer, {"check_transaction", "in_flight"}),
         (
             SyncPushConsumer,
             PushConsumer,
@@ -367,6 +367,7 @@ async def test_worker_threads_are_no_more_than_allowed_and_end_when_they_are_clo
                 "close_listener_threads",
                 "consume_directly",
                 "consumer_data",
+                "in_flight",
                 "persist_offsets",
                 "rebalance_now",
                 "reset_offsets",

@@ -27,7 +27,7 @@ from mq_broker.testing_cleaning import (
     quiet_broker,
 )
 from mqproto.codes import PullStatus
-from osenv import SeededRng, SimClock, SimDisk
+from osenv import SeededRng, SimClock, SimDisk, until
 from osenv.sim_clock import settle
 
 
@@ -164,13 +164,6 @@ class ThreadedDisk(SimDisk):
             self.hold_at = None
             self.reached.set()
             self.go_on.wait(self._hold_s)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Threads make it true."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("at", ["log file", "queue file"])

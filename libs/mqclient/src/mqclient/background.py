@@ -48,6 +48,11 @@ class BackgroundTasks:
         """Run `action` after `first_delay_s` and then with `interval_s` between two runs."""
         return self.start(self._repeat(action, first_delay_s, interval_s, name), name)
 
+    @property
+    def count(self) -> int:
+        """How many run."""
+        return len(self._tasks)
+
     async def drain(self, seconds: float) -> int:
         """Wait until nothing runs any more, for at most `seconds`; return how many still do."""
         if seconds <= 0:

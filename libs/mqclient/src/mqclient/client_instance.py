@@ -227,6 +227,10 @@ class ClientInstance:
     def unregister_admin(self, admin: object) -> None:
         self._registrations.remove_admin(admin)
 
+    def in_flight(self) -> list[str]:
+        """What its producers and consumers have under way, for people."""
+        return list(self._registrations.in_flight())
+
     def _membership_changed(self) -> None:
         self._synchronize_connections()
         self._brokers.heartbeat_all()
@@ -304,6 +308,13 @@ def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
                 f"use the same, or another instance_name"
             )
     return instance
+
+
+def in_flight(url: str) -> list[str]:
+    """What the clients of this URL in this process have under way, for people; empty when nothing is."""
+    with _instances_lock:
+        instances = [instance for (_, known, *_), instance in _instances.items() if known == url]
+    return [one for instance in instances for one in instance.in_flight()]
 
 
 def _client_id(ip: str, config: ClientConfig) -> str:

@@ -6,7 +6,7 @@ groups that are registered; an instance lives as long as anybody is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -17,11 +17,17 @@ from mqclient.message_ext import MessageExt
 class InnerProducer(Protocol):
     """What the instance asks of a registered producer."""
 
+    @property
+    def in_flight(self) -> int: ...
+
     def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None: ...
 
 
 class InnerConsumer(Protocol):
     """What the instance asks of a registered consumer."""
+
+    @property
+    def in_flight(self) -> int: ...
 
     def consumer_data(self) -> broker_pb.ConsumerData: ...
 
@@ -53,6 +59,15 @@ class Registrations:
     def is_empty(self) -> bool:
         """Whether nobody is left."""
         return not (self.producers or self.consumers or self._admins)
+
+    def in_flight(self) -> Iterator[str]:
+        """What is under way, for people: sends without a result, listeners without an answer."""
+        for group, producer in self.producers.items():
+            if producer.in_flight:
+                yield f"producer {group}: {producer.in_flight} calls without a result"
+        for group, consumer in self.consumers.items():
+            if consumer.in_flight:
+                yield f"consumer {group}: {consumer.in_flight} listeners without an answer"
 
     def add_producer(self, group: str, producer: InnerProducer) -> None:
         """Raises IllegalStateError when the group is there already."""

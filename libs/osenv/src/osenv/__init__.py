@@ -11,6 +11,7 @@ from osenv.errors import SyncError
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
 from osenv.sim_disk import SimDisk
+from osenv.waiting import until
 
 __all__ = [
     "Alarm",
@@ -29,4 +30,5 @@ __all__ = [
     "SystemRng",
     "Timer",
     "replace_file",
+    "until",
 ]

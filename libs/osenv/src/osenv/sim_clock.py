@@ -6,11 +6,18 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 
 from osenv.alarm import LoopAlarm
+from osenv.waiting import is_met, until
 
 # Rounds that the event loop gets at most to finish what a timer started, before the clock moves on to the next one.
 SETTLE_ROUNDS = 500
+
+# In real time, for what the event loop cannot see. Work in threads ends within the first; a listener that waits for
+# this clock costs it at each step. The second is for threads of which the clock has not been told.
+THREADS_PATIENCE_S = 0.02
+LAST_PATIENCE_S = 5.0
 
 
 class _SimTimer:
@@ -36,6 +43,7 @@ class SimClock:
         self._now_ns = 0  # whole nanoseconds: sums of steps are exact
         self._timers: list[tuple[int, int, _SimTimer]] = []  # due when, in nanoseconds; its number
         self._numbers = itertools.count()
+        self._at_work: list[Callable[[], object]] = []
 
     def wall_ms(self) -> int:
         return self._wall_offset_ms + self._now_ns // 1_000_000
@@ -80,7 +88,10 @@ class SimClock:
         return sum(not timer.cancelled for _, _, timer in self._timers)
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles."""
+        """Let `seconds` pass: each timer that comes due runs at its own time, then the event loop settles.
+
+        Threads are not waited for: what a thread does goes on in real time. See `until`.
+        """
         if seconds < 0:
             raise ValueError(f"time does not go back, not even by {-seconds} s")
         end_ns = self._now_ns + _ns(seconds)
@@ -93,6 +104,49 @@ class SimClock:
             timer.callback()
             await settle()
         self._now_ns = max(self._now_ns, end_ns)  # a task may have advanced further meanwhile
+
+    async def until(self, condition: Callable[[], object], *, within_s: float = 600.0, step_s: float = 0.5) -> None:
+        """Let time pass in steps of `step_s` seconds until `condition()`, or what it returns when awaited, is true.
+
+        Time stands still while work goes on in threads of which the clock has been told (`wait_for`; an embedded broker
+        tells of its clients). Raises TimeoutError after `within_s` seconds of this clock, and 5 s of real time for
+        threads of which it has not been told.
+        """
+        end_ns = self._now_ns + _ns(within_s)
+        while True:
+            await self._let_threads_work()
+            if await is_met(condition):
+                return
+            if self._now_ns >= end_ns:
+                break
+            await self.advance(step_s)
+        try:
+            await until(condition, within_s=LAST_PATIENCE_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the condition did not become true within {within_s:g} s of the simulated clock"
+            ) from None
+
+    def wait_for(self, is_at_work: Callable[[], object]) -> None:
+        """Have `until` wait while `is_at_work()` is true, before time moves on."""
+        self._at_work.append(is_at_work)
+
+    def wait_no_longer_for(self, is_at_work: Callable[[], object]) -> None:
+        """Take back what `wait_for` was told; harmless when it was not."""
+        if is_at_work in self._at_work:
+            self._at_work.remove(is_at_work)
+
+    async def _let_threads_work(self) -> None:
+        await settle()
+        if not any(is_at_work() for is_at_work in self._at_work):
+            return
+
+        async def is_over() -> bool:
+            await settle()
+            return not any(is_at_work() for is_at_work in self._at_work)
+
+        with suppress(TimeoutError):
+            await until(is_over, within_s=THREADS_PATIENCE_S)
 
 
 def _ns(seconds: float) -> int:

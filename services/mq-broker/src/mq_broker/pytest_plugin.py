@@ -3,8 +3,13 @@
     async def test_an_unpaid_order_closes(broker, clock):
         ...  # clients take broker.url
         await clock.advance(30 * 60)
+        await broker.idle()
 
-Loaded by pytest through its entry points where the broker is installed; needs pytest-asyncio.
+`clock.advance` lets time pass and waits for the event loop; `broker.idle` waits, while time stands still, for listeners
+that work in threads or with a database whose driver does (aiosqlite); `clock.until(condition)` does both in turn until
+the condition is true. Loaded by pytest through its entry points where the broker is installed; needs pytest-asyncio,
+and tests on its event loop: anyio's marker and starlette's TestClient have loops of their own, and get an
+IllegalStateError.
 """
 
 from __future__ import annotations
@@ -20,12 +25,12 @@ from osenv import SimClock
 
 @pytest.fixture
 def clock() -> SimClock:
-    """The time of the test: it stands still until the test moves it."""
+    """The time of the test: it stands still until the test moves it (`advance`, `until`)."""
     return SimClock()
 
 
 @pytest_asyncio.fixture
 async def broker(clock: SimClock, request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker]:
-    """A running broker under a URL of its own, stopped after the test."""
+    """A running broker under a URL of its own, stopped after the test; `idle` waits for its clients."""
     async with EmbeddedBroker(request.node.name, clock=clock) as embedded:
         yield embedded

@@ -67,6 +67,10 @@ class ConsumeMessageConcurrentlyService:
         self._running = Running(clock)
         self._closing = False
 
+    @property
+    def running(self) -> int:
+        return self._running.count
+
     def start(self) -> None:
         for number in range(self._concurrency):
             self._start_worker(number)

@@ -63,6 +63,10 @@ class ConsumeMessageOrderlyService:
         self._running = Running(clock)
         self._closing = False
 
+    @property
+    def running(self) -> int:
+        return self._running.count
+
     def start(self) -> None:
         """Nothing runs before there are messages."""
 

@@ -30,6 +30,10 @@ class GiveBack(Protocol):
 class ConsumeService(Protocol):
     """Takes messages from process queues to the listener, and finished ones out of them."""
 
+    @property
+    def running(self) -> int:
+        """How many listeners run, until what they had is finished or given back."""
+
     def start(self) -> None:
         """Begin to consume what is submitted."""
 
@@ -54,24 +58,24 @@ class Running:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._count = 0
+        self.count = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __enter__(self) -> None:
-        self._count += 1
+        self.count += 1
         self._idle.clear()
 
     def __exit__(self, *_: object) -> None:
-        self._count -= 1
-        if not self._count:
+        self.count -= 1
+        if not self.count:
             self._idle.set()
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until none runs, for at most `timeout_s`, and say whether that is so."""
         idle = await wait_event(self._clock, self._idle, timeout_s)
         if not idle:
-            logger.warning("%d listeners did not finish in time; their messages will come again", self._count)
+            logger.warning("%d listeners did not finish in time; their messages will come again", self.count)
         return idle
 
 

@@ -162,6 +162,11 @@ class ConsumerEngine:
 
     # ------------------------------------------------------------------------------------------ what happens to it
 
+    @property
+    def listeners_running(self) -> int:
+        """How many listeners have messages that are neither finished nor given back."""
+        return self._consume_service.running
+
     def rebalance_now(self) -> None:
         """The group or the queues may have changed."""
         self._rebalance.rebalance_now()

@@ -156,6 +156,11 @@ class PushConsumer(Living):
 
     # -------------------------------------------------------------------------------- what the client instance asks
 
+    @property
+    def in_flight(self) -> int:
+        """Listeners at work, until their messages are finished or given back."""
+        return self._engine.listeners_running
+
     def consumer_data(self) -> broker_pb.ConsumerData:
         """This consumer's part of the heartbeat."""
         return self._engine.consumer_data()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
@@ -20,13 +21,20 @@ class ProducerDependency(Generic[ProducerT_co]):
         self.group = group
         self._make = make
         self._running: ProducerT_co | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self) -> ProducerT_co:
-        """The running producer. Raises IllegalStateError outside the lifespan."""
+        """The running producer. Raises IllegalStateError outside the lifespan, and on another event loop than its."""
         if self._running is None:
             raise IllegalStateError(
                 f"the producer {self.group} runs inside the application's lifespan only; httpx's ASGITransport enters"
                 " none: put `async with mq.lifespan(app):` around the client"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise IllegalStateError(
+                f"the producer {self.group} runs on another event loop than this request, which would wait forever;"
+                " starlette's TestClient has a loop of its own: use httpx.AsyncClient with httpx.ASGITransport(app)"
+                " inside `async with mq.lifespan(app):`"
             )
         return self._running
 
@@ -34,7 +42,7 @@ class ProducerDependency(Generic[ProducerT_co]):
     async def running(self) -> AsyncIterator[None]:
         """One life of it. Raises as its start does."""
         async with self._make() as producer:
-            self._running = producer
+            self._running, self._loop = producer, asyncio.get_running_loop()
             try:
                 yield
             finally:

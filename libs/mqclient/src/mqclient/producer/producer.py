@@ -259,6 +259,11 @@ class Producer(Living):
 
     # -------------------------------------------------------------------------------- what the client instance asks
 
+    @property
+    def in_flight(self) -> int:
+        """Calls without a result, and callbacks that have not ended."""
+        return self._sending + self._oneways.count + self._callbacks.count
+
     def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
         """Nobody here can answer; the broker asks another member of the group when its next check is due."""
         logger.warning(

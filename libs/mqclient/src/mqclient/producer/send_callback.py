@@ -49,6 +49,11 @@ class CallbackSends:
         task = self._tasks.start(self._send_and_call(send, callback), "mqclient async send", in_span=True)
         task.add_done_callback(lambda _: self._limit.give_back(size))
 
+    @property
+    def count(self) -> int:
+        """How many have not ended, their callbacks included."""
+        return self._tasks.count
+
     async def close(self, deadline: float) -> None:
         """Wait for all callbacks until `deadline` (monotonic); those of sends that go on then get an error."""
         left = await self._tasks.drain(deadline - self._clock.monotonic())

@@ -52,6 +52,11 @@ class TransactionChecks:
             self._running += 1
             self._tasks.start(self._work(), "mqclient transaction checks")
 
+    @property
+    def count(self) -> int:
+        """How many are at work."""
+        return self._running
+
     async def close(self, deadline: float) -> None:
         """Begin no more checks, and give those that run until `deadline` (monotonic)."""
         self._closing = True

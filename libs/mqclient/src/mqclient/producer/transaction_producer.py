@@ -122,6 +122,11 @@ class TransactionProducer(Producer):
 
     # -------------------------------------------------------------------------------- what the client instance asks
 
+    @property
+    def in_flight(self) -> int:
+        """As a Producer's, with transactions whose end is being told, and checks."""
+        return super().in_flight + self._ends.count + self._checks.count
+
     def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
         """A broker asks what has become of a half message of this group."""
         self._checks.submit(broker_name, check)

@@ -4,6 +4,7 @@
         async with Producer("writers", broker.url) as producer:
             await producer.send(Message("orders", b"close me", delay_level=16))
             await broker.clock.advance(30 * 60)
+            await broker.idle()  # what listeners began has ended
 
 It is the production broker and the production client; only disk, clock and wire are simulated, and no real timer runs.
 """

@@ -21,9 +21,11 @@ from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
 from mq_broker.store.message_store import FlushDiskType
-from mqclient.errors import BrokerUnreachableError, IllegalArgumentError
+from mqclient.client_instance import in_flight
+from mqclient.errors import BrokerUnreachableError, IllegalArgumentError, IllegalStateError
 from mqproto.conf import config_pairs
-from osenv import Rng, SeededRng, SimClock, SimDisk
+from osenv import Rng, SeededRng, SimClock, SimDisk, until
+from osenv.sim_clock import settle
 
 NAME_SERVER_ADDRESS = "127.0.0.1:9876"
 STORE_ROOT = "/store"
@@ -71,6 +73,7 @@ class EmbeddedBroker:
             enable_property_filter=property_filter_enabled,
         )
         self._broker: Broker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._services: dict[str, Any] = {}
@@ -88,6 +91,8 @@ class EmbeddedBroker:
         except BaseException:
             del _running[self.name]
             raise
+        self._loop = asyncio.get_running_loop()
+        self.clock.wait_for(self._in_flight)
         self._stopping = asyncio.Event()
         registration = Registration(broker.identity, broker.topics, (), self.clock, REGISTER_PERIOD_S)
         self._services = {
@@ -123,6 +128,40 @@ class EmbeddedBroker:
         await self._end()
         self.disk.crash(self.rng)
 
+    async def idle(self, *, within_s: float = 10.0) -> None:
+        """Return when its clients have nothing under way; the clock stands still meanwhile.
+
+        That is: every message that was given to a listener is answered, also by a listener in a thread or one that
+        waits for a database; no send, transaction end, check or send-back is without its result. Messages that wait for
+        their time, for a retry, too, are not under way.
+
+        Raises TimeoutError after `within_s` seconds of real time, naming what goes on: it may wait for this clock.
+        """
+
+        async def is_idle() -> bool:
+            await settle()
+            return not self._in_flight()
+
+        try:
+            await until(is_idle, within_s=within_s)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.url} is not idle after {within_s:g} s: {'; '.join(self._in_flight())}. What waits for the clock"
+                " goes on when the test moves it: clock.advance, clock.until"
+            ) from None
+
+    def require_its_loop(self) -> None:
+        """Raises IllegalStateError on another event loop than the broker's: calls would wait forever."""
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise IllegalStateError(
+                f"{self.url} runs on another event loop than this client, which would wait forever. Use both in one:"
+                " with FastAPI httpx.AsyncClient(transport=httpx.ASGITransport(app)) inside mq.lifespan(app), because"
+                " TestClient has a loop of its own; with pytest asyncio_mode = auto, and no anyio marker"
+            )
+
+    def _in_flight(self) -> list[str]:
+        return in_flight(self.url)
+
     @property
     def broker(self) -> Broker:
         """The broker behind the wire, to look at. Raises ValueError while it is down."""
@@ -144,6 +183,7 @@ class EmbeddedBroker:
         return stream
 
     def _method(self, path: str) -> Servicer:
+        self.require_its_loop()
         if self._broker is None:
             raise BrokerUnreachableError(f"the embedded broker {self.name!r} is down")
         service, _, name = path.rpartition("/")
@@ -158,6 +198,7 @@ class EmbeddedBroker:
     async def _end(self) -> None:
         tasks = [*self._calls, *([self._running] if self._running else [])]
         self._broker = self._running = None
+        self.clock.wait_no_longer_for(self._in_flight)
         self._services = {}
         _running.pop(self.name, None)
         for task in tasks:

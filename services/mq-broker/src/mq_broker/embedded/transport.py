@@ -62,5 +62,10 @@ class MemoryChannel:
 
 
 def open_transport(rest: str) -> MemoryTransport:
-    """The transport to the running embedded broker named `rest`. Raises IllegalArgumentError."""
-    return MemoryTransport(find(rest))
+    """The transport to the running embedded broker named `rest`.
+
+    Raises IllegalArgumentError; IllegalStateError on another event loop than the broker's.
+    """
+    broker = find(rest)
+    broker.require_its_loop()
+    return MemoryTransport(broker)
