@@ -12,6 +12,7 @@ from http_sweep import HttpSweep
 from kills import KillSweep
 from netns_rounds import ReplicationSweep
 from power_cuts import PowerCutSweep
+from record_differential import RecordSweep
 from repeats import RepeatSweep
 from replica_histories import REPLICA_SWEEP
 from shop_rounds import ShopSweep
@@ -62,6 +63,7 @@ _ALL: tuple[Sweep, ...] = (
     FlipSweep(),
     FuzzSweep(),
     HttpSweep(),
+    RecordSweep(),
     RepeatSweep(),
     GROUP_SWEEP,
     TRANSACTION_SWEEP,
