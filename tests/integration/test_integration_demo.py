@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+
+from hourglass_local.ports import PortInUseError, check_free
 
 pytestmark = pytest.mark.processes
 
@@ -110,9 +114,21 @@ def test_demo_that_is_interrupted_stops_everything(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+def first_of_free_ports(count: int) -> int:
+    """The first of so many free ports in a row, of those that the kernel gives and the cluster is not dealt."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = probe.getsockname()[1]
+        with contextlib.suppress(PortInUseError):
+            check_free(range(first, first + count))
+            return first
+
+
 def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     command = [*PROGRAM, "up", "--free-ports", "--folder", "here"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+    metrics = os.environ | {"OTEL_EXPORTER_PROMETHEUS_PORT": str(first_of_free_ports(6))}
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=metrics) as running:
         assert running.stdout is not None
         banner = ""
         while not banner.endswith("Ctrl-C stops everything.\n"):
@@ -126,6 +142,14 @@ def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
             assert httpx.get(openapi_url).json()["openapi"].startswith("3.")
         (shop_url,) = re.findall(r"shop +(http://\S+) ", banner)
         assert "G1" not in httpx.get(shop_url, follow_redirects=True).raise_for_status().text  # nothing is on sale yet
+        pages = re.findall(r"(\S+) (http://\S+/metrics)", banner)
+        assert [name for name, _ in pages] == ["name-server", "broker-a", "broker-a-s", "orders", "gateway", "payments"]
+        for _, url in pages:
+            assert "# TYPE" in httpx.get(url).raise_for_status().text
+        (slave,) = [one for one in psutil.Process(running.pid).children() if "brokerId=1" in one.cmdline()]
+        slave.kill()
+        assert running.stdout.readline().startswith("broker-a-s has ended with code -9; starting it again.")
+        assert running.stdout.readline().startswith("broker-a-s is ready again after")
         running.terminate()
         rest = running.stdout.read()
     assert running.returncode == 0

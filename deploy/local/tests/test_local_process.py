@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from hourglass_local.process import ManagedProcess, ProcessDiedError, ProcessError, ProcessNotReadyError
+from hourglass_local.up import RESTARTS_MAX, Restarts
 from hourglass_local.waiting import eventually
 
 GOOD = """
@@ -160,3 +163,44 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def test_process_that_dies_is_started_again_until_it_dies_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = io.StringIO()
+    restarts = Restarts(Console(file=output, width=200), leave_down=False)
+    async with managed(tmp_path, GOOD, monkeypatch) as process:
+        await process.start()
+        for _ in range(RESTARTS_MAX):
+            await restarts(process, await died(process))
+            assert process.running
+        error = await died(process)
+        with pytest.raises(ProcessDiedError, match="helper has ended with code -9"):
+            await restarts(process, error)
+    assert output.getvalue().count("helper has ended with code -9; starting it again") == RESTARTS_MAX
+    assert output.getvalue().count("helper is ready again") == RESTARTS_MAX
+
+
+async def test_process_that_dies_stays_down_when_that_is_wished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = io.StringIO()
+    async with managed(tmp_path, GOOD, monkeypatch) as process:
+        await process.start()
+        await Restarts(Console(file=output, width=200), leave_down=True)(process, await died(process))
+        process.check()
+        assert not process.running
+        await process.start()
+        with pytest.raises(ProcessDiedError):
+            raise await died(process)
+    assert "helper has ended with code -9 and stays down (--leave-down)" in output.getvalue()
+
+
+async def died(process: ManagedProcess) -> ProcessDiedError:
+    """What `check` says after somebody else has killed it."""
+    os.kill(process.pid, signal.SIGKILL)
+    await eventually(lambda: asyncio.sleep(0, not process.running), 10.0, "the end of the process")
+    with pytest.raises(ProcessDiedError) as caught:
+        process.check()
+    return caught.value

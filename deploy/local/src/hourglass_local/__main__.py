@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that
 
 from rich.console import Console
 
+from hourglass_local.cluster import METRICS_PORT_VARIABLE
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
 from hourglass_local.demo import run_demo
 from hourglass_local.demo_config import DemoConfigError, parse_demo_config
@@ -27,6 +28,7 @@ from hourglass_local.up import USUAL_PORTS, run_up
 from osenv.signals import stop_event
 
 PROGRAM = "hourglass"
+DEFAULT_METRICS_PORT, METRICS_PORT_MAX = "9464", 65_500
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -59,8 +61,32 @@ async def _demo(options: argparse.Namespace, console: Console) -> int:
 
 async def _up(options: argparse.Namespace, console: Console) -> int:
     ports = None if options.free_ports else USUAL_PORTS
-    await _until_asked_to_stop(run_up(options.folder, options.delay_levels, ports, console))
+    up = run_up(
+        options.folder,
+        options.delay_levels,
+        ports,
+        console,
+        leave_down=options.leave_down,
+        metrics_port=_metrics_port(os.environ),
+    )
+    await _until_asked_to_stop(up)
     return 0
+
+
+def _metrics_port(environment: Mapping[str, str]) -> int | None:
+    """Where the first process shows its metrics; None when the environment asks for no page.
+
+    Raises DemoConfigError for a port that leaves no room for one page each.
+    """
+    asked = "prometheus" in environment.get("OTEL_METRICS_EXPORTER", "").replace(" ", "").split(",")
+    text = environment.get(METRICS_PORT_VARIABLE, DEFAULT_METRICS_PORT if asked else "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= METRICS_PORT_MAX):
+        raise DemoConfigError(
+            f"{METRICS_PORT_VARIABLE}: {text!r} is no port from 0 to {METRICS_PORT_MAX}; each process gets the next one"
+        )
+    return int(text)
 
 
 async def _reopen(options: argparse.Namespace, _console: Console) -> int:
@@ -119,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"in which {', '.join(PLACEHOLDERS)} stand for what is there",
     )
     usual = ", ".join(map(str, USUAL_PORTS))
+    up.add_argument("--leave-down", action="store_true", help="a process that dies is not started again")
     up.add_argument("--free-ports", action="store_true", help=f"any free ports instead of {usual}")
     return parser
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from hourglass_local.badges import Badges
 from hourglass_local.cluster_ports import ClusterPorts, addresses
 from hourglass_local.cluster_shop import GATEWAY, ORDERS, PAYMENTS, ClusterShop
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
-from hourglass_local.ports import check_free
+from hourglass_local.ports import LOOPBACK, check_free
 from hourglass_local.probes import grpc_serving, is_in_sync, registered_brokers
-from hourglass_local.process import Check, ManagedProcess
+from hourglass_local.process import Check, ManagedProcess, ProcessDiedError
 from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
 
@@ -39,6 +39,8 @@ QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": 
 REGISTER_TIMEOUT_S = 10.0
 IN_SYNC_TIMEOUT_S = 30.0
 WATCH_INTERVAL_S = 0.1
+METRICS_PORT_VARIABLE = "OTEL_EXPORTER_PROMETHEUS_PORT"
+OnDeath = Callable[[ManagedProcess, ProcessDiedError], Awaitable[None]]
 BROKERS_MAX = len(string.ascii_lowercase)
 
 
@@ -70,10 +72,13 @@ class Cluster:
         shop: ShopSettings | None = None,
         ports: Sequence[int] | None = None,
         environment: Mapping[str, str] | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         """`slaves_of` is the role of masters that have a slave each, ASYNC_MASTER or SYNC_MASTER; None: they have none.
         `ports` are dealt in the order of ClusterPorts; free ones without it. Payments, with its gateway, runs where
-        orders runs, unless it is said. `environment` is for every process, such as OpenTelemetry's variables.
+        orders runs, unless it is said. `environment` is for every process, such as OpenTelemetry's variables; with
+        `metrics_port` each process has a page of metrics, at this port and the ones behind it, in the order of
+        `processes` (0: any free port each).
 
         Raises ValueError for counts, delay levels and ports that do not go together, OSError without free ports.
         """
@@ -92,6 +97,8 @@ class Cluster:
             slaves=brokers if slaves_of else 0,
         )
         self._environment = dict(environment or {})
+        self.metrics_addresses: dict[str, str] = {}  # by the process's name
+        self._metrics_port = metrics_port
         self.folder = folder.absolute()
         self.delay_levels = delay_levels
         self.commit_log_file_bytes = commit_log_file_bytes
@@ -178,7 +185,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
-        check_free(self._ports.all)  # or a stranger's server there would be taken for ours
+        check_free([*self._ports.all, *self._metrics_ports()])  # or a stranger's server there would be taken for ours
         try:
             await self.shop.prepare()
             for group in (self.name_servers, [*self.brokers, *self.slaves]):
@@ -209,11 +216,19 @@ class Cluster:
         for process in self.processes:
             process.check()
 
-    async def watch(self) -> NoReturn:
-        """Measure every process again and again. Raises ProcessDiedError as soon as one has ended by itself."""
+    async def watch(self, on_death: OnDeath | None = None) -> NoReturn:
+        """Measure every process again and again, and hand each that has ended by itself to `on_death`.
+
+        Without it, and where it raises, ProcessDiedError is raised as soon as one has ended by itself.
+        """
         while True:
-            self.check()
             for process in self.processes:
+                try:
+                    process.check()
+                except ProcessDiedError as error:
+                    if on_death is None:
+                        raise
+                    await on_death(process, error)
                 process.sample()
             await asyncio.sleep(WATCH_INTERVAL_S)
 
@@ -292,8 +307,20 @@ class Cluster:
     ) -> ManagedProcess:
         module, *arguments = self._program(name, [module, *arguments])
         log_path = self.folder / "logs" / f"{name}.log"
-        everything = self._environment | dict(environment or {})
+        everything = self._environment | self._metrics_variables(name) | dict(environment or {})
         return ManagedProcess(name, module, arguments, ready=ready, log_path=log_path, environment=everything)
+
+    def _metrics_variables(self, name: str) -> dict[str, str]:
+        """One page of metrics a process: all of them inherit the variable, and one port serves one process."""
+        if self._metrics_port is None:
+            return {}
+        port = self._metrics_port and self._metrics_port + len(self.metrics_addresses)
+        self.metrics_addresses[name] = f"{LOOPBACK}:{port}"
+        return {METRICS_PORT_VARIABLE: str(port)}
+
+    def _metrics_ports(self) -> list[int]:
+        ports = (int(_port(address)) for address in self.metrics_addresses.values())
+        return [port for port in ports if port]
 
     def _program(self, _name: str, program: list[str]) -> list[str]:
         """The module and its arguments that the process really runs; a benchmark puts a profiler in front."""

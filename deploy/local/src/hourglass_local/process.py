@@ -156,6 +156,10 @@ class ManagedProcess:
         self._rss_peak_bytes = max(self._rss_peak_bytes, memory.rss)
         self._cpu_seconds = times.user + times.system
 
+    def give_up(self) -> None:
+        """Its end is known: `check` raises no more until it is started again. Harmless when it runs."""
+        self._is_end_expected = not self.running
+
     async def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Ask it to stop and wait; kill it when it does not, which is then on record. Harmless when it has ended."""
         self.sample()

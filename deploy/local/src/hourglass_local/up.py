@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.process import ManagedProcess, ProcessDiedError
 from hourglass_local.shop_settings import ShopSettings
 
 NAME_SERVER_PORT, BROKER_PORT = 9876, 10911  # these are the services' own defaults
@@ -19,13 +20,56 @@ SLAVE_PORT, REPLICATION_PORT, SLAVES_REPLICATION_PORT = 10921, 10912, 10922  # a
 SERVING_PORTS = (NAME_SERVER_PORT, BROKER_PORT, ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT, SLAVE_PORT)
 USUAL_PORTS = (*SERVING_PORTS, REPLICATION_PORT, SLAVES_REPLICATION_PORT)
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
+RESTARTS_MAX, RESTARTS_WINDOW_S = 3, 60.0  # of one process
 SHOP = ShopSettings(rate_limit="600/60", sandbox_sign_in=True)
 
 
-async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, console: Console) -> None:
-    """Run until cancelled, on free ports without `ports`.
+class Restarts:
+    """Starts a process again that has ended by itself, or leaves it down.
 
-    Raises PortInUseError, and ProcessError when a process dies; everything is stopped then.
+    Invariant: a process that ends `RESTARTS_MAX` times within `RESTARTS_WINDOW_S` is not started again.
+    """
+
+    def __init__(self, console: Console, *, leave_down: bool) -> None:
+        self._console = console
+        self._leave_down = leave_down
+        self._ends: dict[str, list[float]] = {}  # monotonic, by the process's name
+
+    async def __call__(self, process: ManagedProcess, error: ProcessDiedError) -> None:
+        """Raises ProcessDiedError for one that ends again and again, ProcessNotReadyError for one that cannot start."""
+        ended = f"{process.name} has ended with code {process.exit_code}"
+        if self._leave_down:
+            process.give_up()
+            self._say(f"{ended} and stays down (--leave-down); the log is {process.log_path}")
+            return
+        now = time.monotonic()
+        ends = self._ends[process.name] = [
+            at for at in self._ends.get(process.name, []) if now - at < RESTARTS_WINDOW_S
+        ]
+        ends.append(now)
+        if len(ends) > RESTARTS_MAX:
+            raise error
+        self._say(f"{ended}; starting it again. The log is {process.log_path}")
+        await process.start()
+        self._say(f"{process.name} is ready again after {time.monotonic() - now:.1f} s")
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, soft_wrap=True)
+
+
+async def run_up(
+    folder: Path,
+    delay_levels: str,
+    ports: Sequence[int] | None,
+    console: Console,
+    *,
+    leave_down: bool = False,
+    metrics_port: int | None = None,
+) -> None:
+    """Run until cancelled, on free ports without `ports`; `metrics_port` as for a Cluster.
+
+    A process that dies is started again, unless `leave_down`. Raises PortInUseError, and ProcessError when a process
+    cannot be started, or dies again and again; everything is stopped then.
     """
     begin = time.monotonic()
     cluster = Cluster(
@@ -35,12 +79,13 @@ async def run_up(folder: Path, delay_levels: str, ports: Sequence[int] | None, c
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         shop=SHOP,
         ports=ports,
+        metrics_port=metrics_port,
     )
     with contextlib.ExitStack() as stack:
         async with cluster:
             console.print(_addresses(cluster, time.monotonic() - begin), highlight=False, soft_wrap=True)
             stack.callback(console.print, "Everything has stopped.")
-            await cluster.watch()
+            await cluster.watch(Restarts(console, leave_down=leave_down))
 
 
 def _addresses(cluster: Cluster, seconds: float) -> str:
@@ -57,9 +102,15 @@ def _addresses(cluster: Cluster, seconds: float) -> str:
         f"  broker       {', '.join(cluster.broker_addresses)}\n"
         f"  its slave    {', '.join(cluster.slave_addresses)}   .venv/bin/python -m mqadmin haStatus -n"
         f" {cluster.name_server_addresses[0]}\n"
+        f"{_metrics(cluster)}"
         f"  files, logs  {cluster.folder}\n"
         "Ctrl-C stops everything."
     )
+
+
+def _metrics(cluster: Cluster) -> str:
+    pages = ", ".join(f"{name} http://{address}/metrics" for name, address in cluster.metrics_addresses.items())
+    return f"  metrics      {pages}\n" if pages else ""
 
 
 def _described(url: str) -> str:

@@ -6,6 +6,10 @@ methods that need it: importing it takes longer than the answer.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -74,6 +78,24 @@ class DefaultSource(MqDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("mq")` known to this session, and allow the option filterPushdown, which Spark forbids by itself."""
+    """Make `format("mq")` known to this session, and allow the option filterPushdown, which Spark forbids by itself.
+
+    Warns when Spark's Python workers on this machine run another Python than this process, which has this package.
+    """
+    _warn_of_other_python(spark)
     spark.dataSource.register(MqDataSource)
     spark.conf.set(PUSHDOWN_SETTING, "true")
+
+
+def _warn_of_other_python(spark: SparkSession) -> None:
+    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none: its workers are the server's
+    if context is None or not str(context.master).startswith("local"):
+        return
+    found = shutil.which(context.pythonExec)
+    if found is None or os.path.realpath(os.path.dirname(found)) != os.path.realpath(os.path.dirname(sys.executable)):  # noqa: PTH120
+        warnings.warn(
+            f"Spark's workers run {context.pythonExec!r} ({found or 'not found on the PATH'}), and this process runs"
+            f' {sys.executable}: unless that Python has pyspark_mq too, queries end with "No module named'
+            f" 'pyspark_mq'\". Set PYSPARK_PYTHON={sys.executable} before the session is made.",
+            stacklevel=3,
+        )
