@@ -35,7 +35,7 @@ from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.store.replica_file import REPLICA
 from osenv import DiskFile, SeededRng, SimClock, SimDisk
 from osenv.alarm import LoopAlarm
-from osenv.disk import FileLock, read_file
+from osenv.disk import FileLock, Lane, read_file
 from osenv.sim_clock import settle
 
 P = ParamSpec("P")
@@ -147,11 +147,14 @@ class ProcessDisk:
         return self._living().usage(path)
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.offload_in(Lane.WORK, lambda: call(*args, **kwargs))
+
+    async def offload_in(self, lane: Lane, call: Callable[[], T]) -> T:
         seconds = self._process.disk_s
         if seconds:
             await self._process.clock.sleep(seconds)
         self._living()
-        result = call(*args, **kwargs)
+        result = call()
         if seconds:
             await self._process.clock.sleep(seconds)  # done, and nobody has heard of it yet
         return result

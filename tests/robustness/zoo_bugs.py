@@ -343,6 +343,23 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_timer_faults.py"
         "::TestRestarts::test_a_restart_at_any_time_delivers_everything_once_and_in_time[clean]",
     ),
+    Bug(
+        "40",
+        "waiting messages beyond the confirm offset deleted",
+        "old files go up to the end of the log, whatever is confirmed",
+        (
+            Edit(
+                f"{STORE}/old_files.py",
+                "end is not None and end <= self.readable_end() else None",
+                "end is not None and end <= self.log.end else None",
+            ),
+            Edit(f"{STORE}/retention.py", "self._carried_to = self.store.log_end  #", "self._carried_to = 0  #"),
+        ),
+        (
+            f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
+            "::test_a_master_without_its_slave_deletes_nothing_beyond_the_confirm_offset",
+        ),
+    ),
     bug(
         "30",
         "duplicate doubling on consumer restart (#7182)",

@@ -207,6 +207,20 @@ class TestDelayed:
             assert found[:100] == [b"%d" % number for number in range(0, 200, 2)]
             assert found[100:] == [b"%d" % number for number in range(1, 200, 2)]
 
+    async def test_rounds_that_are_called_at_once_lose_nothing(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with quiet_broker(disk, clock) as broker:
+            for number in range(4):
+                await produce(broker, delayed(b"%d" % number, 16))
+                await fill(broker)
+            disk.used_share = FORCED
+            rounds = [asyncio.create_task(broker.retention.round()) for _ in range(3)]
+            await clock.advance(5)
+            await asyncio.gather(*rounds)
+            assert broker.store.log_begin >= 3 * FILE_BYTES
+            await clock.advance(1_800)
+            assert await bodies(broker) == [b"%d" % number for number in range(4)]
+
     async def test_more_than_a_log_file_takes_is_delivered_all_the_same(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:

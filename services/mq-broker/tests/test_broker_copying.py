@@ -216,6 +216,7 @@ async def test_the_first_record_of_a_queue_decides_where_the_queue_begins() -> N
         while len(master.log.files.starts) < 3:
             master.put([plain("t", bytes(10_000))], START_MS)
         begin = master.log.files.starts[-1]
+        await master.sync()
         await master.follow_begin(begin)
         assert master.log_begin == begin
         async with running_store(slave_disk, cut=Cut(0, begin)) as slave:

@@ -30,7 +30,7 @@ from mq_broker.core.replication.frames import (
 )
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.testing import incoming, produce
+from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
 from mq_broker.testing_replication import HeldDisk, Member, MemoryLink, make_pair
 from osenv import SimClock
 
@@ -223,6 +223,31 @@ async def test_a_slave_vouches_for_what_its_flush_disk_type_says(flush: FlushDis
         assert reports[-1] == Report(len(data), 0, acknowledged)
         await clock.advance(0.5)
         assert [one for one in master.said if isinstance(one, Report)][-1] == Report(len(data), len(data), len(data))
+
+
+async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_deleted_them() -> None:
+    """What waits in them was written again at the end of the master's log before they went."""
+    clock = SimClock()
+    _, other, _ = make_pair(clock, role=BrokerRole.ASYNC_MASTER)
+    await other.start()
+    chunks, end = list[tuple[int, bytes]](), 0
+    while end < 2 * LOG_FILE_BYTES:
+        await produce(other.at_work, incoming("t", [bytes(16_000)]))
+        begin, (data, end) = end, await other.at_work.store.log_feed.read(end, LOG_FILE_BYTES)
+        chunks.append((begin, data))
+    await other.stop()
+    async with slave_at_work(clock) as (slave, master):
+        await clock.advance(0.1)
+        for begin, data in chunks[:-1]:
+            await master.say(LogBytes(begin, data, begin))
+        deleted_at = Beat(LOG_FILE_BYTES, end, end, 0, in_sync=True, in_sync_version=1)
+        await master.say(deleted_at)
+        await clock.advance(1)
+        assert slave.at_work.store.log_begin == 0
+        await master.say(LogBytes(*chunks[-1], end))
+        await master.say(replace(deleted_at, log_end=end + 1_000))  # the master goes on writing
+        await clock.advance(1)
+        assert slave.at_work.store.log_begin == LOG_FILE_BYTES
 
 
 @pytest.mark.parametrize(

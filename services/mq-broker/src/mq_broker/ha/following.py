@@ -65,6 +65,7 @@ class Following:
         self.is_up = self.was_up = False
         self.beat: Beat | None = None
         self._caught_up_at = node.clock.monotonic()
+        self._old: Beat | None = None  # it told of files that the master has deleted, and that are still here
         self._deleting: asyncio.Task[None] | None = None  # old files; the log grows meanwhile
 
     async def run(self) -> None:
@@ -213,8 +214,13 @@ class Following:
             self._caught_up_at = self._node.clock.monotonic()
         self.beat = beat
         store.confirmation.advance(beat.confirm_offset, alone=False)
-        if beat.log_begin > store.log_begin and (self._deleting is None or self._deleting.done()):
-            self._deleting = asyncio.create_task(store.follow_begin(beat.log_begin), name="old files")
+        if self._old is None and beat.log_begin > store.log_begin:
+            self._old = beat
+        # What waits in old files stands again further on in the master's log: it has to be here before they go.
+        is_idle = self._deleting is None or self._deleting.done()
+        if self._old is not None and self._old.log_end <= store.log_end and is_idle:
+            self._deleting = asyncio.create_task(store.follow_begin(self._old.log_begin), name="old files")
+            self._old = None
 
     async def _report_forever(self) -> None:
         """What there is, whenever it has changed, and as a sign of life."""

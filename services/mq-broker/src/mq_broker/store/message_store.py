@@ -134,7 +134,9 @@ class MessageStore:
         self.cold_reads = ColdReads(disk)
         self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
         self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable_end)
-        self.old_files = OldFiles(disk, clock, self.log, self.queues, self.index, self.mender, self.cold_reads)
+        self.old_files = OldFiles(
+            disk, clock, self.log, self.queues, self.index, self.mender, self.cold_reads, lambda: self.readable_end
+        )
         self.log_feed = LogFeed(self.log, self.quarantine, self.cold_reads, self.fence)
         self._copier = Copier(self)
         self.follows = False  # a master, which alone may be written

@@ -1,11 +1,13 @@
 """How old files go: the first file of the log, and what consume queues and index say of it (MISSION E2, E3).
 
-Invariants: the newest file of the log always stays; nobody is sent to a message that is gone; a later file is never
-gone when an earlier one is still there; readers that hold a file may finish.
+Invariants: the newest file of the log always stays, and so does a file that reaches beyond the readable end; consumers
+are never directed to a message that is gone; a later file is never gone when an earlier one is still there; readers
+that hold a file may finish; one file is deleted at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -43,24 +45,38 @@ class OldFiles:
     index: Index
     mender: Mender
     cold_reads: ColdReads
+    readable_end: Callable[[], int]
     deleted: int = 0
     _held: deque[tuple[float, Closable]] = field(default_factory=deque)
     _untrimmed_from: int | None = None  # where the log began when the queues were last in order, if they are not now
+    _deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def delete_first(self) -> None:
-        """Delete the first file of the log, which is not its only one. What was below its end has to be checkpointed.
+    @property
+    def first_end(self) -> int | None:
+        """Where the log's first file ends if it may go: it is not the newest one, and all of it can be read.
+
+        What lies beyond the readable end may be on no other replica, and what waits there can neither be delivered
+        nor be written again yet.
+        """
+        end = self.log.files.first_file_end
+        return end if end is not None and end <= self.readable_end() else None
+
+    async def delete_first(self, end: int) -> bool:
+        """Delete the first file of the log if it ends at `end`; whether it did. What was below has to be checkpointed.
 
         Raises OSError; then asking again goes on where this has stopped.
         """
-        files, end = self.log.files, self.log.files.first_file_end
-        if end is None:
-            raise ValueError("the log has no file that could go")
-        self._untrimmed_from = self.log.begin if self._untrimmed_from is None else self._untrimmed_from
-        self.log.begin = end
-        await self._trim()
-        await self.disk.offload(files.unlink_first)
-        self._hold(files.forget_first())
-        self.deleted += 1
+        async with self._deleting:
+            if self.first_end != end:  # it has gone meanwhile: the file that is the first one now is another
+                return False
+            files = self.log.files
+            self._untrimmed_from = self.log.begin if self._untrimmed_from is None else self._untrimmed_from
+            self.log.begin = end
+            await self._trim()
+            await self.disk.offload(files.unlink_first)
+            self._hold(files.forget_first())
+            self.deleted += 1
+            return True
 
     async def delete_below(self, log_offset: int, checkpoint: Callable[[], Awaitable[int]]) -> None:
         """Delete the files of the log that lie wholly below `log_offset`, and forget what was in them.
@@ -69,11 +85,11 @@ class OldFiles:
         Raises OSError.
         """
         self.let_go()
-        while (end := self.log.files.first_file_end) is not None and end <= min(log_offset, self.log.end):
+        while (end := self.first_end) is not None and end <= log_offset:
             if await checkpoint() < end:
                 return
             log.info("the log file before offset %d goes: the master's log begins at %d", end, log_offset)
-            await self.delete_first()
+            await self.delete_first(end)
         await self.forget_below()
 
     async def forget_below(self) -> None:

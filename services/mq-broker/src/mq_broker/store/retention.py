@@ -1,17 +1,18 @@
 """Old files go: by age, or because the disk is too full (MISSION E1-E4).
 
-A file of the log goes only after what still waits in it has been written again at the log's end, durably; how it goes
-is said in `old_files.py`.
+A file of the log goes only after what still waits in it has been written again at the log's end, durably, and is
+confirmed there; how it goes is said in `old_files.py`.
 
 Invariants: the newest file always stays; nothing that waits for its delivery or for the end of its transaction is
-deleted.
+deleted; one round works at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.retention import GuardMode, Reason, reason_to_delete
@@ -48,6 +49,10 @@ class Retention:
     unconsumed: Unconsumed
     carried: int = 0
     _warned_below: int = 0
+    _working: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._carried_to = self.store.log_end  # the log ends there behind the last copies, those of earlier lives too
 
     @property
     def files_deleted(self) -> int:
@@ -70,7 +75,11 @@ class Retention:
             await self.clock.sleep(ROUND_INTERVAL_S)
 
     async def round(self) -> None:
-        """Measure the disk, and delete what has to go."""
+        """Measure the disk, and delete what has to go. A call waits for the end of a round that is under way."""
+        async with self._working:
+            await self._round()
+
+    async def _round(self) -> None:
         self.store.old_files.let_go()
         try:
             used = await self._measure()
@@ -96,36 +105,57 @@ class Retention:
 
     async def _delete_oldest(self, used: float, *, first: bool) -> bool:
         """Delete the oldest file of the log if it has to go; whether it went."""
-        files, gate = self.store.log.files, self.store.gate
-        end = files.first_file_end
-        reason = None if end is None or end > self.store.log.end else await self._reason(end, used)
+        end, gate = self.store.old_files.first_end, self.store.gate
+        reason = None if end is None else await self._reason(end, used)
         if end is None or reason is None:
             gate.blocked_by = ""
+            if end is None and self.store.log.files.first_file_end and used >= gate.options.forced_share:
+                log.warning("the disk is %.0f%% full, but the log's oldest file is not confirmed yet", used * 100)
             return False
         if not self._may_go(end, reason):
             return False
-        failures = []
-        for carry in self.carriers:
-            try:
-                self.carried += await carry(end)
-            except (StoreError, ValueError) as error:  # what the others carry is kept all the same
-                failures.append(str(error))
-        try:
-            await self.store.checkpoint()  # what was carried has to be durable before its first copy goes
-        except StoreError as error:
-            failures.append(str(error))
-        if failures:
+        if failures := await self._carry_over(end):
             sentence = "; ".join(failures)
             gate.blocked_by = f"the oldest file of the log has to go, but what waits in it cannot be kept: {sentence}"
             log.error("%s", gate.blocked_by)
             return False
-        if self.store.failure is not None or self.store.checkpointed_end < end:
+        if not await self._is_kept(end):
             return False
         if not first:
             await self.clock.sleep(BETWEEN_FILES_S)
         log.info("the log file before offset %d goes: %s", end, reason.value)
-        await self.store.old_files.delete_first()
+        has_gone = await self.store.old_files.delete_first(end)
         gate.blocked_by = ""
+        return has_gone
+
+    async def _carry_over(self, end: int) -> list[str]:
+        """Write again what waits below `end`, and make it durable; returns what has failed. Raises OSError."""
+        failures = []
+        for carry in self.carriers:
+            try:
+                if not (count := await carry(end)):
+                    continue
+                self.carried += count
+            except (StoreError, ValueError) as error:  # what the others carry is kept all the same
+                failures.append(str(error))
+            self._carried_to = self.store.log_end
+        try:
+            await self.store.checkpoint()  # what was carried has to be durable before its first copy goes
+        except StoreError as error:
+            failures.append(str(error))
+        return failures
+
+    async def _is_kept(self, end: int) -> bool:
+        """Whether what counts below `end` is checkpointed, and confirmed where it stands again. Raises StoreError."""
+        store = self.store
+        if store.failure is not None or store.checkpointed_end < end:
+            return False
+        await store.wait_stored(self._carried_to)
+        if store.readable_end < self._carried_to:
+            log.warning(
+                "the log file before offset %d stays: the copies of what waits in it are not confirmed yet", end
+            )
+            return False
         return True
 
     async def _reason(self, end: int, used: float) -> Reason | None:

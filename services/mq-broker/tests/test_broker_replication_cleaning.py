@@ -1,0 +1,109 @@
+"""Old files of a master and its slave: what waits in them is kept until both have it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
+from mq_broker.testing_replication import Member, Network, make_pair
+from mqproto.codes import ResponseCode
+from osenv import SimClock
+
+LEVEL, LEVEL_S = 18, 7_200  # two hours
+FORCED = 0.88
+
+
+async def settled(clock: SimClock, work: asyncio.Task[object], *, seconds: float = 60) -> None:
+    """Let time pass until the work is done. Raises what it raises."""
+    for _ in range(round(seconds / 0.1)):
+        if work.done():
+            break
+        await clock.advance(0.1)
+    assert work.done()
+    work.result()
+
+
+async def send(clock: SimClock, member: Member, *, size: int = 0, delay_level: int = 0) -> ResponseCode:
+    """One message; its code."""
+    one = incoming("t" if delay_level else "other", [b"x" * max(1, size)], delay_level=delay_level)
+    sending = asyncio.create_task(produce(member.at_work, one))
+    await settled(clock, sending)
+    return sending.result()[0].code
+
+
+async def send_waiting_and_two_files(clock: SimClock, member: Member) -> None:
+    """A delayed message in the first file of the log, and enough to have the two behind it."""
+    codes = [await send(clock, member, delay_level=LEVEL)]
+    while member.at_work.store.log_end < 2 * LOG_FILE_BYTES:
+        codes.append(await send(clock, member, size=16_000))
+    assert set(codes) == {ResponseCode.SUCCESS}
+
+
+async def clean(clock: SimClock, member: Member) -> None:
+    """One round of the cleaner while the disk is too full."""
+    member.disk.used_share = FORCED
+    await settled(clock, asyncio.create_task(member.at_work.retention.round()))
+    member.disk.used_share = 0.0
+
+
+async def delivered(member: Member) -> list[bytes]:
+    return [record.body for record in await read_all(member.at_work, "t")]
+
+
+@asynccontextmanager
+async def pair_of_two(clock: SimClock) -> AsyncIterator[tuple[Network, Member, Member]]:
+    """A synchronous master and its slave, which accept nothing that only one of them has."""
+    network, master, slave = make_pair(clock, min_in_sync=2)
+    await master.start()
+    await slave.start()
+    await clock.advance(1)
+    assert master.at_work.replication.status().in_sync_replicas == 2
+    try:
+        yield network, master, slave
+    finally:
+        for member in (slave, master):
+            if member.broker is not None:
+                await member.stop()
+
+
+async def test_a_master_without_its_slave_deletes_nothing_beyond_the_confirm_offset() -> None:
+    """After a crash only what was noted last is confirmed, and what waits behind that cannot be written again."""
+    clock = SimClock()
+    async with pair_of_two(clock) as (_, master, slave):
+        await send_waiting_and_two_files(clock, master)
+        await slave.stop(clean=False)
+        await master.stop(clean=False)
+        await master.start()
+        assert master.at_work.store.readable_end < master.at_work.store.log_end
+        for _ in range(3):
+            await clean(clock, master)
+        assert (master.at_work.store.log_begin, master.at_work.delay.waiting(LEVEL)) == (0, 1)
+        await slave.start()
+        await clock.advance(30)
+        await clean(clock, master)
+        await clock.advance(30)
+        assert master.at_work.store.log_begin == slave.at_work.store.log_begin > 0
+        await clock.advance(LEVEL_S)
+        assert await delivered(master) == await delivered(slave) == [b"x"]
+
+
+async def test_a_file_stays_until_the_slave_has_what_was_carried_out_of_it() -> None:
+    clock = SimClock()
+    async with pair_of_two(clock) as (network, master, slave):
+        await send_waiting_and_two_files(clock, master)
+        network.cut(slave)
+        written = []
+        for _ in range(3):
+            await clean(clock, master)
+            written.append(master.at_work.store.log_end)
+        assert (master.at_work.retention.carried, master.at_work.store.log_begin) == (1, 0)
+        assert len(set(written)) == 1  # carried once, not in each round
+        network.heal()
+        await clock.advance(30)
+        await clean(clock, master)
+        await clock.advance(30)
+        assert master.at_work.store.log_begin == slave.at_work.store.log_begin > 0
+        await clock.advance(LEVEL_S)
+        assert await delivered(master) == await delivered(slave) == [b"x"]
