@@ -106,13 +106,14 @@ class TestTopicsForArrivals:
     )
     def test_one_that_is_missing_is_made_with_the_usual_queues(self, topic: str, queue_id: int, count: int) -> None:
         table = topics(auto_create=False)
-        assert table.ensure_for_arrival(topic, queue_id) == TopicConfig(topic, count, count)
+        assert table.ensure_for_arrival(topic, queue_id) == queue_id
+        assert table.get(topic) == TopicConfig(topic, count, count)
 
-    def test_one_that_is_there_stays_as_it_is_unless_it_lacks_the_queue(self) -> None:
+    def test_one_that_is_there_stays_as_it_is_and_another_queue_takes_what_a_removed_one_would(self) -> None:
         table = topics()
-        table.update(TopicConfig("t", 2, 1, 4))
-        assert table.ensure_for_arrival("t", 1) == TopicConfig("t", 2, 1, 4)
-        assert table.ensure_for_arrival("t", 2) == TopicConfig("t", 3, 3, 4)
+        table.update(TopicConfig("t", 3, 2, 4))
+        assert [table.ensure_for_arrival("t", queue_id) for queue_id in range(6)] == [0, 1, 2, 1, 0, 1]
+        assert table.get("t") == TopicConfig("t", 3, 2, 4)
 
     def test_a_retry_topic_grows_with_its_group_and_never_shrinks(self) -> None:
         table = topics()

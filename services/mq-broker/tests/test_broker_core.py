@@ -120,7 +120,7 @@ class TestTopics:
         table.update(TopicConfig("orders", 2, 2))
         table.recovered("orders", 4, 0)
         assert changes == [before + 1, before + 2]
-        assert table.get("orders") == TopicConfig("orders", 5, 5)
+        assert table.get("orders") == TopicConfig("orders", 5, 2)
 
     def test_json_round_trip(self) -> None:
         table, other = self.table(), self.table()

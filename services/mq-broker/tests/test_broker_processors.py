@@ -37,8 +37,8 @@ class TestProducing:
         ("batch", "code", "sentence"),
         [
             (incoming("no such name", [b"x"]), ResponseCode.MESSAGE_ILLEGAL, "not allowed"),
-            (incoming("t", [b"x"], queue_id=4), ResponseCode.MESSAGE_ILLEGAL, "has no write queue 4"),
-            (incoming("t", [b"x"], queue_id=-1), ResponseCode.MESSAGE_ILLEGAL, "has no write queue -1"),
+            (incoming("t", [b"x"], queue_id=4), ResponseCode.TOPIC_NOT_EXIST, "has no queue 4"),
+            (incoming("t", [b"x"], queue_id=-1), ResponseCode.MESSAGE_ILLEGAL, "has no queue -1"),
             (incoming(SCHEDULE_TOPIC, [b"x"]), ResponseCode.MESSAGE_ILLEGAL, "belongs to the queue itself"),
             (incoming("read-only", [b"x"]), ResponseCode.NO_PERMISSION, "may not be written"),
             (IncomingBatch("t", 0, 1, b"nonsense"), ResponseCode.MESSAGE_ILLEGAL, "8 bytes are left"),

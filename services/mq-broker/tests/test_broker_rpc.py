@@ -71,8 +71,8 @@ async def test_produce_answers_each_batch_of_each_request() -> None:
         await call.write(pb.ProduceRequest(request_id=2, batches=[batch(bodies=(b"2",))]))
         first, second = await call.read(), await call.read()
         assert (first.request_id, second.request_id) == (1, 2)
-        assert [result.code for result in first.results] == [common_pb2.SUCCESS, common_pb2.MESSAGE_ILLEGAL]
-        assert "no write queue 9" in first.results[1].remark
+        assert [result.code for result in first.results] == [common_pb2.SUCCESS, common_pb2.TOPIC_NOT_EXIST]
+        assert "no queue 9" in first.results[1].remark
         assert second.results[0].base_queue_offset == 2
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from mqclient.client_instance import ClientInstance
-from mqclient.errors import MQClientError, NoRouteError, NotSentError
+from mqclient.errors import BrokerRefusedError, MQClientError, NoRouteError, NotSentError
 from mqclient.message_queue import MessageQueue
 from mqclient.observed.sending import tried_again
 from mqclient.producer.body_compressor import BodyCompressor
@@ -26,6 +26,7 @@ from mqclient.producer.queue_choice import FixedChoice, QueueChoice
 from mqclient.producer.retry import CommunicationMode, PastTries, Tries, may_retry
 from mqclient.producer.send_result import SendResult, SendStatus
 from mqclient.producer.try_watch import TryWatch, message_type
+from mqproto.codes import ResponseCode
 from osenv.clock import timeout as clock_timeout
 
 logger = logging.getLogger("mqclient.sender")
@@ -75,7 +76,10 @@ class Sender:
         tries: Tries,
         fixed: FixedChoice | None = None,
     ) -> SendResult:
-        """Try until it is stored: on queues in turn, or once on the `fixed` one. Ends by `deadline` (monotonic)."""
+        """Try until it is stored: on queues in turn, or once on the `fixed` one. Ends by `deadline` (monotonic).
+
+        A try on a queue that the topic does not have any more counts for nothing: the next one has the route of now.
+        """
         mode, tries_max = tries
         in_order = fixed is not None
         if in_order or outgoing.compressible_bytes >= self._compressor.from_bytes:
@@ -83,25 +87,26 @@ class Sender:
         if in_order:
             tries_max = 1
         past: PastTries | None = None
-        for number in range(1, tries_max + 1):
+        number = 0
+        while True:
+            number += 1
             queue: MessageQueue | None = None
             try:
                 queues: Sequence[MessageQueue] = self._routes.known_publish_queues(outgoing.topic) or ()
                 if not queues:
                     queues = await self._fetch_queues(outgoing.topic, deadline)
-                if fixed is not None:
-                    queue = fixed(queues)
-                elif past is None:
-                    queue = self._choice.choose(outgoing.topic, queues)
-                else:
+                if fixed is None and past is not None:
                     outgoing.begin_again()
                     queues = past.still_open(queues)
-                    queue = self._choice.choose(outgoing.topic, queues, past.last_broker)
-                    if queue.broker_name == past.last_broker:
-                        await self._pause_before_same_broker(outgoing.topic, number, deadline)
+                queue = self._choose(outgoing.topic, queues, fixed, past)
+                if fixed is None and past is not None and queue.broker_name == past.last_broker:
+                    await self._pause_before_same_broker(outgoing.topic, number, deadline)
                 may_move = number < tries_max and queues[0].broker_name != queues[-1].broker_name
                 result = await self._try(outgoing, queue, self._terms(outgoing, in_order, may_move), deadline, mode)
             except MQClientError as error:
+                if await self._is_removed(queue, error, fixed, deadline):
+                    number -= 1
+                    continue
                 past = past or PastTries()
                 past.failed(queue, error)
                 if queue is None or number == tries_max or not self._may_go_on(error, mode, deadline):
@@ -113,7 +118,13 @@ class Sender:
                     return result
                 past = past or PastTries()
                 past.stored_less_safely(result)
-        raise AssertionError("the last of the tries above returns or raises")
+
+    def _choose(
+        self, topic: str, queues: Sequence[MessageQueue], fixed: FixedChoice | None, past: PastTries | None
+    ) -> MessageQueue:
+        if fixed is not None:
+            return fixed(queues)
+        return self._choice.choose(topic, queues, past.last_broker if past is not None else None)
 
     async def hand_over(
         self, outgoing: Outgoing, deadline: float, fixed: FixedChoice | None = None
@@ -184,6 +195,21 @@ class Sender:
 
     def _may_go_on(self, error: MQClientError, mode: CommunicationMode, deadline: float) -> bool:
         return self._is_running() and self._clock.monotonic() < deadline and may_retry(error, mode)
+
+    async def _is_removed(
+        self, queue: MessageQueue | None, error: MQClientError, fixed: FixedChoice | None, deadline: float
+    ) -> bool:
+        """Whether the topic lacks the refused queue by now, and the message has another one to go to."""
+        if queue is None or not isinstance(error, BrokerRefusedError) or error.code != ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        try:
+            async with clock_timeout(self._clock, deadline - self._clock.monotonic()):
+                await self._routes.refresh(queue.topic)
+            queues = self._routes.known_publish_queues(queue.topic) or ()
+            return bool(queues) and queue not in queues and (fixed is None or fixed(queues) != queue)
+        except (MQClientError, TimeoutError) as problem:
+            logger.info("the route of %s could not be refreshed: %s", queue.topic, problem)
+            return False
 
     async def _pause_before_same_broker(self, topic: str, number: int, deadline: float) -> None:
         clock = self._clock

@@ -64,6 +64,7 @@ CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (MISSION S3)
 
 # size, magic, body CRC, queue id, sysflag, body size; the x's are what a check does not need
 _CHECKED_HEAD = Struct(">iiii20xi44xi")
+_QUEUE_ID, _QUEUE_ID_AT = Struct(">i"), 12
 _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 
@@ -137,6 +138,14 @@ class Batch:
             sizes=sizes,
             tags_codes=self.tags_codes[begin:end],
         )
+
+    def for_queue(self, queue_id: int) -> Batch:
+        """This batch for another queue of its topic; the two share their records."""
+        at = 0
+        for size in self.sizes:
+            _QUEUE_ID.pack_into(self.buffer, at + _QUEUE_ID_AT, queue_id)
+            at += size
+        return replace(self, queue_id=queue_id)
 
 
 def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size_max: int) -> Batch:

@@ -12,6 +12,7 @@ import logging
 
 from mq_broker.core.batches import Batch, BatchError
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.topics import TopicTable
 from mqproto.java_hash import java_string_hash
 from mqproto.names import RECALLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, WAITING_TOPICS, dlq_topic, retry_topic
 from mqproto.properties import (
@@ -119,6 +120,12 @@ def _moved(record: Record, topic: str, queue_id: int, properties: dict[str, str]
         record.reconsume_times,
         prepared_transaction_offset=record.prepared_transaction_offset,
     )
+
+
+def arriving_batch(batch: Batch, topics: TopicTable) -> Batch:
+    """The batch as its topic takes it now: the topic is made if need be, and a removed queue gives way to another."""
+    queue_id = topics.ensure_for_arrival(batch.topic, batch.queue_id)
+    return batch if queue_id == batch.queue_id else batch.for_queue(queue_id)
 
 
 def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:

@@ -1,6 +1,7 @@
 """The topics of this broker, and the rules for making and deleting one.
 
-Invariants: a topic never loses queues that may hold messages; `data_version` grows with every change; system topics are
+Invariants: a topic never loses readable queues that hold messages, and only an operator changes how many queues of a
+configured topic are offered to producers; `data_version` grows with every change; system topics are
 there from the start and cannot be changed or deleted from outside. Of a deleted topic each queue's next number is kept
 for good: what lies below it is deleted, and a topic of the same name goes on counting there.
 """
@@ -68,6 +69,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self.creations = Creations(TOPIC_LIMITS)
         self._deleted_below: dict[str, dict[int, int]] = {}
+        self._inferred: set[str] = set()  # topics without a configuration: the log shows their queues
         self.data_version = 0
         self._listeners: list[Callable[[], None]] = []
         self.follows: Callable[[], bool] = lambda: (
@@ -129,13 +131,18 @@ class TopicTable:
             raise ValueError(f"{topic!r} is no retry or dead-letter topic")
         return self._with_queues(topic, queue_count, missing=queue_count)
 
-    def ensure_for_arrival(self, topic: str, queue_id: int) -> TopicConfig:
+    def ensure_for_arrival(self, topic: str, queue_id: int) -> int:
         """A message that was accepted earlier is about to come into this queue, from a delay or out of a transaction.
 
-        A topic that was deleted meanwhile is made anew, as one that is created by itself: nothing accepted is lost.
+        Returns the queue that takes it: another one of the topic when an operator has removed that queue meanwhile. A
+        topic that was deleted meanwhile is made anew, as one that is created by itself: nothing accepted is lost.
         """
-        usual = 1 if is_group_topic(topic) else self._default_queue_count
-        return self._with_queues(topic, queue_id + 1, missing=usual)
+        config = self._topics.get(topic)
+        if config is None or is_group_topic(topic):
+            usual = 1 if is_group_topic(topic) else self._default_queue_count
+            self._with_queues(topic, queue_id + 1, missing=usual)
+            return queue_id
+        return queue_id if queue_id < config.queue_count else queue_id % config.write_queue_count
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic for an operator. Raises ValueError with what is allowed; then nothing changed."""
@@ -148,6 +155,7 @@ class TopicTable:
             raise ValueError(f"perm {config.perm} is not made of 2 (write), 4 (read) and 1 (inherit), such as 6")
         if config.topic not in self._topics:
             self.creations.check_total(len(self._topics))
+        self._inferred.discard(config.topic)
         self._put(config)
 
     def delete(self, topic: str, next_offsets: Mapping[int, int]) -> None:
@@ -185,16 +193,29 @@ class TopicTable:
                 self._changed()
 
     def recovered(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """The log holds message number `queue_offset` of this queue: the topic has it, whatever the configuration file
-        lost, unless the message was deleted with the topic.
+        """The log holds message number `queue_offset` of this queue, so that the topic has it and it can be read,
+        unless the message was deleted with the topic. A configured number of write queues stays as it is.
         """
-        if queue_offset >= self.deleted_below(topic, queue_id):
-            self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
+        if queue_offset < self.deleted_below(topic, queue_id):
+            return
+        config = self._topics.get(topic)
+        if config is None or topic in self._inferred or is_group_topic(topic):
+            self._infer(topic, queue_id)
+        elif queue_id >= config.queue_count:
+            self._put(replace(config, read_queue_count=queue_id + 1))
 
     def promised(self, topic: str, queue_id: int) -> None:
-        """The log holds a message that will come into this queue. A deleted topic stays deleted until it does."""
-        if topic in self._topics or topic not in self._deleted_below:
-            self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
+        """The log holds a message that will come into this queue. A deleted topic stays deleted until it does, and a
+        configured one keeps its queues: `ensure_for_arrival` finds one of them.
+        """
+        if topic in self._inferred or (topic not in self._topics and topic not in self._deleted_below):
+            self._infer(topic, queue_id)
+
+    def _infer(self, topic: str, queue_id: int) -> None:
+        """The topic has at least this queue; no configuration tells how many."""
+        if topic not in self._topics:
+            self._inferred.add(topic)
+        self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
 
     def _with_queues(self, topic: str, count: int, *, missing: int) -> TopicConfig:
         """The topic with at least `count` queues; one that is missing gets `missing` of them, if that is more."""

@@ -17,7 +17,7 @@ from mq_broker.core.creations import TooManyError
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
-from mq_broker.core.rewrite import schedule_batch
+from mq_broker.core.rewrite import arriving_batch, schedule_batch
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.traffic import Traffic
 from mq_broker.processor.refusals import NOT_MASTER, code_of
@@ -133,9 +133,8 @@ class Producing:
 
     def forward(self, batches: list[Batch], store_ms: int) -> None:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
-        for batch in batches:
-            self.topics.ensure_for_arrival(batch.topic, batch.queue_id)
-        placed = [schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch for batch in batches]
+        arriving = [arriving_batch(batch, self.topics) for batch in batches]
+        placed = [schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch for batch in arriving]
         self.store.put_in_runs(placed, store_ms)
 
     def _check(self, incoming: IncomingBatch, store_ms: int, client: str) -> Batch | _Repeat | BatchOutcome:
@@ -152,9 +151,10 @@ class Producing:
             return BatchOutcome(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not config.writable:
             return BatchOutcome(ResponseCode.NO_PERMISSION, f"topic {topic!r} may not be written (perm {config.perm})")
-        if not 0 <= queue_id < config.write_queue_count:
-            remark = f"topic {topic!r} has no write queue {queue_id}; it has 0 to {config.write_queue_count - 1}"
-            return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if not 0 <= queue_id < config.queue_count:  # also one that is not offered any more: clients learn that later
+            remark = f"topic {topic!r} has no queue {queue_id}; it has 0 to {config.queue_count - 1}: refresh the route"
+            code = ResponseCode.MESSAGE_ILLEGAL if queue_id < 0 else ResponseCode.TOPIC_NOT_EXIST
+            return BatchOutcome(code, remark)
         try:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
             numbering = incoming.numbering

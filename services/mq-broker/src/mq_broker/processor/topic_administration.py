@@ -57,8 +57,13 @@ class TopicAdministration:
             forget_offsets(topic, self.topics, self.offsets)
 
     async def update(self, config: TopicConfig) -> None:
-        """Create or change a topic; durable on return. Raises RefusedError, OSError."""
+        """Create or change a topic; durable on return.
+
+        A queue that holds messages stays readable: RefusedError says which ones do and what can be changed already.
+        Raises OSError, too.
+        """
         require_master(self.store)
+        self._refuse_to_hide_messages(config)
         try:
             self.topics.update(config)
         except ValueError as error:
@@ -95,6 +100,29 @@ class TopicAdministration:
             low, high = self.store.queue_bounds(topic, queue_id)
             found.append(QueueStats(queue_id, low, high, await self.querying.stored_at_ms(topic, queue_id, high - 1)))
         return found
+
+    def _refuse_to_hide_messages(self, config: TopicConfig) -> None:
+        """Raise RefusedError if messages that can be read now, or that no queue would hold, could not be read then."""
+        now = self.topics.get(config.topic)
+        if now is None:
+            return
+        holding = [
+            queue
+            for queue in self.store.queues.of_topic(config.topic)
+            if config.read_queue_count <= queue.queue_id
+            and (queue.queue_id < now.read_queue_count or config.queue_count <= queue.queue_id)
+            and queue.min_offset < queue.max_offset
+        ]
+        if not holding:
+            return
+        ids = sorted(queue.queue_id for queue in holding)
+        count = sum(queue.max_offset - queue.min_offset for queue in holding)
+        raise RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{config.read_queue_count} read queues are too few for topic {config.topic!r}: its queues "
+            f"{', '.join(map(str, ids))} hold {count} messages; keep {ids[-1] + 1} read queues, reduce only "
+            f"the write queues, and reduce the read queues after retention has deleted those messages",
+        )
 
     async def _make_durable(self, topic: str) -> None:
         await self.store.persist(TOPICS)

@@ -17,7 +17,7 @@ from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.half_columns import Half
 from mq_broker.core.halves import committed_batch, op_batch
 from mq_broker.core.parked import mark_batch, parked_batch, parked_half
-from mq_broker.core.rewrite import schedule_batch
+from mq_broker.core.rewrite import arriving_batch, schedule_batch
 from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, note, traced
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.transaction_scan import TransactionScan
@@ -202,8 +202,7 @@ class Transactions:
         """The message, on its way to its topic, to its wait, or to the parking topic."""
         if phase is Phase.PARKED:
             return parked_batch(record, half.queue_offset, half.check_times + 1)
-        message = committed_batch(record, half.queue_offset)
-        self.topics.ensure_for_arrival(message.topic, message.queue_id)
+        message = arriving_batch(committed_batch(record, half.queue_offset), self.topics)
         return schedule_batch(message, self.levels, store_ms) if message.delayed else message
 
 
