@@ -54,7 +54,7 @@ def small_store(rng: Rng, flush: FlushDiskType) -> StoreOptions:
         rng.choice((6, 10, 40)),
         IndexSize(rng.choice((4, 1_100)), rng.choice((8, 30))),
     )
-    return StoreOptions(layout, flush, 200, "127.0.0.1", 10_911)
+    return StoreOptions(layout, flush, 200, "127.0.0.1", 10_911, open_files_max=1)
 
 
 @dataclass

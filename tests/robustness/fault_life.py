@@ -31,7 +31,7 @@ from osenv.sim_disk import ShortWriteError
 
 ROOT = Path("/store")
 LAYOUT = StoreLayout(ROOT, 4_096, 8, IndexSize(3, 12))
-OPTIONS = StoreOptions(LAYOUT, FlushDiskType.SYNC_FLUSH, 200, "127.0.0.1", 10_911)
+OPTIONS = StoreOptions(LAYOUT, FlushDiskType.SYNC_FLUSH, 200, "127.0.0.1", 10_911, open_files_max=2)
 QUEUES: tuple[QueueKey, ...] = (("t", 0), ("t", 1), ("orders", 0))
 DOOMED = ("doomed", 0)  # its records get damaged
 LEVEL_1S, LEVEL_1M = 1, 5
@@ -97,8 +97,8 @@ class FaultyCalls:
 
     @property
     def reads_fail(self) -> bool:
-        """Whether a consumer may hear that the disk cannot be read."""
-        return self.method == "pread" or (self.fault is not None and self.fault.mode == "DEAD")
+        """Whether a consumer may hear that the disk cannot be read: a file without a descriptor is opened for that."""
+        return self.method in {"pread", "open"} or (self.fault is not None and self.fault.mode == "DEAD")
 
     @property
     def fences(self) -> bool:

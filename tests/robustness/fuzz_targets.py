@@ -56,7 +56,7 @@ from mqclient.message_id import offset_message_id, parse_offset_message_id
 from mqfilter import FilterSyntaxError, parse
 from mqproto.properties import PropertiesError, decode_properties, encode_properties
 from mqproto.record import RecordError, decode_record, encode_blank, is_sealed, iter_records
-from osenv import SimDisk
+from osenv import PooledFiles, SimDisk
 
 TOPIC, QUEUE_ID = "fuzz", 3
 BODY_BYTES_MAX = 10_000
@@ -320,7 +320,7 @@ def check_log(data: bytes) -> bool:
     padded = data[: 2 * LOG_FILE_BYTES].ljust(-(-max(1, len(data)) // LOG_FILE_BYTES) * LOG_FILE_BYTES, b"\0")
     for start in range(0, len(padded), LOG_FILE_BYTES):
         disk.open(folder / f"{start:020d}", create=True).pwrite(padded[start : start + LOG_FILE_BYTES], 0)
-    files = SegmentFiles(disk, folder, folder, LOG_FILE_BYTES)
+    files = SegmentFiles(PooledFiles(disk, 1), folder, folder, LOG_FILE_BYTES)
     at = 0
     for found in scan_log(files, 0, files.capacity_end):
         assert found.log_offset == at

@@ -507,6 +507,16 @@ BUGS: tuple[Bug, ...] = (
         f"{PROGRESS_TESTS}::test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing",
     ),
     bug(
+        "52",
+        "a dirty file is closed without being synced",
+        "a file that has lost its descriptor is left out when it should be synced",
+        "libs/osenv/src/osenv/pooled_files.py",
+        "    def sync_data(self) -> None:\n        file",
+        "    def sync_data(self) -> None:\n        if self.file is None:\n            return\n        file",
+        f"{BROKER_TESTS}/test_broker_descriptors.py"
+        "::test_queues_without_a_descriptor_are_on_disk_after_a_checkpoint_that_counts_them",
+    ),
+    bug(
         "51",
         "fdatasync behind cold reads",
         "the sync of the log waits for a thread that cold reads use, too",

@@ -18,6 +18,7 @@ from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, broker_s
 from hourglass.mq.v1.replication_service_pb2 import Epoch
 from mq_broker.broker_life import BrokerProcess, End, StartError, live
 from mq_broker.config import FORMAT, parse_config
+from mq_broker.core.descriptors import DescriptorBudget
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.testing import incoming
 from mqproto.config_source import ConfigSource
@@ -72,6 +73,7 @@ async def running(folder: Path, **more: str) -> AsyncIterator[Process]:
             RealClock(),
             BrokerMetrics(),
             asyncio.Event(),
+            DescriptorBudget.of(1_024),
         )
         one = Process(process, lambda: grpc.aio.insecure_channel(f"127.0.0.1:{process.port}"))
         task = asyncio.create_task(one.run())

@@ -12,7 +12,7 @@ from mq_broker.store.queue_numbers import QueueNumbers
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.testing import STORE_ROOT
 from mq_broker.testing_cleaning import FILE_BYTES, LAYOUT, clean, fill, numbers, quiet_broker
-from osenv import SeededRng, SimClock, SimDisk
+from osenv import PooledFiles, SeededRng, SimClock, SimDisk
 
 CHANGES = {"make_dirs", "replace", "unlink", "sync_dir", "pwrite", "sync_data", "allocate", "truncate"}
 
@@ -148,7 +148,7 @@ def test_a_log_that_is_empty_keeps_the_file_that_says_where_it_begins() -> None:
     disk.open(LAYOUT.commit_log / f"{FILE_BYTES:020d}", create=True).pwrite(b"torn", 0)
     unlinked: list[Path] = []
     disk.after = lambda call, path: unlinked.append(path) if call == "unlink" else None
-    log = CommitLog(SegmentFiles(disk, STORE_ROOT, LAYOUT.commit_log, FILE_BYTES), FILE_BYTES)
+    log = CommitLog(SegmentFiles(PooledFiles(disk, 1), STORE_ROOT, LAYOUT.commit_log, FILE_BYTES), FILE_BYTES)
     log.recovered(FILE_BYTES, durable_end=FILE_BYTES)
     assert (log.begin, log.end, log.files.starts, unlinked) == (FILE_BYTES, FILE_BYTES, [FILE_BYTES], [])
     assert log.files.read(FILE_BYTES, FILE_BYTES) == bytes(FILE_BYTES)

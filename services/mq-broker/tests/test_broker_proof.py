@@ -10,14 +10,16 @@ from mq_broker.store.proof import all_proven, is_proven
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.testing import STORE_ROOT, producer_record
 from mqproto.record import BODY_BYTES_MAX
-from osenv import SimDisk
+from osenv import PooledFiles, SimDisk
 
 TOPIC, OTHER_TOPIC = "orders", "others"  # as long as each other
 BASE_OFFSET, LOG_OFFSET = 5, 1_000
 
 
 def queue(topic: str = TOPIC, queue_id: int = 0) -> ConsumeQueue:
-    return ConsumeQueue(topic, queue_id, SegmentFiles(SimDisk(), STORE_ROOT, STORE_ROOT / "queue", 2_000))
+    return ConsumeQueue(
+        topic, queue_id, SegmentFiles(PooledFiles(SimDisk(), 1), STORE_ROOT, STORE_ROOT / "queue", 2_000)
+    )
 
 
 def stored() -> tuple[bytes, bytes]:

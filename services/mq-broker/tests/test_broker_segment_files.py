@@ -11,7 +11,7 @@ from typing import Any
 
 import mq_broker.store.segment_files
 from mq_broker.store.segment_files import SegmentFiles
-from osenv import SeededRng, SimDisk
+from osenv import PooledFiles, SeededRng, SimDisk
 from osenv.disk import read_file
 
 ROOT, FILE_BYTES = Path("/store"), 64
@@ -52,7 +52,7 @@ def after_a_power_cut(disk: SimDisk) -> SimDisk:
 def opened(disk: SimDisk, *, with_a_file: bool) -> SegmentFiles:
     disk.make_dirs(ROOT)
     disk.sync_dir(ROOT.parent)
-    files = SegmentFiles(disk, ROOT, FOLDER, FILE_BYTES)
+    files = SegmentFiles(PooledFiles(disk, 1), ROOT, FOLDER, FILE_BYTES)
     if with_a_file:
         write_and_sync(files, 0)
         files.write(b"y", 1)

@@ -7,6 +7,7 @@ from mqproto.record import RECORD_BYTES_MAX
 FRAME_BYTES_TARGET = 1024 * 1024  # a frame that holds more than one message is filled up to this
 FRAME_BYTES_MAX = RECORD_BYTES_MAX + 65_536
 KEEPALIVE_MS = 20_000
+HANDSHAKE_TIMEOUT_MS = 10_000  # gRPC's own is 120 s
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # the default lets two servers share a port in silence
@@ -18,6 +19,19 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.keepalive_permit_without_calls", 1),
 )
+
+
+def connection_limits(connections_max: int) -> tuple[tuple[str, int], ...]:
+    """Options of a server that serves so many connections at once; one more is closed as soon as it is accepted.
+
+    A connection counts from the moment it is accepted, also when nothing is ever sent on it; one on which no HTTP/2
+    session has begun after `HANDSHAKE_TIMEOUT_MS` is closed.
+    """
+    return (
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+    )
+
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 2 * FRAME_BYTES_MAX),

@@ -8,6 +8,7 @@ from osenv.alarm import Alarm
 from osenv.clock import Clock, RealClock, Timer
 from osenv.disk import Disk, DiskFile, FileLock, Lane, RealDisk, replace_file
 from osenv.errors import SyncError
+from osenv.pooled_files import PooledFile, PooledFiles
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
 from osenv.sim_disk import SimDisk
@@ -20,6 +21,8 @@ __all__ = [
     "DiskFile",
     "FileLock",
     "Lane",
+    "PooledFile",
+    "PooledFiles",
     "RealClock",
     "RealDisk",
     "Rng",

@@ -11,10 +11,13 @@ import structlog
 
 from mq_broker.broker_life import SERVICE, BrokerProcess, End, StartError, live
 from mq_broker.config import BrokerConfig
+from mq_broker.core.descriptors import DescriptorBudget
+from mq_broker.core.limits import DESCRIPTORS_WANTED
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.spans import broker_spans
 from mqproto.command_line import Started
 from osenv import RealClock, RealDisk
+from osenv.open_files import raise_open_files_limit
 from osenv.signals import reload_event, stop_event
 
 EXIT_STOPPED, EXIT_CANNOT_START, EXIT_FAILED = 0, 1, 3
@@ -31,6 +34,11 @@ async def serve(started: Started[BrokerConfig]) -> int:
     stop_asked, reload_asked = stop_event(), reload_event()
     if started.warning:
         log.warning("%s", started.warning)
+    try:
+        descriptors = DescriptorBudget.of(raise_open_files_limit(DESCRIPTORS_WANTED))
+    except ValueError as error:
+        print(f"{SERVICE}: {error}", file=sys.stderr)
+        return EXIT_CANNOT_START
     with contextlib.closing(RealDisk()) as disk:
         process = BrokerProcess(
             started.source,
@@ -39,6 +47,7 @@ async def serve(started: Started[BrokerConfig]) -> int:
             RealClock(),
             BrokerMetrics(),
             reload_asked,
+            descriptors,
             broker_spans(started.config.broker_name),
         )
         stop = asyncio.create_task(stop_asked.wait(), name="stop")

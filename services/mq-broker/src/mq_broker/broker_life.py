@@ -30,6 +30,7 @@ from hourglass.mq.v1 import (
     replication_service_pb2_grpc,
 )
 from mq_broker.config import AddressCheck, BrokerConfig
+from mq_broker.core.descriptors import DescriptorBudget
 from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.processor.broker import Broker, BrokerOptions
@@ -46,7 +47,7 @@ from mq_broker.store.errors import StoreError
 from mqproto.address import Address
 from mqproto.conf import config_pairs
 from mqproto.config_source import ConfigInForce, ConfigSource
-from mqproto.grpc_options import SERVER_OPTIONS
+from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from osenv import Clock, Disk, SystemRng
 from osenv.memory import keep_out_of_collections
 from telemetry.grpc_server import call_interceptors
@@ -85,6 +86,7 @@ class BrokerProcess:
     clock: Clock
     metrics: BrokerMetrics
     reload_asked: asyncio.Event
+    descriptors: DescriptorBudget
     spans: Spans = NO_SPANS
     port: int | None = None
     ha_port: int | None = None
@@ -119,8 +121,10 @@ def _reason_to_reopen(broker: Broker) -> str:
 async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker, list[asyncio.Task[Any]]]:
     """The broker and its jobs at work; `parts` knows how each stops. Raises StartError."""
     config = process.config
-    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=call_interceptors(SERVICES))
-    ha_server = grpc.aio.server(options=server_options())
+    budget = process.descriptors
+    options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
+    server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
+    ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
     process.port = await _listen(process, server, process.port, Address(config.bind_address, config.listen_port))
     ha_wanted = Address(config.bind_address, config.ha_listen_port)
     process.ha_port = await _listen(process, ha_server, process.ha_port, ha_wanted)
@@ -234,7 +238,7 @@ async def _listen(process: BrokerProcess, server: grpc.aio.Server, had: int | No
 
 
 async def _open_broker(process: BrokerProcess) -> Broker:
-    store_options = process.config.store_options(process.port or 0)
+    store_options = process.config.store_options(process.port or 0, process.descriptors.open_files)
     try:
         broker = Broker(
             process.disk, process.clock, _broker_options(process), store_options, connect=connect, spans=process.spans

@@ -16,6 +16,7 @@ from mq_broker.core.limits import (
     AUTO_CREATED_TOPICS_MAX,
     GROUP_COUNT_MAX,
     NAME_SERVER_TOPICS_MAX,
+    OPEN_FILES_EMBEDDED_MAX,
     TOPIC_COUNT_MAX,
 )
 from mq_broker.core.replication.options import ReplicationOptions
@@ -289,7 +290,7 @@ class BrokerConfig:
             access_message_in_memory_max_ratio=self.access_message_in_memory_max_ratio,
         )
 
-    def store_options(self, port: int) -> StoreOptions:
+    def store_options(self, port: int, open_files_max: int = OPEN_FILES_EMBEDDED_MAX) -> StoreOptions:
         """What the store needs; a record's store host is where the broker is reached (MISSION M8)."""
         layout = StoreLayout(
             Path(self.store_path_root_dir).absolute(),
@@ -305,6 +306,7 @@ class BrokerConfig:
             advertised.host,
             advertised.port,
             index_enabled=self.message_index_enable,
+            open_files_max=open_files_max,
             retention=self.retention,
         )
 

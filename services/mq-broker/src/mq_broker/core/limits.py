@@ -44,3 +44,12 @@ SEARCH_ENTRIES_MAX = 65_536  # index entries that one query by key visits; then 
 EXPRESSION_CHARACTERS_MAX = 4_096  # a condition that a person writes has some hundred
 KEPT_EXPRESSION_CHARACTERS_MAX = 256 * 1024  # of all parsed ones; a parsed condition takes up to 150 bytes a character
 KEPT_FILTERS_MAX = 4_096
+# Descriptors (core/descriptors.py divides what the process may have; ADR 100).
+DESCRIPTORS_WANTED = 65_536  # the limit is raised to it as far as it may be (the hard limit)
+DESCRIPTORS_MIN = 256  # of a broker that starts
+KEPT_DESCRIPTORS = (
+    128  # for what is neither connection nor log file nor consume queue: state files, index, timer, links
+)
+SLAVE_CONNECTIONS_MAX = 32  # at haListenPort: 8 slaves, each with a link that ends and its successor, and name servers
+OPEN_FILES_EMBEDDED_MAX = 256  # of a store in a process that has other uses for its descriptors
+OPEN_FILES_MAX = 16_384  # of log and consume queues; the kernel keeps about 1 KiB for each

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.segment_files import SegmentFiles
 from mqproto.names import WAITING_TOPICS
-from osenv import DiskFile
+from osenv import PooledFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
 ENTRY_SIZE_MAX = 0x7FFF_FFFF
@@ -53,8 +53,12 @@ class ConsumeQueue:
             self._tail_from += surplus // CQ_ENTRY.size
 
     def reserve(self, end: int) -> None:
-        """Make sure that the disk has room for the entries below number `end`. Raises OSError."""
-        self._files.reserve(self.max_offset * CQ_ENTRY.size, end * CQ_ENTRY.size)
+        """Make sure that the disk has room for the entries below number `end`, and that their files stay open until the
+        next `PooledFiles.new_turn`. Raises OSError.
+        """
+        begin, end = self.max_offset * CQ_ENTRY.size, end * CQ_ENTRY.size
+        self._files.reserve(begin, end)
+        self._files.hold(begin, end)
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
         """Up to `count` entries from `offset` when they are in memory, else None."""
@@ -159,7 +163,7 @@ class ConsumeQueue:
         """See `SegmentFiles.unlink_first`."""
         self._files.unlink_first()
 
-    def forget_first(self) -> DiskFile:
+    def forget_first(self) -> PooledFile:
         """See `SegmentFiles.forget_first`."""
         return self._files.forget_first()
 

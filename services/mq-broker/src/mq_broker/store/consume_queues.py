@@ -12,7 +12,7 @@ from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import CONSUME_QUEUE_AHEAD_BYTES, StoreLayout
 from mq_broker.store.segment_files import SegmentFiles
-from osenv import Disk
+from osenv import PooledFiles
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class ConsumeQueues:
     """Queues by topic and queue id."""
 
-    def __init__(self, disk: Disk, layout: StoreLayout) -> None:
-        self._disk, self._layout = disk, layout
+    def __init__(self, open_files: PooledFiles, layout: StoreLayout) -> None:
+        self._open_files, self._disk, self._layout = open_files, open_files.disk, layout
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
     def open_all(self) -> None:
@@ -66,7 +66,7 @@ class ConsumeQueues:
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         try:
             files = SegmentFiles(
-                self._disk,
+                self._open_files,
                 self._layout.root,
                 self._layout.consume_queue(topic, queue_id),
                 self._layout.consume_queue_file_bytes,

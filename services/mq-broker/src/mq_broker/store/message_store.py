@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mq_broker.core.batches import Batch, patch_batch, runs
+from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.retention import RetentionOptions, WriteGate
 from mq_broker.store.checkpointing import Checkpointer
@@ -49,7 +50,7 @@ from mq_broker.store.state_files import State, StateFiles
 from mq_broker.store.store_version import mark_version, refuse_newer
 from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.record import Record, pack_ip
-from osenv import Clock, Disk, SyncError
+from osenv import Clock, Disk, PooledFiles, SyncError
 from osenv.folders import make_durable_dirs
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class StoreOptions:
     store_ip: str
     store_port: int
     index_enabled: bool = True
+    open_files_max: int = OPEN_FILES_EMBEDDED_MAX  # of the log and of the consume queues
     retention: RetentionOptions = field(default_factory=RetentionOptions)
 
 
@@ -110,11 +112,12 @@ class MessageStore:
         except BlockingIOError as error:
             raise StoreLockedError(f"another process has the store in {layout.root}") from error
         mark_version(disk, layout)
+        open_files = self.open_files = PooledFiles(disk, options.open_files_max)
+        file_bytes = layout.commit_log_file_bytes
         self.log = CommitLog(
-            SegmentFiles(disk, layout.root, layout.commit_log, layout.commit_log_file_bytes),
-            layout.commit_log_file_bytes,
+            SegmentFiles(open_files, layout.root, layout.commit_log, file_bytes, keeps_unsynced_open=True), file_bytes
         )
-        self.queues = ConsumeQueues(disk, layout)
+        self.queues = ConsumeQueues(open_files, layout)
         self.index = Index(disk, clock, layout.index, layout.index_size, self.log)
         self.quarantine = Quarantine(disk, layout.quarantine)
         self.numbers = QueueNumbers(disk, layout)
@@ -249,6 +252,7 @@ class MessageStore:
         if not inward and self.too_few_replicas:
             raise TooFewReplicasError(self.too_few_replicas)
         size = sum(len(batch.buffer) for batch in batches)
+        self.open_files.new_turn()
         places = self._reserve(batches)
         at = self.log.place(size)
         self.flusher.appended()  # also when the disk refuses the run: a blank may have been written
@@ -334,6 +338,7 @@ class MessageStore:
         Raises CopyError when it cannot stand there, and then nothing has changed; StoreWriteError, StoreFencedError.
         """
         try:
+            self.open_files.new_turn()
             self._copier.append(log_offset, data)
         finally:
             self._grown()

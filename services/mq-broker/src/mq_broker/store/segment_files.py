@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from osenv import Disk, DiskFile
+from osenv import DiskFile, PooledFile, PooledFiles
 
 NAME_DIGITS = 20
 
@@ -20,25 +20,36 @@ class SegmentFiles:
     """Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time.
 
     Changes happen on one thread, in the order in which they are called; reads, and `ensure`, may come from any thread.
-    `root` is a folder above that is durable.
+    `root` is a folder above that is durable. With `keeps_unsynced_open` a file that is to be synced keeps its
+    descriptor until then: no error of writing it back can get lost, and its sync cannot fail for want of a descriptor.
     """
 
     def __init__(
-        self, disk: Disk, root: Path, folder: Path, file_bytes: int, *, ahead_bytes: int | None = None
+        self,
+        open_files: PooledFiles,
+        root: Path,
+        folder: Path,
+        file_bytes: int,
+        *,
+        ahead_bytes: int | None = None,
+        keeps_unsynced_open: bool = False,
     ) -> None:
-        self._disk, self._folder, self._file_bytes, self._ahead_bytes = disk, folder, file_bytes, ahead_bytes
+        self._open_files, self._disk = open_files, open_files.disk
+        self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
+        self._keeps_unsynced_open = keeps_unsynced_open
         self._parents = [parent for parent in folder.parents if parent == root or root in parent.parents]
-        self._files: dict[int, DiskFile] = {}
+        self._files: dict[int, PooledFile] = {}
         self._allocated_to = 0
         self._dirty: set[int] = set()
+        self._pinned: dict[int, DiskFile] = {}  # of the dirty ones
         self._names_dirty = False
         self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
         self._folder_known = False
         self._making = threading.Lock()
         self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
-        for name in disk.list_dir(folder):
+        for name in self._disk.list_dir(folder):
             if name.isdigit() and len(name) == NAME_DIGITS:
-                self._files[int(name)] = disk.open(folder / name)
+                self._files[int(name)] = open_files.open(folder / name)
         self._starts = sorted(self._files)
         self.stray: list[int] = []  # files behind a gap: they do not belong to the run
         for index in range(1, len(self._starts)):
@@ -97,13 +108,15 @@ class SegmentFiles:
         if not self._folder_known:
             self._disk.make_dirs(self._folder)
         path = self._path(start)
-        file = self._disk.open(path, create=True)
+        file = self._open_files.open(path, create=True)
         try:
             self._give_length(file)
         except OSError:
             file.close()
             self._disk.unlink(path)
             raise
+        if self._keeps_unsynced_open:
+            self._keep_open(start, file)
         self._made.append((start, [] if self._folder_known else self._parents))  # before anybody can write to it
         self._folder_known = True
         self._files[start] = file
@@ -114,12 +127,20 @@ class SegmentFiles:
         self.reserve(offset, offset + len(data))
         at, view = 0, memoryview(data)
         while at < len(data):
-            count = min(len(data) - at, self.room(offset + at))
-            self.ensure(offset + at)
             start = self.file_begin(offset + at)
-            self._files[start].pwrite(view[at : at + count], offset + at - start)
+            count = min(len(data) - at, start + self._file_bytes - offset - at)
+            if start not in self._files:
+                self.ensure(start)
+            file = self._files[start]
+            if self._keeps_unsynced_open and start not in self._pinned:
+                self._keep_open(start, file)
+            (self._pinned.get(start) or file).pwrite(view[at : at + count], offset + at - start)
             self._dirty.add(start)
             at += count
+
+    def _keep_open(self, start: int, file: PooledFile) -> None:
+        if start not in self._pinned:
+            self._pinned[start] = file.pin()
 
     def read(self, length: int, offset: int) -> bytes:
         """Exactly `length` bytes, across files if need be. Raises ValueError outside the run."""
@@ -144,6 +165,7 @@ class SegmentFiles:
             self._files.pop(start).close()
             self._starts.remove(start)
             self._dirty.discard(start)
+            self._pinned.pop(start, None)
             self._disk.unlink(self._path(start))
             self._names_dirty = True
         if self._starts and end < self.capacity_end:
@@ -164,18 +186,24 @@ class SegmentFiles:
 
         Durably, because a later file must never be gone when an earlier one is still there.
         """
+        self._files[self._starts[0]].pin()  # without its name it could not be opened again
         self._disk.unlink(self._path(self._starts[0]))
         self._disk.sync_dir(self._folder)
 
-    def forget_first(self) -> DiskFile:
+    def forget_first(self) -> PooledFile:
         """The second file becomes the first; returns the one before it, to be closed when nobody reads it any more."""
         start = self._starts.pop(0)
         self._dirty.discard(start)
+        self._pinned.pop(start, None)
         return self._files.pop(start)
 
     def distrust(self, begin: int) -> None:
         """What stands from `begin` on came from a process that died: it is on disk only after the next sync."""
-        self._dirty.update(start for start in self._starts if start + self._file_bytes > begin)
+        doubtful = [start for start in self._starts if start + self._file_bytes > begin]
+        self._dirty.update(doubtful)
+        if self._keeps_unsynced_open:
+            for start in doubtful:
+                self._keep_open(start, self._files[start])
         self._names_dirty, self._folders_dirty = True, self._parents
 
     def take_sync(self) -> Callable[[], None]:
@@ -191,6 +219,7 @@ class SegmentFiles:
         starts = [start for start in sorted(self._dirty) if start in self._files]  # one is not there for a moment
         files = [self._files[start] for start in starts]
         folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
+        pinned = [self._files[start] for start in starts if self._pinned.pop(start, None) is not None]
         self._dirty.difference_update(starts)
         self._names_dirty, self._folders_dirty = False, []
 
@@ -199,6 +228,8 @@ class SegmentFiles:
                 file.sync_data()
             for folder in folders:
                 self._disk.sync_dir(folder)
+            for file in pinned:
+                file.unpin()
 
         return sync
 
@@ -224,10 +255,22 @@ class SegmentFiles:
                 self._allocated_to = last
             at = start + self._file_bytes
 
+    def hold(self, begin: int, end: int) -> None:
+        """Have the files of the range open until the next `PooledFiles.new_turn`: writing there needs no descriptor.
+
+        Raises OSError.
+        """
+        start = begin - begin % self._file_bytes
+        while start < end:
+            if start not in self._files:
+                self.ensure(start)
+            self._open_files.hold(self._files[start])
+            start += self._file_bytes
+
     def _path(self, start: int) -> Path:
         return self._folder / f"{start:0{NAME_DIGITS}d}"
 
-    def _give_length(self, file: DiskFile) -> None:
+    def _give_length(self, file: PooledFile) -> None:
         if self._ahead_bytes is None:
             file.allocate(0, self._file_bytes)
         else:
