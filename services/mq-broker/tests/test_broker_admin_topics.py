@@ -256,9 +256,9 @@ class TestRetention:
             for number in range(20):
                 await produce(broker, incoming("t", [b"%06d" % number + bytes(400)]))
             broker.offsets.commit("g", [("t", 0, Progress(2))])
-            assert broker._unconsumed_below(FILE_BYTES) == ["g (queue 0 of t)"]
+            assert await broker.consume_progress.unconsumed_below(FILE_BYTES) == ["g (queue 0 of t)"]
             await broker.topic_administration.delete("t")
-            assert broker._unconsumed_below(FILE_BYTES) == []
+            assert await broker.consume_progress.unconsumed_below(FILE_BYTES) == []
             disk.used_share = FORCED
             await clock.advance(CLEANING_S)
             assert broker.retention.files_deleted > 0

@@ -140,7 +140,7 @@ class TestMemory:
     def test_when_there_are_too_many_those_that_come_back_go_last_and_the_newest_never(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(producer_sequences, "QUEUES_MAX", 2)
+        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
         sequences = ProducerSequences()
         returning = [RETURNING_PRODUCERS_FROM + number for number in (1, 2)]
         known = []
@@ -153,7 +153,7 @@ class TestMemory:
     def test_when_there_are_too_many_the_one_that_was_silent_longest_goes(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(producer_sequences, "QUEUES_MAX", 2)
+        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
         sequences = ProducerSequences()
         for producer in (1, 2, 1, 3):
             one = numbering(sequences.data_version + 1, producer=producer)
@@ -167,7 +167,7 @@ class TestMemory:
     def test_one_producer_with_more_queues_than_are_remembered_does_not_forget_itself(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(producer_sequences, "QUEUES_MAX", 2)
+        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
         sequences = ProducerSequences()
         for queue_id in range(4):
             sequences.stored(numbering(1), ("t", queue_id), Stretch(1, 1, "t", queue_id, 0), 0)
@@ -176,7 +176,7 @@ class TestMemory:
     def test_a_producer_that_never_says_what_it_has_an_answer_for_fills_no_memory(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(producer_sequences, "STRETCHES_MAX", 3)
+        monkeypatch.setattr(producer_sequences, "QUEUE_STRETCHES_MAX", 3)
         sequences = ProducerSequences()
         for base in range(1, 20, 2):  # with gaps, so that nothing becomes one
             store(sequences, base, 1, base)

@@ -29,6 +29,7 @@ class ConsumerOffsets:
 
     def __init__(self) -> None:
         self._progress: _Table = {}
+        self._own: set[tuple[str, str]] = set()  # keys of the inner tables that no frozen document shares
         self._listeners: list[Listener] = []
         self.data_version = 0
         self._resets_before = 0  # masters of earlier terms have counted no further
@@ -64,9 +65,8 @@ class ConsumerOffsets:
 
     def put(self, group: str, topic: str, queue_id: int, progress: Progress) -> None:
         """From now on the group has finished this of the queue."""
-        queues = self._progress.setdefault((topic, group), {})
-        if queues.get(queue_id) != progress:
-            queues[queue_id] = progress
+        if self.progress(group, topic, queue_id) != progress:
+            self._queues(topic, group)[queue_id] = progress
             self._changed(group, topic, queue_id)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
@@ -100,7 +100,7 @@ class ConsumerOffsets:
 
     def restore(self, group: str, topic: str, queue_id: int, progress: Progress | None) -> None:
         """Take over what a file says of one queue; None when the group has no offset there."""
-        queues = self._progress.setdefault((topic, group), {})
+        queues = self._queues(topic, group)
         if progress is None:
             queues.pop(queue_id, None)
         else:
@@ -156,6 +156,12 @@ class ConsumerOffsets:
             for queue_id, progress in queues.items():
                 yield group, topic, queue_id, progress.offset
 
+    def all_in_steps(self) -> Iterator[list[tuple[str, str, int, int]]]:
+        """The same, a group and a topic at a time; in between offsets may change, and each step has them as of then."""
+        for topic, group in list(self._progress):
+            queues = self._progress.get((topic, group), {})
+            yield [(group, topic, queue_id, progress.offset) for queue_id, progress in queues.items()]
+
     def snapshot(self) -> list[tuple[str, str, int, Progress]]:
         """All progress, (group, topic, queue id, progress); also for another thread than the one that changes it."""
         return [
@@ -204,24 +210,13 @@ class ConsumerOffsets:
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's consumerOffset.json, and two tables of our own."""
-        offsets: dict[str, dict[str, int]] = {}
-        finished: dict[str, dict[str, str]] = {}
-        versions: dict[str, dict[str, int]] = {}
-        for (topic, group), queues in sorted(self._progress.items()):
-            name = f"{topic}{GROUP_SEPARATOR}{group}"
-            ordered = sorted(queues.items())
-            offsets[name] = {str(queue_id): progress.offset for queue_id, progress in ordered}
-            if ranges := {str(queue_id): _text(one.ranges) for queue_id, one in ordered if one.ranges}:
-                finished[name] = ranges
-            if changed := {str(queue_id): one.version for queue_id, one in ordered if one.version}:
-                versions[name] = changed
-        return {
-            "dataVersion": {"counter": self.data_version},
-            "offsetTable": offsets,
-            "finishedTable": finished,
-            "versionTable": versions,
-            "renewals": self.renewals,
-        }
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], dict[str, Any]]:
+        """What makes the document of this moment, also in another thread: from here on changes go to copies."""
+        progress, counter, renewals = dict(self._progress), self.data_version, self.renewals
+        self._own.clear()
+        return lambda: _document(progress, counter, renewals)
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what consumerOffset.json says. Raises KeyError, TypeError or ValueError if not of that form."""
@@ -233,6 +228,15 @@ class ConsumerOffsets:
         if not 0 <= renewals <= RENEWALS_MAX:
             raise ValueError(f"{renewals} renewals; allowed are 0 to {RENEWALS_MAX}")
         self._progress, self.data_version, self.renewals = progress, counter, renewals
+        self._own.clear()
+
+    def _queues(self, topic: str, group: str) -> dict[int, Progress]:
+        """The inner table of the group and the topic, to be changed."""
+        key = topic, group
+        if key not in self._own or key not in self._progress:
+            self._progress[key] = dict(self._progress.get(key, ()))
+            self._own.add(key)
+        return self._progress[key]
 
     def _begun(self, group: str, progress: Progress) -> Progress:
         """As the first that is known of a queue."""
@@ -248,6 +252,27 @@ class ConsumerOffsets:
         self.data_version += 1
         for listener in self._listeners:
             listener(group, topic, queue_id)
+
+
+def _document(progress: _Table, counter: int, renewals: int) -> dict[str, Any]:
+    offsets: dict[str, dict[str, int]] = {}
+    finished: dict[str, dict[str, str]] = {}
+    versions: dict[str, dict[str, int]] = {}
+    for (topic, group), queues in sorted(progress.items()):
+        name = f"{topic}{GROUP_SEPARATOR}{group}"
+        ordered = sorted(queues.items())
+        offsets[name] = {str(queue_id): one.offset for queue_id, one in ordered}
+        if ranges := {str(queue_id): _text(one.ranges) for queue_id, one in ordered if one.ranges}:
+            finished[name] = ranges
+        if changed := {str(queue_id): one.version for queue_id, one in ordered if one.version}:
+            versions[name] = changed
+    return {
+        "dataVersion": {"counter": counter},
+        "offsetTable": offsets,
+        "finishedTable": finished,
+        "versionTable": versions,
+        "renewals": renewals,
+    }
 
 
 def progress_of(document: dict[str, Any]) -> _Table:

@@ -15,6 +15,11 @@ NAME_SERVER_TOPICS_MAX = 100_000  # of one broker; a name server leaves out the 
 REGISTRATION_TOPICS_MAX = 4_096  # in one request to a name server: 600 KB at most, encoded in about 10 ms
 COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much they made; the least recent is forgotten
 
+# Numbers of producers (core/producer_sequences.py), of which each checkpoint writes all that is remembered.
+PRODUCER_QUEUES_MAX = 65_536  # pairs of producer and queue: 3 to 10 MB, by the length of topics
+QUEUE_STRETCHES_MAX = 8_192  # of one pair; a producer has 4 frames of at most 1,024 batches unanswered
+STRETCHES_BYTES_MAX = 4 * 1024 * 1024  # as text, of all stretches beyond one for each pair: 40,000 to 90,000 of them
+
 # Requests, checked before any work (rpc/request_limits.py). A real client stays far below; what is beyond one of these
 # is answered with INVALID_ARGUMENT. Work for each item is at most some 10 us, so that no request holds the event loop
 # for longer than about 0.2 s.

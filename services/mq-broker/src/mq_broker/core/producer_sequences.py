@@ -6,12 +6,19 @@ same numbers again, before any higher number; those that are stored already are 
 Invariants: for each producer and queue the stretches are sorted and share no number; every number from the first
 unanswered one on that was stored is in one of them; a number below it is never stored again; what an older epoch of a
 producer sends late is refused. Reading the log again adds what is missing and changes nothing else.
+
+What is remembered has limits. Of more than `PRODUCER_QUEUES_MAX` pairs of producer and queue, the producer that was
+silent longest is forgotten. A pair keeps its newest `QUEUE_STRETCHES_MAX` stretches. One stretch of each pair does not
+count further; when all others together take more than `STRETCHES_BYTES_MAX` in the file, no pair keeps more than the
+newest N, where N is the largest power of two with which half of that suffices. So producers that leave many gaps lose,
+and others do not.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,6 +26,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from mq_broker.core import documents as tables
+from mq_broker.core.limits import PRODUCER_QUEUES_MAX, QUEUE_STRETCHES_MAX, STRETCHES_BYTES_MAX
 from mq_broker.core.rewrite import promised_queue
 from mqproto.properties import (
     PRODUCER_SEQUENCE,
@@ -29,11 +37,12 @@ from mqproto.properties import (
 )
 from mqproto.record import Record
 
+log = logging.getLogger(__name__)
+
 EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, MISSION P4)
 # A producer that comes back with what a checkpoint told it: longer than messages are kept (72 h) and a weekend lasts.
 RETURNING_EXPIRY_MS = 7 * 24 * 3_600_000
-QUEUES_MAX = 65_536  # pairs of producer and queue that are remembered; then the producer that was silent longest goes
-STRETCHES_MAX = 8_192  # of one queue; a producer has 4 frames of at most 1,024 batches unanswered
+STRETCH_BYTES = 40  # of a stretch in the file, beside the name of its topic
 
 QueueKey = tuple[str, int]  # topic and queue id
 
@@ -96,6 +105,7 @@ class _Numbers:
 
     first_unanswered: int = 0
     stretches: list[Stretch] = field(default_factory=list)
+    freezes: int = 0  # as of its producer
 
     def between(self, begin: int, end: int) -> list[Stretch]:
         """What is stored of these numbers."""
@@ -106,6 +116,11 @@ class _Numbers:
                 break
             found.append(stretch.part(begin, end))
         return found
+
+    @property
+    def excess(self) -> int:
+        """Stretches beyond the one that every queue may have."""
+        return max(0, len(self.stretches) - 1)
 
     def add(self, new: Stretch) -> None:
         """Remember numbers that are in no stretch yet."""
@@ -118,14 +133,14 @@ class _Numbers:
             stretches[at - 1] = replace(before, count=before.count + new.count)
         else:
             stretches.insert(at, new)
-            del stretches[:-STRETCHES_MAX]
+            del stretches[:-QUEUE_STRETCHES_MAX]
 
     def answered_below(self, sequence: int) -> None:
         """Nothing below this number is asked for again."""
         if sequence > self.first_unanswered:
             self.first_unanswered = sequence
-            while self.stretches and self.stretches[0].end <= sequence:
-                del self.stretches[0]
+            answered = bisect_right(self.stretches, sequence, key=lambda stretch: stretch.end)
+            del self.stretches[:answered]
 
 
 @dataclass(slots=True)
@@ -135,6 +150,7 @@ class _Producer:
     epoch: int = 0
     seen_ms: int = 0
     queues: dict[QueueKey, _Numbers] = field(default_factory=dict)
+    freezes: int = 0  # as many documents had been frozen when `queues` was made: a later one shares it
 
 
 class ProducerSequences:
@@ -143,6 +159,8 @@ class ProducerSequences:
     def __init__(self) -> None:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
         self._queue_count = 0
+        self._excess_bytes = 0  # of the stretches beyond one for each queue, as text
+        self._freezes = 0
         self.data_version = 0
 
     def stored_before(self, numbering: Numbering, topic: str, queue_id: int, count: int) -> list[Stretch]:
@@ -178,8 +196,10 @@ class ProducerSequences:
     def stored(self, numbering: Numbering, queue: QueueKey, stretch: Stretch, now_ms: int) -> None:
         """Remember what was stored just now; `queue` is the one that it was sent to."""
         numbers = self._numbers(numbering.producer_id, numbering.epoch, queue, now_ms)
+        before = numbers.excess
         numbers.answered_below(numbering.first_unanswered)
         numbers.add(stretch)
+        self._count(queue, numbers.excess - before)
         self.data_version += 1
 
     def recovered(self, record: Record) -> None:
@@ -191,7 +211,9 @@ class ProducerSequences:
         queue = promised_queue(record) or (record.topic, record.queue_id)
         numbers = self._numbers(producer_id, epoch, queue, record.store_timestamp_ms)
         if sequence >= numbers.first_unanswered and not numbers.between(sequence, sequence + 1):
+            before = numbers.excess
             numbers.add(Stretch(sequence, 1, record.topic, record.queue_id, record.queue_offset))
+            self._count(queue, numbers.excess - before)
             self.data_version += 1
 
     def ends(self) -> Iterator[tuple[int, str, int, int]]:
@@ -210,6 +232,7 @@ class ProducerSequences:
                     for stretch in numbers.stretches
                     if (left := max_offset(stretch.topic, stretch.queue_id) - stretch.base_queue_offset) > 0
                 ]
+        self._excess_bytes = sum(map(_excess_bytes, self._producers.values()))
         self.data_version += 1
 
     def expire(self, now_ms: int) -> None:
@@ -224,18 +247,52 @@ class ProducerSequences:
             self._forget(producer_id)
 
     def _numbers(self, producer_id: int, epoch: int, queue: QueueKey, now_ms: int) -> _Numbers:
+        """One producer's numbers for one queue, to be changed: what a frozen document shares is copied before."""
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer()
+            producer = self._producers[producer_id] = _Producer(freezes=self._freezes)
         self._producers.move_to_end(producer_id)
         producer.epoch, producer.seen_ms = max(producer.epoch, epoch), max(producer.seen_ms, now_ms)
+        if producer.freezes != self._freezes:
+            producer.queues, producer.freezes = dict(producer.queues), self._freezes
         numbers = producer.queues.get(queue)
         if numbers is None:
-            numbers = producer.queues[queue] = _Numbers()
+            numbers = producer.queues[queue] = _Numbers(freezes=self._freezes)
             self._queue_count += 1
-            while self._queue_count > QUEUES_MAX and len(self._producers) > 1:
+            while self._queue_count > PRODUCER_QUEUES_MAX and len(self._producers) > 1:
                 self._forget_oldest()
+        elif numbers.freezes != self._freezes:
+            numbers = replace(numbers, stretches=numbers.stretches.copy(), freezes=self._freezes)
+            producer.queues[queue] = numbers
         return numbers
+
+    def _count(self, queue: QueueKey, more: int) -> None:
+        self._excess_bytes += more * _size(queue)
+        if self._excess_bytes > STRETCHES_BYTES_MAX:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Forget the oldest stretches of the queues with most, until half of what all may take is free."""
+        counts = [
+            (numbers.excess, _size(queue))
+            for producer in self._producers.values()
+            for queue, numbers in producer.queues.items()
+            if numbers.excess
+        ]
+        most = QUEUE_STRETCHES_MAX
+        while sum(min(count, most - 1) * size for count, size in counts) > STRETCHES_BYTES_MAX // 2:
+            most //= 2
+        log.warning(
+            "producers have left too many gaps in their numbers: each queue keeps its newest %d stretches", most
+        )
+        for producer in self._producers.values():
+            if any(len(numbers.stretches) > most for numbers in producer.queues.values()):
+                producer.queues = {
+                    queue: replace(numbers, stretches=numbers.stretches[-most:], freezes=self._freezes)
+                    for queue, numbers in producer.queues.items()
+                }
+                producer.freezes = self._freezes
+        self._excess_bytes = sum(map(_excess_bytes, self._producers.values()))
 
     def _forget_oldest(self) -> None:
         """The one that was silent longest; of those that come back only when there are no others. Never the newest."""
@@ -244,22 +301,26 @@ class ProducerSequences:
         self._forget(next(drawn, next(iter(self._producers))))
 
     def _forget(self, producer_id: int) -> None:
-        self._queue_count -= len(self._producers.pop(producer_id).queues)
+        producer = self._producers.pop(producer_id)
+        self._queue_count -= len(producer.queues)
+        self._excess_bytes -= _excess_bytes(producer)
         self.data_version += 1
 
     # ------------------------------------------------------------------------------------------------ the file
 
     def to_json(self) -> dict[str, Any]:
         """Ours alone: RocketMQ has no such file. The queues of a producer are one text, because there may be many."""
-        table = {
-            f"{producer_id:016x}": {
-                "epoch": producer.epoch,
-                "lastTimestamp": producer.seen_ms,
-                "queues": "; ".join(_queue_text(key, numbers) for key, numbers in producer.queues.items()),
-            }
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], dict[str, Any]]:
+        """What makes the document of this moment, also in another thread: from here on changes go to copies."""
+        self._freezes += 1
+        counter = self.data_version
+        producers = [
+            (producer_id, producer.epoch, producer.seen_ms, producer.queues)
             for producer_id, producer in self._producers.items()
-        }
-        return {"dataVersion": {"counter": self.data_version}, "producerTable": table}
+        ]
+        return lambda: _document(producers, counter)
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what the file says. Raises KeyError, TypeError or ValueError when it is not of that form."""
@@ -268,6 +329,28 @@ class ProducerSequences:
         self.data_version = int(tables.table(document, "dataVersion")["counter"])
         self._producers = OrderedDict(sorted(producers.items(), key=lambda item: item[1].seen_ms))
         self._queue_count = sum(len(producer.queues) for producer in producers.values())
+        self._excess_bytes = sum(map(_excess_bytes, producers.values()))
+
+
+def _size(queue: QueueKey) -> int:
+    """Bytes of one stretch of the queue in the file, about."""
+    return len(queue[0]) + STRETCH_BYTES
+
+
+def _excess_bytes(producer: _Producer) -> int:
+    return sum(numbers.excess * _size(queue) for queue, numbers in producer.queues.items())
+
+
+def _document(producers: list[tuple[int, int, int, dict[QueueKey, _Numbers]]], counter: int) -> dict[str, Any]:
+    table = {
+        f"{producer_id:016x}": {
+            "epoch": epoch,
+            "lastTimestamp": seen_ms,
+            "queues": "; ".join(_queue_text(key, numbers) for key, numbers in queues.items()),
+        }
+        for producer_id, epoch, seen_ms, queues in producers
+    }
+    return {"dataVersion": {"counter": counter}, "producerTable": table}
 
 
 def _queue_text(queue: QueueKey, numbers: _Numbers) -> str:

@@ -143,30 +143,39 @@ class SubscriptionGroups:
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's subscriptionGroup.json, with a field of our own that RocketMQ passes over."""
-        table = {
-            group.group: {
-                "brokerId": group.broker_id,
-                "consumeBroadcastEnable": group.consume_broadcast_enable,
-                "consumeEnable": group.consume_enable,
-                "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
-                "groupName": group.group,
-                "retryMaxTimes": group.retry_max_times,
-                "retryQueueNums": group.retry_queue_count,
-                "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
-            }
-            for group in self.all()
-        }
-        return {
-            "dataVersion": {"counter": self.data_version},
-            "firstResets": dict(sorted(self._first_resets.items())),
-            "subscriptionGroupTable": table,
-        }
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], dict[str, Any]]:
+        """What makes the document of this moment, also in another thread."""
+        groups, first_resets, counter = dict(self._groups), dict(self._first_resets), self.data_version
+        return lambda: _document(groups, first_resets, counter)
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what subscriptionGroup.json says. Raises KeyError, TypeError, ValueError if not of that form."""
         groups, first_resets = groups_of(document), first_resets_of(document)
         self.data_version = int(tables.table(document, "dataVersion")["counter"])
         self._groups, self._first_resets = groups, first_resets
+
+
+def _document(groups: dict[str, SubscriptionGroup], first_resets: dict[str, int], counter: int) -> dict[str, Any]:
+    table = {
+        group.group: {
+            "brokerId": group.broker_id,
+            "consumeBroadcastEnable": group.consume_broadcast_enable,
+            "consumeEnable": group.consume_enable,
+            "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
+            "groupName": group.group,
+            "retryMaxTimes": group.retry_max_times,
+            "retryQueueNums": group.retry_queue_count,
+            "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
+        }
+        for _, group in sorted(groups.items())
+    }
+    return {
+        "dataVersion": {"counter": counter},
+        "firstResets": dict(sorted(first_resets.items())),
+        "subscriptionGroupTable": table,
+    }
 
 
 def groups_of(document: dict[str, Any]) -> dict[str, SubscriptionGroup]:

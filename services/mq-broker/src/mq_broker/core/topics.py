@@ -240,23 +240,13 @@ class TopicTable:
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's topics.json, and the deletions."""
-        table = {
-            config.topic: {
-                "order": False,
-                "perm": int(config.perm),
-                "readQueueNums": config.read_queue_count,
-                "topicFilterType": "SINGLE_TAG",
-                "topicName": config.topic,
-                "topicSysFlag": 0,
-                "writeQueueNums": config.write_queue_count,
-            }
-            for config in self.all()
-        }
-        deleted = {
-            topic: {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
-            for topic, queues in sorted(self._deleted_below.items())
-        }
-        return {"dataVersion": {"counter": self.data_version}, "deletedBelow": deleted, "topicConfigTable": table}
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], dict[str, Any]]:
+        """What makes the document of this moment, also in another thread."""
+        topics, counter = dict(self._topics), self.data_version
+        deleted_below = {topic: dict(queues) for topic, queues in self._deleted_below.items()}
+        return lambda: _document(topics, deleted_below, counter)
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what topics.json says. Raises KeyError, TypeError or ValueError when it is not of that form."""
@@ -279,6 +269,28 @@ class TopicTable:
         self._topics, self._deleted_below = topics, deleted_below
         self._changed()
         return True
+
+
+def _document(
+    topics: Mapping[str, TopicConfig], deleted_below: Mapping[str, Mapping[int, int]], counter: int
+) -> dict[str, Any]:
+    table = {
+        name: {
+            "order": False,
+            "perm": int(config.perm),
+            "readQueueNums": config.read_queue_count,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": name,
+            "topicSysFlag": 0,
+            "writeQueueNums": config.write_queue_count,
+        }
+        for name, config in sorted(topics.items())
+    }
+    deleted = {
+        topic: {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
+        for topic, queues in sorted(deleted_below.items())
+    }
+    return {"dataVersion": {"counter": counter}, "deletedBelow": deleted, "topicConfigTable": table}
 
 
 def topics_of(document: dict[str, Any]) -> list[TopicConfig]:

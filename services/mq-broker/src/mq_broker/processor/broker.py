@@ -379,7 +379,7 @@ class Broker:
             self._clock,
             self.time,
             carriers=(self.delay.carry_over, self.transactions.copies.carry_over),
-            unconsumed=self._unconsumed_below,
+            unconsumed=self.consume_progress.unconsumed_below,
         )
 
     async def run(self) -> None:
@@ -419,16 +419,6 @@ class Broker:
             await self.delay.close()
         await self.replication.close()
         await self.store.close()
-
-    def _unconsumed_below(self, log_offset: int) -> list[str]:
-        """Who has not consumed everything below this place in the log: `group (queue of topic)`."""
-        return [
-            f"{group} (queue {queue_id} of {topic})"
-            for group, topic, queue_id, offset in self.consumer_offsets.all()
-            if (queue := self.store.queue(topic, queue_id)) is not None
-            and (first := max(offset, queue.min_offset)) < queue.max_offset
-            and queue.entry(first)[0] < log_offset
-        ]
 
     def _recovered(self, record: Record) -> None:
         self.topics.recovered(record.topic, record.queue_id, record.queue_offset)

@@ -5,6 +5,7 @@ Invariant: a reset is on disk before it is answered; from the moment it is decid
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mqproto.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
+QUEUES_PER_STEP = 1_024  # of the search for what is not consumed; takes about 2 ms
 QUEUE_END = -1  # as a time to reset to: behind the last message
 
 
@@ -60,6 +62,25 @@ class ConsumeProgress:
     offsets: ConsumerOffsets
     sessions: Sessions
     querying: Querying
+
+    async def unconsumed_below(self, log_offset: int) -> list[str]:
+        """Who has not consumed everything below this place in the log: `group (queue of topic)`.
+
+        Other work has its turn every `QUEUES_PER_STEP` queues.
+        """
+        found, looked_at = list[str](), 0
+        for step in self.offsets.all_in_steps():
+            found += [
+                f"{group} (queue {queue_id} of {topic})"
+                for group, topic, queue_id, offset in step
+                if (queue := self.store.queue(topic, queue_id)) is not None
+                and (first := max(offset, queue.min_offset)) < queue.max_offset
+                and queue.entry(first)[0] < log_offset
+            ]
+            if (looked_at := looked_at + len(step)) >= QUEUES_PER_STEP:
+                looked_at = 0
+                await asyncio.sleep(0)
+        return found
 
     async def stats(self, group: str, topic: str = "") -> list[QueueProgress]:
         """Every readable queue of the topic, or of each topic for which the group has an offset.

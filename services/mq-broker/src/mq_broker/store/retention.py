@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.refusals import first_few
 from mq_broker.core.retention import GuardMode, Reason, reason_to_delete
 from mq_broker.store.errors import StoreError
 from mq_broker.store.log_scan import resynchronise, scan_log
@@ -31,7 +32,7 @@ FILES_IN_ROUND_MAX = 10  # RocketMQ's deleteFileBatchMax
 NEWEST_LOOK_BYTES = 8 * 1024 * 1024  # more than the largest record takes, so that one begins there
 
 Carry = Callable[[int], Awaitable[int]]
-Unconsumed = Callable[[int], Sequence[str]]
+Unconsumed = Callable[[int], Awaitable[Sequence[str]]]
 
 
 @dataclass
@@ -112,7 +113,7 @@ class Retention:
             if end is None and self.store.log.files.first_file_end and used >= gate.options.forced_share:
                 log.warning("the disk is %.0f%% full, but the log's oldest file is not confirmed yet", used * 100)
             return False
-        if not self._may_go(end, reason):
+        if not await self._may_go(end, reason):
             return False
         if failures := await self._carry_over(end):
             sentence = "; ".join(failures)
@@ -185,13 +186,15 @@ class Retention:
         behind = (one.store_timestamp_ms for one in scan_log(files, end, self.store.log.end) if isinstance(one, Record))
         return next(behind, self.time.now_ms())
 
-    def _may_go(self, end: int, reason: Reason) -> bool:
+    async def _may_go(self, end: int, reason: Reason) -> bool:
         """Whether nobody objects: the guard for what groups have not consumed yet, beyond RocketMQ."""
         mode = self.store.gate.options.guard
-        waiting = self.unconsumed(end) if mode is not GuardMode.OFF else ()
+        waiting = await self.unconsumed(end) if mode is not GuardMode.OFF else ()
         if not waiting:
             return True
-        sentence = f"the oldest file of the log ({reason.value}) holds messages not consumed by {', '.join(waiting)}"
+        sentence = (
+            f"the oldest file of the log ({reason.value}) holds messages not consumed by {first_few(waiting, ', ')}"
+        )
         if mode is GuardMode.REFUSE:
             forced = reason is Reason.FORCED
             self.store.gate.blocked_by = f"{sentence}; unconsumedDeleteGuard=REFUSE keeps it" if forced else ""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mq_broker.store.json_state import FORMAT_VERSION, encode_document, read_document, write_document
 from osenv import Disk
@@ -27,6 +27,14 @@ class State(Protocol):
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over a document; raises KeyError, TypeError or ValueError when it is not of this form."""
+
+
+@runtime_checkable
+class LargeState(State, Protocol):
+    """One whose document takes long to make."""
+
+    def frozen(self) -> Callable[[], dict[str, Any]]:
+        """What makes the document of this moment, as `to_json` would now; later, once, and in another thread."""
 
 
 class Journal(Protocol):
@@ -54,7 +62,7 @@ class Snapshot:
 
     name: str
     version: int
-    content: bytes
+    encode: Callable[[], bytes]  # takes as long as the state is large; in any thread
 
 
 class StateFiles:
@@ -145,7 +153,7 @@ class StateFiles:
 
     def current(self) -> dict[str, bytes]:
         """What each state says at this moment, as its document, by name."""
-        return {name: self._snapshot(name).content for name in self._states}
+        return {name: self._snapshot(name).encode() for name in self._states}
 
     async def write(self, snapshots: Sequence[Snapshot]) -> None:
         """Have the snapshots on disk, on return; one that is older than what is there already is left out."""
@@ -173,15 +181,21 @@ class StateFiles:
         if journal is not None:
             await journal.flush()
         keep_previous = name not in self._damaged
-        await self._disk.offload(
-            write_document, self._disk, self._folder / name, snapshot.content, keep_previous=keep_previous
-        )
+        await self._disk.offload(self._write_file, snapshot, keep_previous)
         self._written[name] = snapshot.version
         self._damaged.discard(name)
         if journal is not None:
             await journal.documented(self._newest.get(name, -1))
         self._newest[name] = snapshot.version
 
+    def _write_file(self, snapshot: Snapshot, keep_previous: bool) -> None:
+        content = snapshot.encode()
+        write_document(self._disk, self._folder / snapshot.name, content, keep_previous=keep_previous)
+
     def _snapshot(self, name: str) -> Snapshot:
-        state = self._states[name]
-        return Snapshot(name, state.data_version, encode_document(state.to_json(), self._log_end()))
+        state, log_end = self._states[name], self._log_end()
+        if isinstance(state, LargeState):
+            document = state.frozen()
+            return Snapshot(name, state.data_version, lambda: encode_document(document(), log_end))
+        content = state.to_json()
+        return Snapshot(name, state.data_version, lambda: encode_document(content, log_end))
