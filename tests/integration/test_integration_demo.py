@@ -119,7 +119,7 @@ def first_of_free_ports(count: int) -> int:
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
+            first: int = probe.getsockname()[1]
         with contextlib.suppress(PortInUseError):
             check_free(range(first, first + count))
             return first
