@@ -40,6 +40,7 @@ def bug(number: str, title: str, how: str, path: str, old: str, new: str, *tests
 STORE = f"{BROKER}/store"
 STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
 HERE = "tests/robustness/test_robustness_bugs.py"
+NEW_QUEUES_TESTS = "libs/mqclient/tests/test_mqclient_new_queues.py"
 PROGRESS_TESTS = "libs/mqclient/tests/test_mqclient_progress_memory.py"
 IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
 COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
@@ -465,6 +466,28 @@ BUGS: tuple[Bug, ...] = (
         f"{WRITING_AGAIN_TESTS}::test_files_go_although_messages_wait_whose_copies_have_no_room_to_spare",
         f"{WRITING_AGAIN_TESTS}::test_a_half_whose_copy_has_no_room_to_spare_is_checked",
         f"{WRITING_AGAIN_TESTS}::test_a_full_message_that_is_never_consumed_becomes_a_dead_letter",
+    ),
+    Bug(
+        "36",
+        "a running group skips what is sent to new queues",
+        "under CONSUME_FROM_LAST_OFFSET a group begins with a new queue at its end, whatever it has consumed before",
+        (
+            Edit(
+                "libs/mqclient/src/mqclient/consumer/rebalance.py",
+                "        return {queue for queue in queues if queue not in self._first_seen[queue.topic]}\n",
+                "        return set()\n",
+            ),
+            Edit(
+                "libs/mqclient/src/mqclient/consumer/offset_store.py",
+                "            return FROM_FIRST\n",
+                "            return self._begin\n",
+            ),
+        ),
+        (
+            f"{NEW_QUEUES_TESTS}::test_a_group_whose_members_were_away_misses_nothing_of_a_new_queue[1-more_queues]",
+            f"{NEW_QUEUES_TESTS}::test_a_running_group_misses_nothing_of_a_new_queue"
+            "[ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET-another_broker]",
+        ),
     ),
     bug(
         "44",

@@ -12,6 +12,7 @@ import pytest
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
 from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.refusals import RefusedError
+from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange
 from mq_broker.processor.offsets import ConsumeFromWhere
@@ -174,6 +175,25 @@ class TestBeginning:
             assert queue is not None
             queue.trim(3)  # as retention does
             assert await broker.offsets.begin("g", "t", 0, FIRST) == Progress(3)
+
+    @pytest.mark.parametrize("where", [LAST, TIMESTAMP])
+    async def test_a_group_that_subscribes_begins_with_all_queues_at_once(self, where: ConsumeFromWhere) -> None:
+        """Queues that the topic gets later are read from their first message, also by members that come still later."""
+        clock = SimClock(START_MS)
+        disk = SimDisk()
+        async with running_broker(disk, clock, clean_stop=False) as broker:
+            await produce(broker, incoming("t", [b"0"], queue_id=3))
+            await clock.advance(1)
+            whole = partial(broker.offsets.begin, "g", "t", timestamp_ms=START_MS + 500, whole_topic=True)
+            assert await whole(0, where) == Progress(0)
+            await produce(broker, incoming("t", [b"1"], queue_id=3))
+            broker.topics.update(TopicConfig("t", 8, 8))
+            await produce(broker, incoming("t", [b"2"], queue_id=4))
+            assert [await whole(queue_id, where) for queue_id in (3, 4)] == [Progress(1), Progress(0)]
+            assert await broker.offsets.begin("g", "t", 5, LAST) == Progress(0)
+        disk.crash(Nothing(0))
+        async with running_broker(disk, SimClock(START_MS)) as broker:
+            assert broker.offsets.query("g", "t", 3) == Progress(1)
 
     @pytest.mark.parametrize("where", ConsumeFromWhere)
     async def test_retries_begin_with_the_first_one(self, where: ConsumeFromWhere) -> None:

@@ -29,18 +29,25 @@ class BroadcastOffsetStore:
         self._file = file
         self._offsets: dict[MessageQueue, int] = {}
         self._saved: dict[MessageQueue, int] = {}
+        self._known: frozenset[str] = frozenset()  # topics with which this member had begun before it started
 
     async def open(self) -> None:
         """Read the file. Raises IllegalStateError when another process of this name has it."""
         if self._file is not None:
             self._saved = await self._file.load()
         self._offsets = dict(self._saved)
+        self._known = frozenset(queue.topic for queue in self._saved)
 
     async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
-        """What was kept, or what the broker says of the beginning. Raises MQClientError."""
+        """What was kept, or what the broker says of the beginning. Raises MQClientError.
+
+        A queue of which nothing was kept was made later if something was kept of its topic, and begins with its first
+        message.
+        """
         kept = self._offsets.get(queue)
         if kept is None:
-            kept = self._offsets[queue] = await self._ask(queue, FROM_FIRST if from_first else self._begin)
+            begin = FROM_FIRST if from_first or queue.topic in self._known else self._begin
+            kept = self._offsets[queue] = await self._ask(queue, begin)
         return Progress(kept)
 
     async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:

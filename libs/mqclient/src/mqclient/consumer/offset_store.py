@@ -12,19 +12,25 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
+from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import MQClientError, require_success
 from mqclient.message_queue import MessageQueue, by_broker
+from mqclient.shared_calls import SharedCalls
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
+from mqproto.names import RETRY_PREFIX
 
 logger = logging.getLogger("mqclient.offset_store")
 
 FROM_FIRST = broker_pb.ConsumeBegin(where=broker_pb.CONSUME_FROM_FIRST_OFFSET)
+# A member of a new group begins at all brokers at once: where none has begun after this time, the topic is new there.
+BEGIN_PAUSE_S = 1.0
 
 SetAnew = Callable[[Mapping[MessageQueue, Progress]], None]
 
@@ -65,6 +71,7 @@ class RemoteBrokerOffsetStore:
         self._group = group
         self._begin = begin
         self._set_anew = set_anew
+        self._deciding: SharedCalls[str, broker_pb.ConsumeBegin] = SharedCalls(instance.tasks)  # by topic
         self._committed: dict[MessageQueue, Progress] = {}
         self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
@@ -72,14 +79,20 @@ class RemoteBrokerOffsetStore:
         """The brokers are ready, or will be."""
 
     async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
-        """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say."""
-        begin = FROM_FIRST if from_first else self._begin
-        answer = await self._instance.calls.readers(queue.broker_name).unary(
-            QUERY_CONSUMER_OFFSET,
-            broker_pb.QueryConsumerOffsetRequest(group=self._group, queue=reference(queue), begin=begin),
-        )
-        require_success(answer.code, answer.remark, queue.broker_name)
-        progress = self._committed[queue] = from_wire(answer)
+        """Where to begin with a queue that was just assigned. Raises MQClientError when the broker cannot say.
+
+        A queue of which the group has nothing begins with its first message if the group has begun with the topic
+        before, at this broker or at another one: then the queue was made later (ADR 90).
+        """
+        progress = await self._ask(queue)
+        if progress is None:
+            begin = FROM_FIRST
+            if not from_first and begin.where != self._begin.where and not queue.topic.startswith(RETRY_PREFIX):
+                begin = await self._deciding.run(
+                    queue.topic, partial(self._beginning_of, queue.topic), f"mqclient beginning of {queue.topic}"
+                )
+            progress = await self._ask(queue, begin) or Progress(0)
+        self._committed[queue] = progress
         return progress
 
     async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
@@ -101,6 +114,41 @@ class RemoteBrokerOffsetStore:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+    async def _ask(self, queue: MessageQueue, begin: broker_pb.ConsumeBegin | None = None) -> Progress | None:
+        """What the group has finished of the queue, which begins at `begin` if it has none; None without either."""
+        request = broker_pb.QueryConsumerOffsetRequest(group=self._group, queue=reference(queue), begin=begin)
+        answer = await self._instance.calls.readers(queue.broker_name).unary(QUERY_CONSUMER_OFFSET, request)
+        if begin is None and answer.code == common_pb.QUERY_NOT_FOUND:
+            return None
+        require_success(answer.code, answer.remark, queue.broker_name)
+        return from_wire(answer)
+
+    async def _beginning_of(self, topic: str) -> broker_pb.ConsumeBegin:
+        """Where the group begins with queues of the topic of which it has nothing.
+
+        A new group begins at all brokers of the topic, so that what it meets later is new to the topic. Raises
+        MQClientError when a broker that might know the group does not answer.
+        """
+        route = await self._instance.routes.subscribe_route(topic)
+        queues = route.subscribe_queues() if route is not None else ()
+        firsts = list({queue.broker_name: queue for queue in reversed(queues)}.values())
+        answers = await asyncio.gather(*map(self._ask, firsts), return_exceptions=True)
+        if any(isinstance(answer, Progress) for answer in answers):
+            if None in answers:  # another member may be about to begin there
+                await self._instance.clock.sleep(BEGIN_PAUSE_S)
+            return FROM_FIRST
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        begin = broker_pb.ConsumeBegin()
+        begin.CopyFrom(self._begin)
+        begin.whole_topic = True
+        begun = await asyncio.gather(*(self._ask(queue, begin) for queue in firsts), return_exceptions=True)
+        for queue, result in zip(firsts, begun, strict=True):
+            if isinstance(result, BaseException):
+                logger.warning("group %s has not begun with %s yet: %s", self._group, queue, result)
+        return begin
 
     async def _commit_to(self, broker_name: str, progress: Mapping[MessageQueue, Progress]) -> None:
         async with self._committing[broker_name]:

@@ -387,8 +387,19 @@ class FakeBroker:
         self, request: broker_pb.QueryConsumerOffsetRequest
     ) -> broker_pb.QueryConsumerOffsetResponse:
         topic, queue_id = request.queue.topic, request.queue.queue_id
-        if request.HasField("begin") and topic not in self.topics:
-            return broker_pb.QueryConsumerOffsetResponse(code=common_pb.TOPIC_NOT_EXIST, remark="no such topic")
+        if topic not in self.topics:
+            code = common_pb.TOPIC_NOT_EXIST if request.HasField("begin") else common_pb.QUERY_NOT_FOUND
+            return broker_pb.QueryConsumerOffsetResponse(code=code, remark="no such topic")
+        if request.begin.whole_topic and (request.group, topic, queue_id) not in self.offsets:
+            others = range(self.topics[topic].read_queue_count)
+            if any((request.group, topic, other) in self.offsets for other in others):
+                request.begin.where = broker_pb.CONSUME_FROM_FIRST_OFFSET
+            request.begin.whole_topic = False
+            for other in others if request.begin.where != broker_pb.CONSUME_FROM_FIRST_OFFSET else ():
+                one = broker_pb.QueryConsumerOffsetRequest()
+                one.CopyFrom(request)
+                one.queue.queue_id = other
+                self._query_consumer_offset(one)
         limits = (self.min_offsets[topic, queue_id], len(self.queues[topic, queue_id]))
         return self.progress.query(request, limits, lambda ms: self._offset_at(topic, queue_id, ms))
 

@@ -53,6 +53,10 @@ class ConsumerOffsets:
         progress = self.progress(group, topic, queue_id)
         return None if progress is None else progress.offset
 
+    def has_begun(self, group: str, topic: str) -> bool:
+        """Whether the group has an offset in any queue of the topic."""
+        return (topic, group) in self._progress
+
     def joined(self, group: str, topic: str, queue_id: int, reported: Progress) -> Progress:
         """What is finished with what was reported, or, when that is of another version, without it.
 

@@ -46,10 +46,26 @@ class Offsets:
         """What the group has finished of this queue; None when it has never said."""
         return self.offsets.progress(group, topic, queue_id)
 
+    async def known(self, group: str, topic: str, queue_id: int) -> Progress | None:
+        """As `query`, and durable on return. Raises OSError."""
+        if self.query(group, topic, queue_id) is not None:
+            await self.store.persist(CONSUMER_OFFSETS)
+        return self.query(group, topic, queue_id)
+
     async def begin(
-        self, group: str, topic: str, queue_id: int, where: ConsumeFromWhere, timestamp_ms: int = 0
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        where: ConsumeFromWhere,
+        timestamp_ms: int = 0,
+        *,
+        whole_topic: bool = False,
     ) -> Progress:
         """What the group has finished of this queue, which begins where it should if it has no offset yet.
+
+        With `whole_topic` all queues of the topic begin in one step, unless the group has an offset in one of them:
+        then this queue was made later, and begins with its first message (ADR 90).
 
         Durable on return: another beginning after a crash would pass over what lies in between. `timestamp_ms` is of
         CONSUME_FROM_TIMESTAMP. Retries always begin with the first one. Raises RefusedError, OSError.
@@ -58,9 +74,16 @@ class Offsets:
         self._check_queue(topic, queue_id)
         progress = self.query(group, topic, queue_id)
         if progress is None:
-            offset = await self._first_offset(topic, queue_id, where, timestamp_ms)
+            queue_ids = frozenset([queue_id])
+            if whole_topic and self.offsets.has_begun(group, topic):
+                where = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+            elif whole_topic:
+                queue_ids |= self._queue_ids(topic)
+            found = {one: await self._first_offset(topic, one, where, timestamp_ms) for one in queue_ids}
             self._check_queue(topic, queue_id)  # it may have been deleted while we searched
-            progress = self.offsets.begin(group, topic, queue_id, offset)
+            for one, offset in found.items():
+                self.offsets.begin(group, topic, one, offset)
+            progress = Progress(found[queue_id])
         await self.store.persist(CONSUMER_OFFSETS)
         return self.query(group, topic, queue_id) or progress
 
@@ -136,6 +159,12 @@ class Offsets:
             raise _refusal(f"offset {progress.offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}")
         if progress.end > high:
             raise _refusal(f"queue {queue_id} of {topic!r} ends at {high}; finished up to {progress.end} it cannot be")
+
+    def _queue_ids(self, topic: str) -> frozenset[int]:
+        """Of all queues that the topic has or had."""
+        config = self.topics.get(topic)
+        stored = (queue.queue_id for queue in self.store.queues.of_topic(topic))
+        return frozenset([*range(config.queue_count if config else 0), *stored])
 
     def _check_group(self, group: str) -> None:
         try:

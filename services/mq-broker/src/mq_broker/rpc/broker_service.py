@@ -198,8 +198,11 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 where = ConsumeFromWhere(request.begin.where)
             except ValueError:
                 await _refuse(context, f"{request.begin.where} is no beginning; allowed are 0, 1 and 2")
-            return consumer_offset(await offsets.begin(*queue, where, request.begin.timestamp_ms))
-        progress = offsets.query(*queue)
+            begin = request.begin
+            return consumer_offset(
+                await offsets.begin(*queue, where, begin.timestamp_ms, whole_topic=begin.whole_topic)
+            )
+        progress = await offsets.known(*queue)
         if progress is None:
             remark = f"group {request.group!r} has committed no offset for this queue"
             return pb.QueryConsumerOffsetResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)

@@ -495,18 +495,25 @@ class PollResponse(_message.Message):
 
     POLL_ID_FIELD_NUMBER: _builtins.int
     PULL_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     poll_id: _builtins.int
+    """0 in a response that answers no poll and brings `left_out`."""
     @_builtins.property
     def pull(self) -> Global___PullResponse: ...
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
+        """What the broker has of queues of which it has just left out a report, because somebody has set the offset anew."""
+
     def __init__(
         self,
         *,
         poll_id: _builtins.int = ...,
         pull: Global___PullResponse | None = ...,
+        left_out: _abc.Iterable[Global___GroupProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pull", b"pull"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["poll_id", b"poll_id", "pull", b"pull"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "poll_id", b"poll_id", "pull", b"pull"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1230,18 +1237,24 @@ class ConsumeBegin(_message.Message):
 
     WHERE_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    WHOLE_TOPIC_FIELD_NUMBER: _builtins.int
     where: Global___ConsumeFromWhere.ValueType
     timestamp_ms: _builtins.int
     """Of CONSUME_FROM_TIMESTAMP."""
+    whole_topic: _builtins.bool
+    """The group subscribes to the topic: if it has no offset in any queue of it, it begins with all queues in one step.
+    If it has one, the queue was made later, and begins with its first message whatever `where` says.
+    """
     def __init__(
         self,
         *,
         where: Global___ConsumeFromWhere.ValueType = ...,
         timestamp_ms: _builtins.int = ...,
+        whole_topic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["timestamp_ms", b"timestamp_ms", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["timestamp_ms", b"timestamp_ms", "where", b"where", "whole_topic", b"whole_topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
