@@ -16,7 +16,7 @@ _PART_BYTES = 256  # int() takes time by the square of the digits, and refuses m
 _PART_POWER = pow(_BASE, _PART_BYTES, 1 << 32)
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)  # producers use few tags, and a miss costs a microsecond
 def java_string_hash(text: str) -> int:
     """The hash of `text` over its UTF-16 units: a signed 32-bit integer, s[0]*31^(n-1) + ... + s[n-1]."""
     if text.isascii():

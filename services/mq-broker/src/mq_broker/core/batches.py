@@ -69,16 +69,15 @@ _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _CRC_DIGITS_AND_SEPARATOR = CRC_DIGITS + 1
 
 # Properties that need no second look: well-formed, none that the broker acts on, no reserved one twice, the empty CRC
-# last. Group 2 is the tag; `(?(2)(?!))` fails when that group has matched before. So many bytes hold KEYS_MAX keys.
-_PLAIN_KEYS_BYTES = 2 * KEYS_MAX - 1
+# last. Group 2 is the tag; `(?(2)(?!))` fails when that group has matched before.
 _PLAIN_PROPERTIES = re.compile(
     rb"(?:UNIQ_KEY\x01(?(1)(?!))([^\x01\x02]{0,%d}+)\x02"
     rb"|TAGS\x01(?(2)(?!))([^\x01\x02]{0,%d}+)\x02"
-    rb"|KEYS\x01(?(3)(?!))([^\x01\x02]{0,%d}+)\x02"
+    rb"|KEYS\x01(?(3)(?!))([^\x01\x02 ]*+(?: [^\x01\x02 ]*+){0,%d}+)\x02"
     rb"|PSEQ\x01(?(4)(?!))([^\x01\x02]*+)\x02"
     rb"|(?!(?:UNIQ_KEY|TAGS|KEYS|PSEQ|DELAY|WAIT|PGROUP|RETRY_TOPIC|ORIGIN_MESSAGE_ID|MAX_RECONSUME_TIMES"
     rb"|CHECK_IMMUNITY_TIME_IN_SECONDS)\x01|TIMER_|TRAN|REAL_|__)[^\x01\x02]++\x01[^\x01\x02]*+\x02)*+"
-    % (UNIQ_KEY_BYTES_MAX, TAG_BYTES_MAX, _PLAIN_KEYS_BYTES)
+    % (UNIQ_KEY_BYTES_MAX, TAG_BYTES_MAX, KEYS_MAX - 1)
     + re.escape(CRC_PLACEHOLDER)
 )
 _BROKER_PROPERTIES = (
