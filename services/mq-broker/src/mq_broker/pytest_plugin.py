@@ -1,4 +1,5 @@
-"""Fixtures for tests of code that uses the queue: `broker`, an embedded broker of the test's own, and its `clock`.
+"""Fixtures for tests of code that uses the queue: `broker`, an embedded broker of the test's own, and its `clock`;
+`sync_broker` for tests without an event loop, which has a `clock` of its own.
 
     async def test_an_unpaid_order_closes(broker, clock):
         ...  # clients take broker.url
@@ -14,12 +15,12 @@ IllegalStateError.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
-from mq_broker.embedded import EmbeddedBroker
+from mq_broker.embedded import EmbeddedBroker, SyncEmbeddedBroker
 from osenv import SimClock
 
 
@@ -33,4 +34,11 @@ def clock() -> SimClock:
 async def broker(clock: SimClock, request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedBroker]:
     """A running broker under a URL of its own, stopped after the test; `idle` waits for its clients."""
     async with EmbeddedBroker(request.node.name, clock=clock) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def sync_broker(request: pytest.FixtureRequest) -> Iterator[SyncEmbeddedBroker]:
+    """The same for mqclient.sync, in a test that is a plain function; its `clock` blocks until time has passed."""
+    with SyncEmbeddedBroker(request.node.name) as embedded:
         yield embedded

@@ -4,8 +4,8 @@
         producer.send(Message("orders", b"...", tag="created", keys="order-17"))
 
 Each class has the methods of the asyncio class that does its work; any number of threads may share one object. In a
-thread that runs an event loop they raise IllegalStateError: there, and for `memory://`, whose broker lives on the event
-loop of a test, is mqclient itself.
+thread that runs an event loop they raise IllegalStateError: there is mqclient itself. For `memory://` the broker is a
+`mq_broker.embedded.SyncEmbeddedBroker`, whose clock a plain function moves.
 
 The first face that is started starts the thread of the event loop, and the last one that is shut down ends it. Faces
 that nobody shuts down are shut down at the interpreter's exit. A process that is forked has no part in the faces of its

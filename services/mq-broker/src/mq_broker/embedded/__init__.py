@@ -7,9 +7,11 @@
             await broker.idle()  # what listeners began has ended
 
 It is the production broker and the production client; only disk, clock and wire are simulated, and no real timer runs.
+`SyncEmbeddedBroker` is the same for mqclient.sync.
 """
 
 from mq_broker.embedded.embedded_broker import EmbeddedBroker
+from mq_broker.embedded.sync import SyncEmbeddedBroker, SyncSimClock
 from mq_broker.embedded.transport import open_transport
 
-__all__ = ["EmbeddedBroker", "open_transport"]
+__all__ = ["EmbeddedBroker", "SyncEmbeddedBroker", "SyncSimClock", "open_transport"]
