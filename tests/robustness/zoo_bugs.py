@@ -490,6 +490,16 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     bug(
+        "41",
+        "two processes with one client id",
+        "the newest session of a client id is the client's, whichever process it belongs to",
+        "services/mq-broker/src/mq_broker/processor/sessions.py",
+        "        if rival is not None:\n",
+        "        if False:\n",
+        "libs/mqclient/tests/test_mqclient_client_ids.py"
+        "::test_the_second_process_of_an_instance_name_does_not_start_and_the_first_goes_on",
+    ),
+    bug(
         "44",
         "progress rejected after a reset",
         "what a listener finishes of before a reset is reported beside what is finished after it",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqclient import Admin, ClientConfig, IllegalStateError, Message, Producer, ServiceState
-from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.client_instance import ClientInstance, acquire_instance, process_name
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of
 from mqclient.transport import open_transport
 from osenv.sim_clock import settle
@@ -29,7 +29,7 @@ def client_ids(broker: FakeBroker) -> set[str]:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (ClientConfig(), "10.0.0.1@{process_id}"),
+        (ClientConfig(), "10.0.0.1@{process}"),
         (ClientConfig(instance_name="till"), "10.0.0.1@till"),
         (ClientConfig(instance_name="till", unit_name="north"), "10.0.0.1@till@north"),
     ],
@@ -39,7 +39,7 @@ async def test_a_client_id_is_the_address_the_name_and_the_unit(config: ClientCo
     async with Producer("shop", cluster.url, client_config=config) as producer:
         await producer.send(Message("orders", b"x"))
         await settle()
-    assert client_ids(broker) == {expected.format(process_id=os.getpid())}
+    assert client_ids(broker) == {expected.format(process=process_name(os.getpid()))}
 
 
 async def test_two_urls_have_two_instances_with_different_client_ids() -> None:
@@ -52,7 +52,14 @@ async def test_two_urls_have_two_instances_with_different_client_ids() -> None:
         await two.send(Message("orders", b"x"))
         await settle()
         assert broker.producer_groups() == ["one", "two"]
-    assert client_ids(broker) == {f"10.0.0.1@{os.getpid()}", f"10.0.0.1@{os.getpid()}#2"}
+    assert client_ids(broker) == {f"10.0.0.1@{process_name(os.getpid())}", f"10.0.0.1@{process_name(os.getpid())}#2"}
+
+
+def test_the_default_name_tells_containers_apart_that_share_address_and_process_id() -> None:
+    """Each container has a process 1, and on two hosts they may have one address, too."""
+    names = {process_name.__wrapped__(1) for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("1#") for name in names)
 
 
 async def test_a_name_that_looks_like_the_process_id_is_another_client() -> None:
@@ -82,7 +89,7 @@ def test_two_event_loops_have_two_instances_with_different_client_ids() -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert sorted(ids) == [f"10.0.0.1@{os.getpid()}", f"10.0.0.1@{os.getpid()}#2"]
+    assert sorted(ids) == [f"10.0.0.1@{process_name(os.getpid())}", f"10.0.0.1@{process_name(os.getpid())}#2"]
 
 
 async def test_the_id_of_an_instance_that_has_left_is_free_again() -> None:
@@ -91,7 +98,7 @@ async def test_the_id_of_an_instance_that_has_left_is_free_again() -> None:
     for _ in range(3):
         async with Admin(cluster.url):
             ids.append(instance_of(cluster).client_id)
-    assert set(ids) == {f"10.0.0.1@{os.getpid()}"}
+    assert set(ids) == {f"10.0.0.1@{process_name(os.getpid())}"}
 
 
 async def test_producers_consumers_and_admins_share_an_instance_until_the_last_one_leaves() -> None:

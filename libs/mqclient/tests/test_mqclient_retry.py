@@ -52,6 +52,7 @@ CODES: dict[int, bool] = {
     ResponseCode.TRANSACTION_STATE_UNKNOW: False,
     ResponseCode.CONSUMER_NOT_ONLINE: False,
     ResponseCode.SUBSCRIPTION_NOT_CONSISTENT: False,
+    ResponseCode.CLIENT_ID_IN_USE: False,
 }
 STORED = {
     ResponseCode.SUCCESS,

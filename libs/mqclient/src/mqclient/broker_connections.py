@@ -181,6 +181,14 @@ class BrokerConnections:
                     found[connection.address] = error
         return found
 
+    def id_in_use(self) -> BrokerRejectedError | None:
+        """The last answer of a broker that has given this client's id to another process; None when none has."""
+        for connection in self._sessions():
+            answer = connection.session.id_in_use
+            if answer is not None:
+                return BrokerRejectedError(answer.code, answer.remark, connection.address)
+        return None
+
     async def say_goodbye(self) -> None:
         """End every session in order; the caller limits the time, which a silent broker would take for ever."""
         self._closed = True

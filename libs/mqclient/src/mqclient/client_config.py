@@ -13,7 +13,7 @@ DEFAULT_INSTANCE_NAME = "DEFAULT"
 class ClientConfig:
     """Durations are in seconds. Raises IllegalArgumentError for values that make no sense."""
 
-    instance_name: str = DEFAULT_INSTANCE_NAME  # MISSION L3: DEFAULT becomes the process id
+    instance_name: str = DEFAULT_INSTANCE_NAME  # DEFAULT becomes a name that no other process has
     unit_name: str = ""
     # The scheduled tasks of the instance: how long after its start each runs first, and then how often.
     fetch_name_server_addr_first_delay_s: float = 10.0  # MISSION L6, N7
@@ -40,6 +40,6 @@ class ClientConfig:
             elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise IllegalArgumentError(f"{field.name} has to be a number above 0, not {value!r}")
         if not self.instance_name:
-            raise IllegalArgumentError("instance_name is empty; leave it out to use the process id")
+            raise IllegalArgumentError("instance_name is empty; leave it out to get a unique name")
         if self.reconnect_backoff_max_s < self.reconnect_backoff_min_s:
             raise IllegalArgumentError("reconnect_backoff_max_s has to be at least reconnect_backoff_min_s")

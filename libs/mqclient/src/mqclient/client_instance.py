@@ -1,8 +1,8 @@
 """What the producers, consumers and admins of one client id share (MISSION L1, L4-L9, L14).
 
 Invariants: one instance per event loop, URL and client id, made by whoever comes first and shut down by whoever leaves
-last; no two living instances of a process have the same client id, because a broker takes the newest session of a
-client id for all of that client; after its shutdown no task, timer or connection of it is left, whatever hangs.
+last; no two living instances have the same client id, unless two processes are given the same `instance_name`, of which
+brokers reject the second; after its shutdown no task, timer or connection of it is left, whatever hangs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -33,6 +34,7 @@ from mqclient.route_table import RouteTable
 from mqclient.scheduled_tasks import ScheduledTask, start_scheduled_tasks
 from mqclient.session import Reply
 from mqclient.transport import Transport, open_transport
+from osenv import RealClock, SystemRng
 from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.client_instance")
@@ -61,7 +63,8 @@ class ClientInstance:
             transport.clock,
             self._synchronize_connections,
         )
-        self._registrations = Registrations(client_id)
+        self.incarnation = process_name(os.getpid())
+        self._registrations = Registrations(client_id, self.incarnation)
         self._commands = ReverseCommands(self._registrations, self.routes, self.tasks)
         self._brokers = BrokerConnections(transport, config, self.tasks, routes=self.routes, handler=self)
         self.calls = BrokerCalls(self._brokers, self.routes, transport.clock)
@@ -196,6 +199,10 @@ class ClientInstance:
         """By address: the brokers that have refused the newest heartbeat for good (checkClientInBroker)."""
         return self._brokers.refusals()
 
+    def id_in_use(self) -> BrokerRejectedError | None:
+        """What a broker has said that knows another living process by this client's id; None when none does."""
+        return self._brokers.id_in_use()
+
     def _synchronize_connections(self) -> None:
         registered = self._registrations
         self._brokers.follow_routes(producers=bool(registered.producers), consumers=bool(registered.consumers))
@@ -317,12 +324,21 @@ def in_flight(url: str) -> list[str]:
     return [one for instance in instances for one in instance.in_flight()]
 
 
+@cache
+def process_name(pid: int) -> str:
+    """A name that no other process has or has had, on this machine or another: containers share addresses and ids.
+
+    Process id, the time of this first call in microseconds since 1970, and 32 random bits, the last two in base 16.
+    """
+    return f"{pid}#{RealClock().wall_us():x}#{SystemRng().randbytes(4).hex()}"
+
+
 def _client_id(ip: str, config: ClientConfig) -> str:
     """IP@instanceName[@unitName] (MISSION L3, L4); a second one of this process gets a number behind its name.
 
     That is one of another URL or of another event loop: a synchronous face beside an asyncio application has its own.
     """
-    name = str(os.getpid()) if config.instance_name == DEFAULT_INSTANCE_NAME else config.instance_name
+    name = process_name(os.getpid()) if config.instance_name == DEFAULT_INSTANCE_NAME else config.instance_name
     unit = f"@{config.unit_name}" if config.unit_name else ""
     taken = {instance.client_id for instance in _instances.values()}
     numbers = itertools.count(2)

@@ -49,8 +49,9 @@ class InnerConsumer(Protocol):
 class Registrations:
     """The producers and consumers of one client by group, and its admins, who have none."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, incarnation: str = "") -> None:
         self._client_id = client_id
+        self._incarnation = incarnation
         self.producers: dict[str, InnerProducer] = {}
         self.consumers: dict[str, InnerConsumer] = {}
         self._admins: set[object] = set()
@@ -103,6 +104,7 @@ class Registrations:
             client_id=self._client_id,
             producers=[broker_pb.ProducerData(group=group) for group in producers],
             consumers=[consumer.consumer_data() for _, consumer in sorted(self.consumers.items())],
+            incarnation=self._incarnation,
         )
 
     def _twice(self, kind: str, group: str) -> str:

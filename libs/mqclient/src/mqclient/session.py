@@ -59,6 +59,7 @@ class Session:
         self, address: str, channel: Channel, handler: SessionHandler, config: ClientConfig, clock: Clock
     ) -> None:
         self.answer: broker_pb.HeartbeatAck | None = None
+        self.id_in_use: broker_pb.HeartbeatAck | None = None  # the last answer, while it says so
         self._address = address
         self._channel = channel
         self._handler = handler
@@ -161,6 +162,7 @@ class Session:
 
     def _answered(self, ack: broker_pb.HeartbeatAck) -> None:
         self._unanswered -= 1
+        self.id_in_use = ack if ack.code == common_pb.CLIENT_ID_IN_USE else None
         if self._unanswered <= 0 and not self._heartbeat_due:
             self.answer = ack
         if ack.code != common_pb.SUCCESS:

@@ -28,6 +28,7 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     GO_AWAY = 1500
     SUBSCRIPTION_NOT_CONSISTENT = 5001  # not RocketMQ's
+    CLIENT_ID_IN_USE = 5002  # not RocketMQ's
 
 
 class PullStatus(IntEnum):

@@ -28,6 +28,7 @@ from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, ServiceState
 from mqclient.message_ext import MessageExt
 from mqclient.message_queue import MessageQueue
 from mqclient.settings import legal_group
+from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
 from osenv.clock import timeout
 
@@ -233,7 +234,8 @@ class PushConsumer(Living):
             logger.info("consumer %s starts without all its routes: %s", self.group, error)
         joined = await self._instance.wait_for_sessions(JOIN_TIMEOUT_S)
         for address, refusal in self._instance.refusals().items():
-            if address not in refused_before or f"group {self.group!r}" in str(refusal):
+            in_use = refusal.code == ResponseCode.CLIENT_ID_IN_USE
+            if in_use or address not in refused_before or f"group {self.group!r}" in str(refusal):
                 raise refusal
         return await self._engine.join(JOIN_TIMEOUT_S) and joined
 

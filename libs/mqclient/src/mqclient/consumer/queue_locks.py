@@ -39,7 +39,10 @@ class QueueLocks:
         answers: dict[MessageQueue, bool] = {}
         for broker_name, asked in by_broker(queues):
             request = broker_pb.LockQueuesRequest(
-                group=self._group, client_id=self._instance.client_id, queues=map(reference, asked)
+                group=self._group,
+                client_id=self._instance.client_id,
+                queues=map(reference, asked),
+                incarnation=self._instance.incarnation,
             )
             try:
                 answer = await self._instance.calls.to_master(broker_name, LOCK_QUEUES, request)
@@ -55,7 +58,10 @@ class QueueLocks:
         """Somebody else may have them at once; what cannot be given back now becomes free by itself."""
         for broker_name, given_back in by_broker(queues):
             request = broker_pb.UnlockQueuesRequest(
-                group=self._group, client_id=self._instance.client_id, queues=map(reference, given_back)
+                group=self._group,
+                client_id=self._instance.client_id,
+                queues=map(reference, given_back),
+                incarnation=self._instance.incarnation,
             )
             try:
                 answer = await self._instance.calls.to_master(broker_name, UNLOCK_QUEUES, request)

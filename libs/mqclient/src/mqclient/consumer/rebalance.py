@@ -86,6 +86,10 @@ class Rebalance:
         Where there are other members, a queue is begun when it has belonged to this member's share before a pause and
         still does after it: a share that was computed before the pause may have passed to a member that joined since.
         """
+        if (rejection := self._instance.id_in_use()) is not None:
+            logger.error("group %s: this member consumes nothing: %s", self._group, rejection)
+            assigned.drop(assigned.queues)
+            return False
         before, waited_for = assigned.queues, set[MessageQueue]()
         while True:
             shares = [await self._share_of(topic) for topic in self._subscriptions]

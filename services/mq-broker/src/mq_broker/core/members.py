@@ -1,7 +1,8 @@
 """Who is there: the living members of each consumer and producer group.
 
-Invariants: a client is a member of exactly the groups that its newest heartbeat named and that it was let into; a group
-without members is not in the table; the functions return the consumer groups whose membership they changed.
+Invariants: one living process has a client id; a client is a member of exactly the groups that its newest heartbeat
+named and that it was let into; a group without members is not in the table; the functions return the consumer groups
+whose membership they changed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class ClientGroups:
     producer_groups: frozenset[str] = frozenset()
     consumers: tuple[Consumer, ...] = ()
     connection: str = ""
+    incarnation: str = ""  # names the client's process; empty when the client does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class _Client(Generic[S]):
     producer_groups: frozenset[str]
     consumers: dict[str, Consumer]  # by group
     seen_ms: int
+    connection: str
+    incarnation: str
 
 
 @dataclass
@@ -63,10 +67,34 @@ class GroupMembers(Generic[S]):
         consumers = {consumer.group: consumer for consumer in groups.consumers}
         producers_before = known.producer_groups if known else frozenset[str]()
         consumers_before = frozenset(known.consumers) if known else frozenset[str]()
-        self._clients[groups.client_id] = _Client(session, groups.producer_groups, consumers, now_ms)
+        self._clients[groups.client_id] = _Client(
+            session, groups.producer_groups, consumers, now_ms, groups.connection, groups.incarnation
+        )
         _move(self._producers, groups.client_id, producers_before, groups.producer_groups)
         _move(self._consumers, groups.client_id, consumers_before, frozenset(consumers))
         return set(consumers_before ^ consumers.keys())
+
+    def rival(self, groups: ClientGroups, now_ms: int) -> str | None:
+        """The process that has the client id while it lives, in words; None when this client may have it.
+
+        A process that begins another session replaces its own one, which may be half-open. A client that does not name
+        its process replaces any other, and is replaced by any.
+        """
+        known = self._clients.get(groups.client_id)
+        if known is None or not known.incarnation or not groups.incarnation:
+            return None
+        silent_ms = now_ms - known.seen_ms
+        if known.incarnation == groups.incarnation or silent_ms > HEARTBEAT_EXPIRY_MS:
+            return None
+        return (
+            f"process {known.incarnation} at {known.connection or 'an unknown address'}, "
+            f"which sent its last heartbeat {silent_ms // 1_000} s ago"
+        )
+
+    def incarnation(self, client_id: str) -> str:
+        """The process of the client; empty when there is none, or it does not say."""
+        client = self._clients.get(client_id)
+        return client.incarnation if client else ""
 
     def consumer(self, client_id: str, group: str) -> Consumer | None:
         """What the client last said of the consumer group; None when it is no member of it."""

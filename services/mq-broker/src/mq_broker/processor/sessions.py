@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.members import ClientGroups, GroupMembers
+from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, GroupMembers
 from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import first_few
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
@@ -61,8 +61,13 @@ class Sessions:
         """A client lives. Its consumer groups get their retry topics.
 
         Anything but SUCCESS is the code of the first refusal. The sentence has the first ones, and with them groups
-        that do not take the client; it leaves all of those, and is a member of the others.
+        that do not take the client; it leaves all of those, and is a member of the others. CLIENT_ID_IN_USE: another
+        living process has the client id, and this session changes nothing.
         """
+        rival = self.members.rival(said, self.time.now_ms())
+        if rival is not None:
+            log.warning("client id %s is in use: %s rejected for %s", said.client_id, said.connection, rival)
+            return ResponseCode.CLIENT_ID_IN_USE, _in_use(said.client_id, rival)
         groups, refusals = self.admission.admit(said)
         for consumer in groups.consumers:
             if (known := self.groups.get(consumer.group)) is not None:
@@ -115,3 +120,10 @@ class Sessions:
             log.info("group %s now has %d members", group, count, extra={"group": group, "members": count})
             for session in sessions:
                 session.consumer_ids_changed(group)
+
+
+def _in_use(client_id: str, rival: str) -> str:
+    return (
+        f"client id {client_id!r} is in use by {rival}; give each process an instance_name of its own, or none (it is "
+        f"unique then), or wait until that process has left or has been silent for {HEARTBEAT_EXPIRY_MS // 1_000} s"
+    )

@@ -166,12 +166,13 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     @answering(pb.LockQueuesResponse)
     async def LockQueues(self, request: pb.LockQueuesRequest, context: Any) -> pb.LockQueuesResponse:  # noqa: N802
         queues = locked_queues(request.queues)
-        held = await self._broker.queue_locking.lock(request.group, request.client_id, queues)
+        held = await self._broker.queue_locking.lock(request.group, request.client_id, queues, request.incarnation)
         return pb.LockQueuesResponse(locked=queue_refs(held))
 
     @answering(pb.UnlockQueuesResponse)
     async def UnlockQueues(self, request: pb.UnlockQueuesRequest, context: Any) -> pb.UnlockQueuesResponse:  # noqa: N802
-        self._broker.queue_locking.unlock(request.group, request.client_id, locked_queues(request.queues))
+        queues = locked_queues(request.queues)
+        self._broker.queue_locking.unlock(request.group, request.client_id, queues, request.incarnation)
         return pb.UnlockQueuesResponse()
 
     # ----------------------------------------------------------------------------------- retries and offsets

@@ -92,6 +92,7 @@ def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:
         frozenset(producer.group for producer in heartbeat.producers),
         tuple(map(_consumer, heartbeat.consumers)),
         connection,
+        heartbeat.incarnation,
     )
 
 

@@ -606,7 +606,12 @@ class Heartbeat(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     PRODUCERS_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
+    incarnation: _builtins.str
+    """Names the process that has the client id. A session of the same process replaces the one before; one of another
+    process is rejected with CLIENT_ID_IN_USE while the client lives. Without it, as before: the newest session counts.
+    """
     @_builtins.property
     def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerData]: ...
     @_builtins.property
@@ -617,10 +622,11 @@ class Heartbeat(_message.Message):
         client_id: _builtins.str = ...,
         producers: _abc.Iterable[Global___ProducerData] | None = ...,
         consumers: _abc.Iterable[Global___ConsumerData] | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumers", b"consumers", "producers", b"producers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "consumers", b"consumers", "incarnation", b"incarnation", "producers", b"producers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1392,8 +1398,11 @@ class LockQueuesRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     client_id: _builtins.str
+    incarnation: _builtins.str
+    """As in Heartbeat. What one process holds another one does not, whatever their client id."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueRef]: ...
     def __init__(
@@ -1402,10 +1411,11 @@ class LockQueuesRequest(_message.Message):
         group: _builtins.str = ...,
         client_id: _builtins.str = ...,
         queues: _abc.Iterable[_common_pb2.QueueRef] | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "incarnation", b"incarnation", "queues", b"queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1446,8 +1456,10 @@ class UnlockQueuesRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     client_id: _builtins.str
+    incarnation: _builtins.str
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueRef]: ...
     def __init__(
@@ -1456,10 +1468,11 @@ class UnlockQueuesRequest(_message.Message):
         group: _builtins.str = ...,
         client_id: _builtins.str = ...,
         queues: _abc.Iterable[_common_pb2.QueueRef] | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "incarnation", b"incarnation", "queues", b"queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,7 @@ class _ResponseCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Response
     GO_AWAY: _ResponseCode.ValueType  # 1500
     SUBSCRIPTION_NOT_CONSISTENT: _ResponseCode.ValueType  # 5001
     """Not RocketMQ's: members of one group want different messages, or want them differently."""
+    CLIENT_ID_IN_USE: _ResponseCode.ValueType  # 5002
 
 class ResponseCode(_ResponseCode, metaclass=_ResponseCodeEnumTypeWrapper):
     """The outcome of a request, with Apache RocketMQ's names and numbers. A gRPC status speaks of transport and of requests
@@ -73,6 +74,7 @@ NOT_LEADER_FOR_QUEUE: ResponseCode.ValueType  # 501
 GO_AWAY: ResponseCode.ValueType  # 1500
 SUBSCRIPTION_NOT_CONSISTENT: ResponseCode.ValueType  # 5001
 """Not RocketMQ's: members of one group want different messages, or want them differently."""
+CLIENT_ID_IN_USE: ResponseCode.ValueType  # 5002
 Global___ResponseCode: _TypeAlias = ResponseCode  # noqa: Y015
 
 @_typing.final
