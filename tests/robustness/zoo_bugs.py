@@ -362,6 +362,16 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     bug(
+        "48",
+        "a full disk of waiting messages is rewritten for ever",
+        "the oldest file goes whatever has to be written again for that",
+        f"{STORE}/retention.py",
+        "if end <= self._worth_to:",
+        "if end > self._worth_to:",
+        f"{BROKER_TESTS}/test_broker_carrying_over.py"
+        "::TestDelayed::test_on_a_full_disk_nothing_is_carried_when_that_frees_nothing",
+    ),
+    bug(
         "30",
         "duplicate doubling on consumer restart (#7182)",
         "a consumer that leaves gives failed messages back and does not count them as finished",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
@@ -251,9 +252,10 @@ class TestRefusingDisk:
                         raise OSError(errno.ENOSPC, "No space left on device")
 
             disk.before = fail
+            broker.store.gate.options = RetentionOptions(reserved_hours=0, delete_hours=frozenset(range(24)))
             for _ in range(20):
                 if broker.store.log_begin < end:
-                    await clean(broker, clock, disk)
+                    await clean(broker, clock, disk, 0.0)
             disk.before = lambda call, path: None
             assert broker.store.log_begin >= end
             assert writes > 10

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.retention import ROUND_INTERVAL_S
 from mq_broker.testing import (
     BORN_IP,
     STORE_ROOT,
@@ -111,6 +113,9 @@ def essence(record: Record) -> tuple[object, ...]:
     return record.flag, record.born_timestamp_ms, record.born_host, record.reconsume_times, own
 
 
+EXPIRED_AT_ONCE = RetentionOptions(reserved_hours=0, delete_hours=frozenset(range(24)))
+
+
 class TestDelayed:
     async def test_a_carried_message_arrives_at_its_due_time_as_it_was_sent(self) -> None:
         disk, clock = SimDisk(), SimClock()
@@ -198,14 +203,50 @@ class TestDelayed:
                 await produce(broker, delayed(b"%d" % number, 14 + 2 * (number % 2)))
                 await clock.advance(0.001)
             end = broker.store.log_end
+            broker.store.gate.options = EXPIRED_AT_ONCE
             for _ in range(100):
                 if broker.store.log_begin < end:
-                    await clean(broker, clock, disk)
+                    await clean(broker, clock, disk, 0.0)
             assert broker.store.log_begin >= end
             await clock.advance(1_800)
             found = await bodies(broker)
             assert found[:100] == [b"%d" % number for number in range(0, 200, 2)]
             assert found[100:] == [b"%d" % number for number in range(1, 200, 2)]
+
+    async def test_on_a_full_disk_nothing_is_carried_when_that_frees_nothing(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with quiet_broker(disk, clock) as broker:
+            for number in range(60):
+                await produce(broker, delayed(b"%d" % number, 16))
+            end = broker.store.log_end
+            assert end > 3 * FILE_BYTES
+            for _ in range(12):
+                await clean(broker, clock, disk)
+                await clock.advance(ROUND_INTERVAL_S)
+            assert (broker.retention.carried, broker.store.log_begin, broker.store.log_end) == (0, 0, end)
+            await clock.advance(1_800)
+            assert await bodies(broker) == [b"%d" % number for number in range(60)]
+            await clean(broker, clock, disk)
+            assert broker.store.log_begin > 2 * FILE_BYTES  # they have left it
+
+    async def test_on_a_full_disk_a_file_that_waits_goes_when_enough_others_go_with_it(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with quiet_broker(disk, clock) as broker:
+            number = 0
+            while broker.store.log_end < FILE_BYTES:
+                await produce(broker, delayed(b"%d" % number, 16), half("t", b"order", f"tx-{number}"))
+                number += 1
+            await fill(broker, 40)
+            written = 0
+            for _ in range(5):
+                end = broker.store.log_end
+                await clean(broker, clock, disk)
+                written += broker.store.log_end - end
+                await clock.advance(ROUND_INTERVAL_S)
+            assert 0 < written < broker.store.log_begin  # bytes: less than was deleted
+            assert broker.retention.carried == 2 * number  # each of them once
+            await clock.advance(1_800)
+            assert await bodies(broker) == [b"%d" % one for one in range(number)]
 
     async def test_rounds_that_are_called_at_once_lose_nothing(self) -> None:
         disk, clock = SimDisk(), SimClock()

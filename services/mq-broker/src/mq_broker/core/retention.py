@@ -7,6 +7,7 @@ writes are refused they stay refused until there is room again.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOUR_MS = 3_600_000
@@ -50,6 +51,20 @@ def reason_to_delete(
     if expired and (local_hour in options.delete_hours or used_share > options.normal_share):
         return Reason.EXPIRED
     return None
+
+
+def worth_deleting(file_bytes: int, waiting_bytes: Sequence[int]) -> int:
+    """How many of the oldest files gain the disk at least as much as is written for that; 0: none do, however many go.
+
+    `waiting_bytes` tells for each file, the oldest first, what has to be written again before it goes. So all that is
+    ever written for this is less than what it gains, and no message is written again and again for nothing.
+    """
+    written = 0
+    for count, waiting in enumerate(waiting_bytes, 1):
+        written += waiting
+        if 2 * written <= count * file_bytes:
+            return count
+    return 0
 
 
 @dataclass

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
@@ -19,7 +20,7 @@ from mq_broker.core.parked import parked_batch, parked_half
 from mq_broker.core.transactions import Phase, TransactionTable
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from mqproto.record import Record, decode_record
+from mqproto.record import SEGMENT_HEAD, Record, decode_record
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,15 @@ class HalfCopies:
                 self._park_again(half, record)
                 count += 1
         return count
+
+    async def waiting_below(self, log_offset: int) -> AsyncIterator[tuple[int, int]]:
+        """Log offset and size of the halves that `carry_over` would write again. Raises OSError."""
+        log_ = self.store.log
+        for columns in (self.table.open, self.table.in_parking):
+            async for half in self._below(columns, log_offset):
+                read = partial(log_.read_if_there, half.log_offset, SEGMENT_HEAD.size)
+                head = log_.read_hot(half.log_offset, SEGMENT_HEAD.size) or await self.store.cold_reads.read(read)
+                yield half.log_offset, SEGMENT_HEAD.unpack(head)[0] if head else 0
 
     def _park_again(self, half: Half, record: Record) -> None:
         again = parked_batch(record, half.queue_offset, half.check_times)

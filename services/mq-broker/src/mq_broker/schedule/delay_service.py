@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
@@ -129,6 +129,10 @@ class DelayService:
         Raises StoreError or OSError; what was not written again waits where it was.
         """
         return await self._carry_over.carry(self._queues, log_offset)
+
+    def waiting_below(self, log_offset: int) -> AsyncIterator[tuple[int, int]]:
+        """Log offset and size of what `carry_over` would write again, as the consume queues say."""
+        return self._carry_over.waiting(self._queues, log_offset)
 
     @property
     def queues(self) -> Iterable[WaitingQueue]:

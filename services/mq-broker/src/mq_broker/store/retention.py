@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.refusals import first_few
-from mq_broker.core.retention import GuardMode, Reason, reason_to_delete
+from mq_broker.core.retention import GuardMode, Reason, reason_to_delete, worth_deleting
 from mq_broker.store.errors import StoreError
 from mq_broker.store.log_scan import resynchronise, scan_log
 from mq_broker.store.message_store import MessageStore
@@ -31,7 +32,10 @@ ROUND_INTERVAL_S = 10  # MISSION E2
 FILES_IN_ROUND_MAX = 10  # RocketMQ's deleteFileBatchMax
 NEWEST_LOOK_BYTES = 8 * 1024 * 1024  # more than the largest record takes, so that one begins there
 
+LOOK_AGAIN_S = 60  # whether deleting gains anything is found out from all that waits: 0.3 s for a million messages
+
 Carry = Callable[[int], Awaitable[int]]
+Waiting = Callable[[int], AsyncIterator[tuple[int, int]]]
 Unconsumed = Callable[[int], Awaitable[Sequence[str]]]
 
 
@@ -39,6 +43,7 @@ Unconsumed = Callable[[int], Awaitable[Sequence[str]]]
 class Retention:
     """The cleaner. Each of `carriers` writes again what waits below a log offset, and says how much that was.
 
+    Each of `waiting` tells log offset and size of what the carriers would write, roughly: it reads no records.
     `unconsumed` names the groups, each with its queue, that have not consumed everything below a log offset.
     """
 
@@ -48,8 +53,11 @@ class Retention:
     time: BrokerTime
     carriers: Sequence[Carry]
     unconsumed: Unconsumed
+    waiting: Sequence[Waiting] = ()
     carried: int = 0
     _warned_below: int = 0
+    _worth_to: int = 0  # files up to here are worth deleting on a full disk
+    _look_again: tuple[float, int] = (0.0, 0)  # when (monotonic seconds), or at which end of the log
     _working: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -113,7 +121,7 @@ class Retention:
             if end is None and self.store.log.files.first_file_end and used >= gate.options.forced_share:
                 log.warning("the disk is %.0f%% full, but the log's oldest file is not confirmed yet", used * 100)
             return False
-        if not await self._may_go(end, reason):
+        if not await self._may_go(end, reason) or (reason is Reason.FORCED and not await self._is_worth(end)):
             return False
         if failures := await self._carry_over(end):
             sentence = "; ".join(failures)
@@ -128,6 +136,32 @@ class Retention:
         has_gone = await self.store.old_files.delete_first(end)
         gate.blocked_by = ""
         return has_gone
+
+    async def _is_worth(self, end: int) -> bool:
+        """Whether the disk is emptier in the end when the file before `end` goes. Raises OSError."""
+        store, files = self.store, self.store.log.files
+        if end <= self._worth_to:
+            return True
+        if self.clock.monotonic() < self._look_again[0] and store.log_end < self._look_again[1]:
+            return False
+        ends = [one for one in files.starts[1:] if one <= store.readable_end]
+        sizes = [0] * len(ends)
+        for waiting in self.waiting:
+            async for log_offset, size in waiting(ends[-1]):
+                sizes[bisect_right(ends, log_offset)] += size
+        count = worth_deleting(store.log.file_bytes, sizes)
+        if count:
+            self._worth_to = ends[count - 1]
+            return True
+        self._look_again = (self.clock.monotonic() + LOOK_AGAIN_S, store.log_end + store.log.file_bytes)
+        log.warning(
+            "the disk is %.0f%% full, but deleting old files would free nothing: of %d bytes in them %d wait and "
+            "would be written again; make room elsewhere",
+            store.gate.used_share * 100,
+            len(ends) * store.log.file_bytes,
+            sum(sizes),
+        )
+        return False
 
     async def _carry_over(self, end: int) -> list[str]:
         """Write again what waits below `end`, and make it durable; returns what has failed. Raises OSError."""
