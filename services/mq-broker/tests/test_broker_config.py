@@ -218,6 +218,7 @@ def test_guard_and_ratios_reach_the_retention() -> None:
 
 MAY_CHANGE = {
     "topicCountMax": "30000",
+    "responseMemoryBytesMax": "100000000",
     "subscriptionGroupCountMax": "20000",
     "autoCreatedTopicsPerClient": "10",
     "autoCreatedGroupsPerClient": "10",

@@ -41,11 +41,19 @@ async def query(
     request = pb.QueryMessageRequest(
         topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
     )
-    return await service(broker).QueryMessage(request, CallContext())
+    context = CallContext()
+    try:
+        return await service(broker).QueryMessage(request, context)
+    finally:
+        context.end()
 
 
 async def view(broker: Broker, log_offset: int) -> pb.ViewMessageResponse:
-    return await service(broker).ViewMessage(pb.ViewMessageRequest(log_offset=log_offset), CallContext())
+    context = CallContext()
+    try:
+        return await service(broker).ViewMessage(pb.ViewMessageRequest(log_offset=log_offset), context)
+    finally:
+        context.end()
 
 
 async def search(broker: Broker, timestamp_ms: int, *, topic: str = "t", queue_id: int = 0) -> pb.SearchOffsetResponse:

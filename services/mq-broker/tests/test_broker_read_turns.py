@@ -180,7 +180,7 @@ async def test_an_expression_that_is_too_long_is_refused_with_the_limit() -> Non
             answer = broker.pulling.pull_hot(query)
             assert answer is not None
             assert answer.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
-            assert "4,097 characters; at most 4,096 are allowed" in answer.remark
+            assert "16,385 characters; at most 16,384 are allowed" in answer.remark
 
 
 def test_kept_filters_are_bounded_by_their_length_and_the_least_recent_go() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 
 import pytest
 
+from mq_broker.processor.response_memory import ResponseMemory
 from mq_broker.rpc.streams import LINGER_S, OpenStreams, Replies, pump
 from osenv import SimClock
 
@@ -33,7 +34,7 @@ class _SlowStream:
 
 async def test_a_bad_request_ends_the_stream_only_after_the_write_that_is_under_way() -> None:
     # gRPC refuses a status while a message is being written, and the peer would then wait for ever.
-    stream, replies = _SlowStream(), Replies()
+    stream, replies = _SlowStream(), Replies(ResponseMemory(SimClock()).share("peer"))
 
     def handle(request: str) -> None:
         if request == "bad":
@@ -52,7 +53,11 @@ async def test_a_bad_request_ends_the_stream_only_after_the_write_that_is_under_
 
 
 async def test_replies_that_were_not_written_when_the_stream_broke_are_put_away() -> None:
-    stream, replies, made = _SlowStream(), Replies(), list[Coroutine[None, None, str]]()
+    stream, replies, made = (
+        _SlowStream(),
+        Replies(ResponseMemory(SimClock()).share("peer")),
+        list[Coroutine[None, None, str]](),
+    )
 
     async def reply() -> str:
         return "made"

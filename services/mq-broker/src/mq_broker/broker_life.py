@@ -50,6 +50,7 @@ from mqproto.config_source import ConfigInForce, ConfigSource
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from osenv import Clock, Disk, SystemRng
 from osenv.memory import keep_out_of_collections
+from osenv.network import break_connections
 from telemetry.grpc_server import call_interceptors
 
 SERVICE = "mq-broker"
@@ -243,6 +244,7 @@ async def _open_broker(process: BrokerProcess) -> Broker:
         broker = Broker(
             process.disk, process.clock, _broker_options(process), store_options, connect=connect, spans=process.spans
         )
+        broker.response_memory.break_connections = break_connections
         await broker.open()
     except (StoreError, OSError) as error:
         raise StartError(str(error)) from error

@@ -17,6 +17,8 @@ from mq_broker.core.limits import (
     GROUP_COUNT_MAX,
     NAME_SERVER_TOPICS_MAX,
     OPEN_FILES_EMBEDDED_MAX,
+    RESPONSE_MEMORY_BYTES_MAX,
+    RESPONSE_MEMORY_BYTES_MIN,
     TOPIC_COUNT_MAX,
 )
 from mq_broker.core.replication.options import ReplicationOptions
@@ -61,8 +63,8 @@ class BrokerConfig:
     listenPort, a listenPort of 0 any free one. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
     brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
     unconsumedDeleteGuard, topicCountMax, subscriptionGroupCountMax, autoCreatedTopicsPerClient,
-    autoCreatedGroupsPerClient and logLevel are Hourglass's own keys. Values marked `reloadable` may change while the
-    broker runs.
+    autoCreatedGroupsPerClient, responseMemoryBytesMax and logLevel are Hourglass's own keys. Values marked `reloadable`
+    may change while the broker runs.
 
     Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a slave here takes 5 s of silence for
     the end of the link, and slaveReadEnable (false there).
@@ -106,6 +108,7 @@ class BrokerConfig:
     auto_created_groups_per_client: int = key(default=AUTO_CREATED_GROUPS_MAX, reloadable=True)
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     max_message_size: int = key(default=BODY_BYTES_MAX, reloadable=True)
+    response_memory_bytes_max: int = key(default=RESPONSE_MEMORY_BYTES_MAX, important=True, reloadable=True)
     enable_property_filter: bool = False  # SQL92; a change needs a restart (MISSION F2)
     register_name_server_period: int = key(default=30_000, reloadable=True)
     flush_consumer_offset_interval: int = key(default=5_000, reloadable=True)
@@ -146,6 +149,7 @@ class BrokerConfig:
         self._check_range("defaultTopicQueueNums", self.default_topic_queue_nums, 1, QUEUE_COUNT_MAX)
         self._check_counts()
         self._check_range("maxMessageSize", self.max_message_size, 1, BODY_BYTES_MAX)
+        self._check_range("responseMemoryBytesMax", self.response_memory_bytes_max, RESPONSE_MEMORY_BYTES_MIN, 1 << 40)
         self._check_range("registerNameServerPeriod", self.register_name_server_period, 100, 60_000)
         self._check_range("flushConsumerOffsetInterval", self.flush_consumer_offset_interval, 10, 600_000)
         self._check_range("transactionCheckInterval", self.transaction_check_interval, 100, 3_600_000)
@@ -269,6 +273,7 @@ class BrokerConfig:
             default_topic_queue_count=self.default_topic_queue_nums,
             body_size_max=self.max_message_size,
             property_filter_enabled=self.enable_property_filter,
+            response_memory_bytes_max=self.response_memory_bytes_max,
             flush_consumer_offset_interval_ms=self.flush_consumer_offset_interval,
             transactions=TransactionOptions(
                 self.transaction_check_interval, self.transaction_time_out, self.transaction_check_max

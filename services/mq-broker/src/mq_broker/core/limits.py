@@ -5,6 +5,10 @@ name and the reason for its value behind it. What makes a record valid is not he
 brokers and tools share it.
 """
 
+from __future__ import annotations
+
+from mqproto.record import RECORD_BYTES_MAX
+
 # Topics and groups. The configuration may set other numbers (keys in brackets); together they stay below
 # NAME_SERVER_TOPICS_MAX, because each group has up to two topics (retries and dead letters).
 TOPIC_COUNT_MAX = 20_000  # [topicCountMax] that clients or operators can make; a topic has 4 queues, each with a file
@@ -38,6 +42,7 @@ POLLS_PER_STREAM_MAX = 16_384  # held on one Poll stream; a client with more que
 # Finished ranges that are kept of one queue and group: a hole for each of 4,096 messages in work, four times what a
 # client holds of a queue unless it is told otherwise.
 RANGES_PER_QUEUE_MAX = 4_096
+
 # Reads of the disk. Clients take turns; a search by key goes in steps, and after each the next client has its turn.
 COLD_READS_AT_ONCE_MAX = 4  # the disk's threads for reads; syncs and checkpoints have threads of their own
 SEARCH_STEP_ENTRIES_MAX = 256  # index entries that one step of a search by key visits; about 5 ms
@@ -45,8 +50,7 @@ SEARCH_STEP_BYTES_MAX = 4 * 1024 * 1024  # of records that one step of a search 
 RECALL_ENTRIES_MAX = 1_000_000  # index entries that a recall visits; a search takes some 15 s then and 100 MiB
 SEARCH_ENTRIES_MAX = 65_536  # index entries that one query by key visits; then its answer says that it is truncated
 
-# Expressions of subscriptions, and the parsed ones that are kept.
-EXPRESSION_CHARACTERS_MAX = 4_096  # a condition that a person writes has some hundred
+# Parsed expressions of subscriptions that are kept, the least recently used ones go.
 KEPT_EXPRESSION_CHARACTERS_MAX = 256 * 1024  # of all parsed ones; a parsed condition takes up to 150 bytes a character
 KEPT_FILTERS_MAX = 4_096
 # Descriptors (core/descriptors.py divides what the process may have; ADR 100).
@@ -58,3 +62,20 @@ KEPT_DESCRIPTORS = (
 SLAVE_CONNECTIONS_MAX = 32  # at haListenPort: 8 slaves, each with a link that ends and its successor, and name servers
 OPEN_FILES_EMBEDDED_MAX = 256  # of a store in a process that has other uses for its descriptors
 OPEN_FILES_MAX = 16_384  # of log and consume queues; the kernel keeps about 1 KiB for each
+
+# Memory for responses that wait to be written, or are being written. A response counts RESPONSE_COPIES times: the bytes
+# that were read, protobuf's copy, its encoded form and gRPC's copy of that exist together while it is being written.
+RESPONSE_COPIES = 4
+RESPONSE_MEMORY_BYTES_MAX = 384 * 1024 * 1024  # [responseMemoryBytesMax] of all clients
+RESPONSE_MEMORY_BYTES_MIN = 64 * 1024 * 1024  # the least that may be configured: three of the longest responses
+CLIENT_RESPONSE_BYTES_MAX = 64 * 1024 * 1024  # of one connection: 16 MiB of records, some seconds of a slow network
+RESPONSE_BYTES = RESPONSE_COPIES * (RECORD_BYTES_MAX + 4_096)  # the longest one: a record, which may exceed a pull
+SMALL_RESPONSE_BYTES = 512  # what a response takes beside its records, as an object and in a queue
+RESULT_BYTES = 256  # what the result of one batch takes, its remark included
+STALLED_WRITE_S = 2.0  # a connection that has not taken one response for so long is broken when there is no room left
+
+# Polls that are open: held, or waiting for their turn. About 1.4 KiB each, and their expressions.
+POLLS_PER_CLIENT_MAX = 32_768  # of one connection
+POLLS_MAX = 65_536  # of all clients
+POLL_EXPRESSION_CHARACTERS = 1_024  # a poll whose expression is longer counts once more for each so many
+POLLS_SERVED_AT_ONCE_MAX = 64  # in one step of the event loop; about 3 ms

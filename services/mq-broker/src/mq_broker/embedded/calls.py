@@ -42,6 +42,7 @@ class CallContext:
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
         self.responses: asyncio.Queue[Any] = asyncio.Queue()
+        self._callbacks: list[Callable[[Any], None]] = []
 
     async def read(self) -> Any:
         """The next request, or EOF."""
@@ -50,6 +51,15 @@ class CallContext:
     async def write(self, response: Any) -> None:
         """Hand a response to the caller."""
         self.responses.put_nowait(response)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call when the call is over."""
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        """The call is over: its caller has the answer, or nobody has it."""
+        while self._callbacks:
+            self._callbacks.pop()(self)
 
     def peer(self) -> str:
         """Who calls: all callers in this process are one."""

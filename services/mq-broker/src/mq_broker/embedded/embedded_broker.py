@@ -171,7 +171,9 @@ class EmbeddedBroker:
 
     def call(self, path: str, request: Any, context: Any) -> Awaitable[Any]:
         """A unary call as a task that breaks when the broker dies. Raises BrokerUnreachableError."""
-        return self._track(asyncio.ensure_future(self._method(path)(request, context)))
+        task = self._track(asyncio.ensure_future(self._method(path)(request, context)))
+        task.add_done_callback(lambda _: context.end())
+        return task
 
     def stream(self, path: str) -> MemoryStream | BrokenStream:
         """A stream to the method of this path."""

@@ -17,6 +17,7 @@ from mq_broker.core.creations import CountLimits
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
 from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.limits import RESPONSE_MEMORY_BYTES_MAX
 from mq_broker.core.members import GroupMembers
 from mq_broker.core.message_filter import MessageFilters
 from mq_broker.core.producer_sequences import ProducerSequences
@@ -58,6 +59,7 @@ from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.queue_locks import QueueLocking
 from mq_broker.processor.recalling import Recalling
+from mq_broker.processor.response_memory import ResponseMemory
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
@@ -93,6 +95,7 @@ class BrokerOptions:
     default_topic_queue_count: int = 4
     body_size_max: int = BODY_BYTES_MAX
     property_filter_enabled: bool = False
+    response_memory_bytes_max: int = RESPONSE_MEMORY_BYTES_MAX
     flush_consumer_offset_interval_ms: int = 5_000
     transactions: TransactionOptions = field(default_factory=TransactionOptions)
     replication: ReplicationOptions = field(default_factory=ReplicationOptions)
@@ -120,6 +123,7 @@ class Broker:
         self._connect = connect
         self._rng = rng or SystemRng()
         self._clock, self._disk = clock, disk
+        self.response_memory = ResponseMemory(clock, options.response_memory_bytes_max)
         self.boot_timestamp_ms = clock.wall_ms()
         self.topics = TopicTable(
             auto_create=options.auto_create_topics,
@@ -238,6 +242,7 @@ class Broker:
         self.groups.reconfigure(auto_create=options.auto_create_groups)
         self._limit_counts(options)
         self.producing.body_size_max = options.body_size_max
+        self.response_memory.bytes_max = options.response_memory_bytes_max
         self.transactions.reconfigure(options.transactions)
         self.store.gate.options = retention
 
@@ -318,7 +323,7 @@ class Broker:
                 lambda: self.store.follows or self.replication.is_connected,
             ),
         )
-        self.long_polling = LongPolling(self.pulling, self._clock)
+        self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
         self.send_back = SendBack(self.producing, self.topics, self.groups, self._spans)
         self.querying = Querying(self.store)
         self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)

@@ -1,18 +1,29 @@
 """Long polls: a pull that finds nothing is held until there is something (MISSION C7).
 
-Invariants: every poll is answered exactly once; a poll is held for 15 s at the most, and woken in the same step in
-which a record of its queue becomes readable. A held poll is a small object and one timer, not a thread.
+Invariants: every poll is answered exactly once; a poll is held for 15 s at the most, and woken when a record of its
+queue becomes readable: the first `POLLS_SERVED_AT_ONCE_MAX` of a queue in the same step, the others in the next ones.
+An answer is built only when there is room for it in the response memory; a poll that is due earlier waits for its turn.
+A held poll is a small object and one timer, not a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
+from mq_broker.core.limits import (
+    POLL_EXPRESSION_CHARACTERS,
+    POLLS_MAX,
+    POLLS_PER_CLIENT_MAX,
+    POLLS_SERVED_AT_ONCE_MAX,
+    RESPONSE_BYTES,
+)
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.processor.pulling import Pulling
+from mq_broker.processor.response_memory import ResponseMemory, Share
 from mqproto.codes import PullStatus, ResponseCode
 from osenv import Clock, Timer
 
@@ -31,6 +42,9 @@ class Poll:
     query: PullQuery
     reply: Reply
     suspend_ms: int
+    share: Share
+    is_open: bool = True  # until it is answered or given up
+    reserved: int = 0  # of its share, for what a cold read may bring
     until: float | None = None  # by the monotonic clock, once it was held
     timer: Timer | None = None
     reading: asyncio.Task[None] | None = None
@@ -42,46 +56,101 @@ class LongPolling:
 
     pulling: Pulling
     clock: Clock
+    memory: ResponseMemory
     _held: dict[QueueKey, set[Poll]] = field(default_factory=dict)
+    _woken: deque[Iterator[Poll]] = field(default_factory=deque, init=False)  # to be served in the next steps
+    _turns: dict[Share, deque[Poll]] = field(default_factory=dict, init=False)  # due, and waiting for room
+    _open: dict[str, int] = field(default_factory=dict, init=False)  # by client; a long expression counts more
+    _open_sum: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.pulling.store.on_readable(self._wake)
+        self._unbounded = ResponseMemory(self.clock, 1 << 62).share("")
 
     @property
     def held(self) -> int:
         """How many polls wait."""
         return sum(map(len, self._held.values()))
 
-    def poll(self, query: PullQuery, suspend_ms: int, reply: Reply) -> Poll:
-        """Answer through `reply`: now, or when there is something, or after `suspend_ms` with NO_NEW_MSG."""
-        poll = Poll(query, reply, min(suspend_ms, SUSPEND_MS_MAX))
-        self._serve(poll)
+    def poll(self, query: PullQuery, suspend_ms: int, reply: Reply, share: Share | None = None) -> Poll:
+        """Answer through `reply`: now, or when there is something, or after `suspend_ms` with NO_NEW_MSG.
+
+        With SYSTEM_BUSY at once when the client, or all clients together, have too many open polls. The answer waits
+        for room in the response memory, as part of `share`; without a share it needs none.
+        """
+        poll = Poll(query, reply, min(suspend_ms, SUSPEND_MS_MAX), share or self._unbounded)
+        count = self._count(poll, 1)
+        if count > POLLS_PER_CLIENT_MAX or self._open_sum > POLLS_MAX:
+            one, all_ = f"one connection at most {POLLS_PER_CLIENT_MAX:,}", f"all together {POLLS_MAX:,}"
+            remark = f"too many open polls: {one} are allowed, {all_}; ask again later"
+            self._answer(poll, PullResult(ResponseCode.SYSTEM_BUSY, remark))
+        else:
+            self._serve(poll)
         return poll
 
     def cancel(self, poll: Poll) -> None:
         """The poll's client has gone, or does not want it any more: nobody is answered."""
         if poll.reading is not None:
             poll.reading.cancel()
+        self._reserve(poll, 0)
         self._forget(poll)
+        self._close(poll)
+
+    def ended(self, share: Share) -> None:
+        """The stream has ended, and each of its polls was cancelled."""
+        self._turns.pop(share, None)
+        share.close()
 
     def expire(self, poll: Poll) -> None:
-        """Answer with what there is now, without waiting any longer; no effect on a poll that is not held."""
+        """Answer with what there is now, without waiting any longer."""
+        poll.suspend_ms = 0
         if poll.timer is not None:
             self._forget(poll)
-            poll.suspend_ms = 0
             self._serve(poll)
 
     def answer_all(self, chosen: Callable[[PullQuery], bool]) -> None:
         """Answer the held polls that are `chosen` with what there is now: something about them has changed."""
-        for poll in [poll for polls in self._held.values() for poll in polls if chosen(poll.query)]:
-            self.expire(poll)
+        found = [poll for polls in self._held.values() for poll in polls if chosen(poll.query)]
+        for poll in found:
+            poll.suspend_ms = 0
+        self._serve_some(found)
 
     def _serve(self, poll: Poll) -> None:
+        """Answer the poll or hold it; when there is no room for an answer, at a later turn."""
+        share = poll.share
+        if share in self._turns or not share.may_build:
+            self._wait_for_turn(poll)
+            return
         result = self.pulling.pull_hot(poll.query)
         if result is None:
+            self._reserve(poll, RESPONSE_BYTES)
             poll.reading = asyncio.create_task(self._read(poll), name="cold read")
         else:
             self._settle(poll, result)
+
+    def _wait_for_turn(self, poll: Poll) -> None:
+        share = poll.share
+        turns = self._turns.get(share)
+        if turns is None:
+            turns = self._turns[share] = deque()
+            share.wait(lambda: self._serve_turns(share))
+        turns.append(poll)
+
+    def _serve_turns(self, share: Share) -> None:
+        """It is the turn of a stream whose polls have waited for room."""
+        turns = self._turns.pop(share)
+        at_once = max(1, POLLS_SERVED_AT_ONCE_MAX // (1 + share.memory.waiting_clients))
+        for _ in range(min(len(turns), at_once)):
+            poll = turns.popleft()
+            if poll.is_open:
+                self._serve(poll)
+                if share in self._turns:  # no more room: the poll is at the end of the new queue
+                    turns.appendleft(self._turns[share].pop())
+                    break
+        if turns:
+            if share not in self._turns:
+                share.wait(lambda: self._serve_turns(share))
+            self._turns[share] = turns
 
     async def _read(self, poll: Poll) -> None:
         try:
@@ -90,11 +159,18 @@ class LongPolling:
             log.exception("reading queue %d of %s failed", poll.query.queue_id, poll.query.topic)
             result = PullResult(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {error}")
         poll.reading = None
+        self._reserve(poll, 0)
         self._settle(poll, result)
+
+    @staticmethod
+    def _reserve(poll: Poll, size: int) -> None:
+        if size != poll.reserved:
+            poll.share.take(size - poll.reserved)
+            poll.reserved = size
 
     def _settle(self, poll: Poll, result: PullResult) -> None:
         if result.status is not PullStatus.NO_NEW_MSG or poll.suspend_ms <= 0:
-            poll.reply(result)
+            self._answer(poll, result)
             return
         key = (poll.query.topic, poll.query.queue_id)
         self._held.setdefault(key, set()).add(poll)
@@ -102,9 +178,56 @@ class LongPolling:
             poll.until = self.clock.monotonic() + poll.suspend_ms / 1000
         poll.timer = self.clock.call_later(max(0.0, poll.until - self.clock.monotonic()), lambda: self.expire(poll))
 
+    def _answer(self, poll: Poll, result: PullResult) -> None:
+        self._close(poll)
+        poll.reply(result)
+
+    def _close(self, poll: Poll) -> None:
+        if poll.is_open:
+            poll.is_open = False
+            self._count(poll, -1)
+
+    def _count(self, poll: Poll, sign: int) -> int:
+        """One open poll more or less; how many its client has then."""
+        client, weight = poll.query.client, sign * (1 + len(poll.query.expression) // POLL_EXPRESSION_CHARACTERS)
+        self._open_sum += weight
+        count = self._open.get(client, 0) + weight
+        if count:
+            self._open[client] = count
+        else:
+            del self._open[client]
+        return count
+
     def _wake(self, topic: str, queue_id: int) -> None:
-        for poll in self._held.pop((topic, queue_id), ()):
-            self._disarm(poll)
+        polls = self._held.pop((topic, queue_id), None)
+        if polls is not None:
+            self._serve_some(polls)
+
+    def _serve_some(self, polls: Collection[Poll]) -> None:
+        """Serve these held polls: a few now, the others in steps between which others have their turn."""
+        if len(polls) <= POLLS_SERVED_AT_ONCE_MAX and not self._woken:
+            for poll in polls:
+                self._serve_held(poll)
+            return
+        self._woken.append(iter(polls))
+        if len(self._woken) == 1:
+            self._serve_woken()
+
+    def _serve_woken(self) -> None:
+        served = 0
+        while self._woken and served < POLLS_SERVED_AT_ONCE_MAX:
+            poll = next(self._woken[0], None)
+            if poll is None:
+                self._woken.popleft()
+            else:
+                served += 1
+                self._serve_held(poll)
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._serve_woken)
+
+    def _serve_held(self, poll: Poll) -> None:
+        if poll.timer is not None:  # neither answered nor given up meanwhile
+            self._forget(poll)
             self._serve(poll)
 
     def _forget(self, poll: Poll) -> None:

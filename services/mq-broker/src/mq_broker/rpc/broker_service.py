@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 import grpc
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
-from mq_broker.core.limits import FRAME_BATCHES_MAX, POLLS_PER_STREAM_MAX
+from mq_broker.core.limits import (
+    FRAME_BATCHES_MAX,
+    POLLS_PER_STREAM_MAX,
+    RESPONSE_BYTES,
+    RESPONSE_COPIES,
+    RESULT_BYTES,
+    SMALL_RESPONSE_BYTES,
+)
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
 from mq_broker.processor.offsets import ConsumeFromWhere, QueueReport
 from mq_broker.processor.producing import BatchOutcome
 from mq_broker.processor.querying import QueryError
+from mq_broker.processor.response_memory import Share
 from mq_broker.rpc.answers import answering
 from mq_broker.rpc.conversions import (
     batch_result,
@@ -53,12 +62,34 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         with self.streams.one_more():
             await pump(context, replies, handle, self.streams.stopping)
 
+    @asynccontextmanager
+    async def _replies(self, context: Any) -> AsyncIterator[Replies]:
+        """The replies of a stream, for as long as it lasts."""
+        share = self._broker.response_memory.share(context.peer())
+        try:
+            yield Replies(share)
+        finally:
+            self._broker.long_polling.ended(share)
+
+    async def _room(self, context: Any) -> Share:
+        """Room for the response to a unary call, until the client has it."""
+        share = self._broker.response_memory.share(context.peer())
+        context.add_done_callback(lambda _: share.close())
+        await share.reserve()
+        return share
+
     # --------------------------------------------------------------------------------------------- produce
 
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
-        replies, client = Replies(), context.peer()
-        await self._pump(context, replies, lambda request: replies.put(self._produce(request, client)))
+        client = context.peer()
+        async with self._replies(context) as replies:
+
+            def handle(request: pb.ProduceRequest) -> None:
+                size = SMALL_RESPONSE_BYTES + RESULT_BYTES * len(request.batches)
+                replies.put(self._produce(request, client), size)
+
+            await self._pump(context, replies, handle)
 
     def _produce(self, request: pb.ProduceRequest, client: str) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
@@ -85,7 +116,11 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
     async def Poll(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """The long polls of one client. A poll id that is in use is refused, and with it the stream."""
-        polling, replies, client = self._broker.long_polling, Replies(), context.peer()
+        async with self._replies(context) as replies:
+            await self._poll(context, replies)
+
+    async def _poll(self, context: Any, replies: Replies) -> None:
+        polling, client = self._broker.long_polling, context.peer()
         polls: dict[int, Poll | None] = {}
         reports = ProgressReports(self._broker.offsets)
 
@@ -105,10 +140,11 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
                 polls.pop(poll_id, None)
                 response = pb.PollResponse(poll_id=poll_id)
                 write_pull_result(result, response.pull)
-                replies.put(response)
+                replies.put(response, SMALL_RESPONSE_BYTES + RESPONSE_COPIES * len(result.records))
 
             polls[poll_id] = None
-            poll = polling.poll(pull_query(request.pull, client), request.suspend_timeout_ms, reply)
+            query = pull_query(request.pull, client)
+            poll = polling.poll(query, request.suspend_timeout_ms, reply, replies.share)
             if poll_id in polls:
                 polls[poll_id] = poll
 
@@ -124,15 +160,21 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
         pulling = self._broker.pulling
         query = pull_query(request, context.peer())
+        share = await self._room(context)
         response = pb.PullResponse()
         write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response)
+        share.give_back(RESPONSE_BYTES - RESPONSE_COPIES * len(response.records))
         return response
 
     # --------------------------------------------------------------------------------------------- session
 
     async def Session(self, _requests: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A client's session: the end of the stream is the client's end."""
-        sessions, commands, replies = self._broker.sessions, self._broker.client_commands, Replies()
+        async with self._replies(context) as replies:
+            await self._session(context, replies)
+
+    async def _session(self, context: Any, replies: Replies) -> None:
+        sessions, commands = self._broker.sessions, self._broker.client_commands
         session, client_id = _Session(replies), ""
 
         def handle(request: pb.SessionRequest) -> None:
@@ -251,6 +293,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         return pb.SearchOffsetResponse(offset=offset)
 
     async def QueryMessage(self, request: pb.QueryMessageRequest, context: Any) -> pb.QueryMessageResponse:  # noqa: N802
+        await self._room(context)
         try:
             found = await self._broker.querying.by_key(
                 request.topic,
@@ -272,6 +315,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         )
 
     async def ViewMessage(self, request: pb.ViewMessageRequest, context: Any) -> pb.ViewMessageResponse:  # noqa: N802
+        await self._room(context)
         try:
             record = await self._broker.querying.by_log_offset(request.log_offset)
         except ValueError as error:
@@ -323,21 +367,21 @@ class _Session:
 
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         check = pb.CheckTransaction(producer_group=producer_group, transaction_id=transaction_id, record=record)
-        self._replies.put(pb.SessionResponse(check_transaction=check))
+        self._replies.put_command(pb.SessionResponse(check_transaction=check))
 
     def consumer_ids_changed(self, group: str) -> None:
-        self._replies.put(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
+        self._replies.put_command(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
 
     def reset_consumer_offset(self, group: str, queues: Sequence[QueueReport]) -> None:
-        self._replies.put(pb.SessionResponse(reset_consumer_offset=reset_command(group, queues)))
+        self._replies.put_command(pb.SessionResponse(reset_consumer_offset=reset_command(group, queues)))
 
     def get_running_info(self, command_id: int, group: str) -> None:
         command = pb.GetRunningInfo(command_id=command_id, group=group)
-        self._replies.put(pb.SessionResponse(get_running_info=command))
+        self._replies.put_command(pb.SessionResponse(get_running_info=command))
 
     def consume_directly(self, command_id: int, group: str, record: bytes) -> None:
         command = pb.ConsumeDirectly(command_id=command_id, group=group, record=record)
-        self._replies.put(pb.SessionResponse(consume_directly=command))
+        self._replies.put_command(pb.SessionResponse(consume_directly=command))
 
 
 async def _refuse(context: Any, sentence: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """Bidirectional streams: requests are handled as they come, replies leave in the order in which they were given.
 
-Invariant: one task writes to a stream; whoever has a reply puts it into the queue and goes on.
+Invariants: one task writes to a stream; whoever has a reply puts it into the queue and goes on; what waits there counts
+in the response memory; a stream whose share is full reads no requests.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import grpc
 
+from mq_broker.core.limits import RESPONSE_COPIES, SMALL_RESPONSE_BYTES
+from mq_broker.processor.response_memory import Share
 from osenv import Clock
 from osenv.clock import timeout
 
@@ -26,22 +29,52 @@ class Replies:
 
     END = object()
 
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self._queue: asyncio.Queue[tuple[Any, int]] = asyncio.Queue()
+        self._written = asyncio.Event()
 
-    def put(self, reply: object) -> None:
-        """Have `reply` written: a message, or a coroutine that makes one, which later replies then wait for."""
-        self._queue.put_nowait(reply)
+    def put(self, reply: object, size: int = SMALL_RESPONSE_BYTES) -> None:
+        """Have `reply` written: a message, or a coroutine that makes one, which later replies then wait for.
+
+        `size` is what it takes of the response memory, in bytes.
+        """
+        self.share.take(size)
+        self._queue.put_nowait((reply, size))
+
+    def put_command(self, command: Any) -> None:
+        """Have a command written that the client has not asked for; one that does not read loses its connection."""
+        share, size = self.share, SMALL_RESPONSE_BYTES + RESPONSE_COPIES * command.ByteSize()
+        if share.used and share.memory.room(share.client) < size:
+            share.memory.break_connections([share.client])
+        else:
+            self.put(command, size)
+
+    async def room(self) -> None:
+        """Return when one more request may be read."""
+        while not self.share.may_read:
+            self._written.clear()
+            await self._written.wait()
 
     async def write_to(self, context: Any) -> None:
         """Write until the end, or until the stream breaks."""
-        while (reply := await self._queue.get()) is not self.END:
-            await context.write(await reply if isinstance(reply, Coroutine) else reply)
+        share = self.share
+        while True:
+            reply, size = await self._queue.get()
+            if reply is self.END:
+                return
+            message = await reply if isinstance(reply, Coroutine) else reply
+            share.writing_since = share.memory.clock.monotonic()
+            await context.write(message)
+            share.writing_since = None
+            share.give_back(size)
+            self._written.set()
 
     def drop(self) -> None:
         """Forget what was not written."""
         while not self._queue.empty():
-            if isinstance(reply := self._queue.get_nowait(), Coroutine):
+            reply, _ = self._queue.get_nowait()
+            if isinstance(reply, Coroutine):
                 reply.close()
 
 
@@ -88,14 +121,14 @@ async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], st
     Then no request is read any more, and the replies to those that were handled are still written. What `handle` raises
     ends the stream likewise, and is raised here. Cancelled when the peer is gone.
     """
-    reader = asyncio.create_task(_read_all(context, handle), name="stream reader")
+    reader = asyncio.create_task(_read_all(context, replies, handle), name="stream reader")
     writer = asyncio.create_task(replies.write_to(context), name="stream writer")
     stop = asyncio.create_task(stopping.wait(), name="stream stop")
     try:
         await asyncio.wait((reader, writer, stop), return_when=asyncio.FIRST_COMPLETED)
         has_read_all = reader.done()
         reader.cancel()  # what it read from here on would be handled, and its reply stand behind the end
-        replies.put(Replies.END)
+        replies.put(Replies.END, 0)
         await writer  # also before a refusal: gRPC sends no status while a message is being written
         if has_read_all:
             reader.result()
@@ -105,6 +138,8 @@ async def pump(context: Any, replies: Replies, handle: Callable[[Any], None], st
         replies.drop()
 
 
-async def _read_all(context: Any, handle: Callable[[Any], None]) -> None:
+async def _read_all(context: Any, replies: Replies, handle: Callable[[Any], None]) -> None:
     while (request := await context.read()) is not grpc.aio.EOF:
         handle(request)
+        if not replies.share.may_read:
+            await replies.room()
