@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from budget import BudgetSweep
 from crash_states import explore
 from delay_histories import DELAY_SWEEP
 from fault_sweep import every_run, sweep
@@ -64,6 +65,7 @@ _ALL: tuple[Sweep, ...] = (
     FuzzSweep(),
     HttpSweep(),
     RecordSweep(),
+    BudgetSweep(),
     RepeatSweep(),
     GROUP_SWEEP,
     TRANSACTION_SWEEP,

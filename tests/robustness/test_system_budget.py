@@ -1,0 +1,17 @@
+"""G13 in small: 200 hostile clients beside a well-behaved one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from budget import run_budget
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_hostile_clients_cost_the_documented_memory_and_delay_nobody(tmp_path: Path, seed: int) -> None:
+    outcome = await run_budget(tmp_path, seed, 100)
+    assert outcome.violations == (), f"{outcome.counts}; again: the sweep `budget`, see README.md"
+    assert outcome.counts["sends"] > 300
