@@ -250,6 +250,10 @@ class TestStream:
             master = await wire.master.links.get()
             assert await master.receive() == ReplicaFrame(EPOCH, ProgressEntries(bytes(DATA_BYTES_MAX)))
             await reporting
+            topics = MasterFrame(EPOCH, StateDocument("topics.json", bytes(40_000_000)))  # of 100,000 topics
+            sending = asyncio.create_task(master.send(topics))
+            assert await slave.receive() == topics
+            await sending
             sending = asyncio.create_task(master.send(MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))))
             assert await slave.receive() == MasterFrame(EPOCH, LogBytes(0, bytes(DATA_BYTES_MAX), 0))
             await sending

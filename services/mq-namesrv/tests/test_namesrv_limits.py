@@ -11,7 +11,8 @@ import pytest
 from hourglass.mq.v1 import common_pb2
 from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_namesrv import rpc
-from mq_namesrv.app import SERVICE_DESCRIPTOR
+from mq_namesrv.app import SERVICE_DESCRIPTOR, NameServer
+from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core.announced import AnnouncedTopics, CheckedTopics
 from mq_namesrv.core.limits import BROKER_STREAMS_MAX, FIRST_REQUEST_S_MAX, TOPICS_PER_STEP
 from mq_namesrv.core.registration import RegistrationError, TopicConfig
@@ -235,3 +236,34 @@ async def test_a_stream_without_a_registration_is_ended(table: RouteTable) -> No
         await silent.task
     await registered.ask(request("b", data_version=2))
     assert sorted(table.offers) == ["b"]
+
+
+async def test_one_connection_more_than_the_limit_is_closed_and_has_room_when_another_ends() -> None:
+    server = NameServer(NamesrvConfig(listen_port=0), SimClock(), connections_max=2)
+    port = (await server.start()).port
+    try:
+        async with asyncio.timeout(10):
+            first, second = await _session(port), await _session(port)
+            assert first is not None
+            assert second is not None
+            assert await _session(port) is None
+            first.close()
+            while (third := await _session(port)) is None:  # the server hears of the end a moment later
+                pass
+            third.close()
+            second.close()
+    finally:
+        await server.stop()
+
+
+async def _session(port: int) -> asyncio.StreamWriter | None:
+    """A connection on which an HTTP/2 session has begun, and no call; None when it was closed instead."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    try:
+        if await reader.read(1):
+            return writer
+    except ConnectionError:
+        pass
+    writer.close()
+    return None

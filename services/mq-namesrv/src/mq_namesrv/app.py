@@ -19,14 +19,15 @@ from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
 from mq_namesrv import metrics
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
-from mq_namesrv.core.limits import CALLS_MAX
+from mq_namesrv.core.limits import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_MS_MAX, KEPT_DESCRIPTORS
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.address import Address
 from mqproto.command_line import Started
 from mqproto.config_source import ConfigInForce
-from mqproto.grpc_options import SERVER_OPTIONS
+from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from osenv import Clock, RealClock
+from osenv.open_files import raise_open_files_limit
 from osenv.signals import reload_event, stop_event
 from telemetry.grpc_server import call_interceptors
 
@@ -34,6 +35,7 @@ SERVICE = "mq-namesrv"
 SERVICE_DESCRIPTOR = name_service_pb2.DESCRIPTOR.services_by_name["NameService"]
 SERVICE_NAME = SERVICE_DESCRIPTOR.full_name
 STOP_GRACE_SECONDS = 1.0
+IDLE_CONNECTION = ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS_MAX)
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,15 @@ class StartError(RuntimeError):
 class NameServer:
     """One name server on the running event loop."""
 
-    def __init__(self, config: NamesrvConfig, clock: Clock, meter: Meter | None = None) -> None:
-        """`meter` is the process's own by default."""
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        clock: Clock,
+        meter: Meter | None = None,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """`meter` is the process's own by default; one connection more than `connections_max` is closed at once."""
         self._config = config
         self._clock = clock
         self._table = RouteTable()
@@ -54,7 +63,7 @@ class NameServer:
         metrics.observe(meter or telemetry.meter(metrics.METER_NAME), self._table, self._servicer.route_queries)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
-            options=SERVER_OPTIONS,
+            options=(*SERVER_OPTIONS, *connection_limits(connections_max), IDLE_CONNECTION),
             interceptors=call_interceptors([SERVICE_DESCRIPTOR]),
             maximum_concurrent_rpcs=CALLS_MAX,
         )
@@ -107,7 +116,9 @@ async def serve(started: Started[NamesrvConfig]) -> int:
     stop_asked, reload_asked = stop_event(), reload_event()
     if started.warning:
         log.warning("%s", started.warning)
-    server = NameServer(started.config, RealClock())
+    descriptors = raise_open_files_limit(CONNECTIONS_MAX + KEPT_DESCRIPTORS)
+    connections_max = max(1, min(CONNECTIONS_MAX, descriptors - KEPT_DESCRIPTORS))
+    server = NameServer(started.config, RealClock(), connections_max=connections_max)
     try:
         address = await server.start()
     except StartError as error:

@@ -29,7 +29,8 @@ from mq_broker.core.replication.frames import (
 )
 from mq_broker.core.replication.replica_state import REPLICA_ID
 
-DATA_BYTES_MAX = 8 * 1024 * 1024  # of log bytes, a state document, or progress in one frame
+DATA_BYTES_MAX = 8 * 1024 * 1024  # of log bytes or progress in one frame
+STATE_BYTES_MAX = 64 * 1024 * 1024  # of a state document from a master: 100,000 topics take 40 MB at most
 EPOCHS_MAX = 4_096  # of a history on the wire
 TEXT_MAX = 4_096  # characters of a name, an address or a remark
 
@@ -223,7 +224,9 @@ _MASTER_DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "hello": _master_hello,
     "probe_answer": lambda message: ProbeAnswer(_number("end", message.end), message.matches),
     "log": _log_bytes,
-    "state": lambda message: StateDocument(_text("name", message.name), _data("content", message.content)),
+    "state": lambda message: StateDocument(
+        _text("name", message.name), _data("content", message.content, STATE_BYTES_MAX)
+    ),
     "progress": _progress,
     "beat": _beat,
     "refusal": lambda message: Refusal(_text("remark", message.remark)),
@@ -245,9 +248,9 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _data(name: str, value: bytes) -> bytes:
-    if len(value) > DATA_BYTES_MAX:
-        raise ValueError(f"{name} has {len(value)} bytes; at most {DATA_BYTES_MAX} are allowed")
+def _data(name: str, value: bytes, most: int = DATA_BYTES_MAX) -> bytes:
+    if len(value) > most:
+        raise ValueError(f"{name} has {len(value)} bytes; at most {most} are allowed")
     return value
 
 

@@ -13,13 +13,15 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from mq_broker.ha.links import LinkError
-from mq_broker.rpc.replication_conversions import DATA_BYTES_MAX
+from mq_broker.rpc.replication_conversions import DATA_BYTES_MAX, STATE_BYTES_MAX
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 
 SentT = TypeVar("SentT")
 ReceivedT = TypeVar("ReceivedT")
 
-FRAME_BYTES_MAX = DATA_BYTES_MAX + 1024 * 1024  # the rest of a frame: names, 4,096 epochs
+OTHER_FIELDS_BYTES = 1024 * 1024  # of a frame: names, 4,096 epochs
+REPLICA_FRAME_BYTES_MAX = DATA_BYTES_MAX + OTHER_FIELDS_BYTES
+MASTER_FRAME_BYTES_MAX = STATE_BYTES_MAX + OTHER_FIELDS_BYTES
 
 # A slave sees within 8 s that a master is gone which says nothing any more: stopped, or behind a network that swallows.
 # It is gRPC's ping timeout that counts; the keepalive timeout alone would let a minute go by.
@@ -40,8 +42,8 @@ def server_options() -> tuple[tuple[str, int], ...]:
     return _options(
         SERVER_OPTIONS,
         {
-            "grpc.max_receive_message_length": FRAME_BYTES_MAX,
-            "grpc.max_send_message_length": FRAME_BYTES_MAX,
+            "grpc.max_receive_message_length": REPLICA_FRAME_BYTES_MAX,
+            "grpc.max_send_message_length": MASTER_FRAME_BYTES_MAX,
             "grpc.http2.min_ping_interval_without_data_ms": SLAVE_KEEPALIVE_MS // 2,
             "grpc.keepalive_time_ms": MASTER_KEEPALIVE_MS,
             "grpc.http2.bdp_probe": 0,
@@ -54,8 +56,8 @@ def channel_options() -> tuple[tuple[str, int], ...]:
     return _options(
         CHANNEL_OPTIONS,
         {
-            "grpc.max_receive_message_length": FRAME_BYTES_MAX,
-            "grpc.max_send_message_length": FRAME_BYTES_MAX,
+            "grpc.max_receive_message_length": MASTER_FRAME_BYTES_MAX,
+            "grpc.max_send_message_length": REPLICA_FRAME_BYTES_MAX,
             "grpc.keepalive_time_ms": SLAVE_KEEPALIVE_MS,
             "grpc.keepalive_timeout_ms": SLAVE_PING_TIMEOUT_MS,
             "grpc.http2.ping_timeout_ms": SLAVE_PING_TIMEOUT_MS,

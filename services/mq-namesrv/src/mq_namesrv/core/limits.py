@@ -11,5 +11,7 @@ BROKER_STREAMS_MAX = 1_024  # registrations that are open at the same time
 FIRST_REQUEST_S_MAX = 10.0  # for which a registration may be open without a request
 CALLS_MAX = 8_192  # of all connections at the same time, registrations included
 CONNECTIONS_MAX = 10_000  # at the same time, and fewer when the process may not open as many
+KEPT_DESCRIPTORS = 64  # for what is no connection
+IDLE_CONNECTION_MS_MAX = 300_000  # without a call; clients ask every 30 s
 NAME_CHARACTERS_MAX = 255  # of a topic, before its name is looked at
 TEXT_CHARACTERS_MAX = 16_384  # of a name or an address, before it is looked at
