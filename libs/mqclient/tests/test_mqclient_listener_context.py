@@ -18,6 +18,7 @@ from mqclient import (
     MessageExt,
     MessageSelector,
 )
+from mqclient.consumer.give_back import failure_text
 from mqclient.consumer.listener import takes_context
 from mqclient.consumer.subscription import parse_subscription
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of, made_consumer
@@ -215,3 +216,19 @@ async def test_user_properties_are_what_the_producer_set() -> None:
 
 def test_unknown_is_another_name_of_unknow() -> None:
     assert LocalTransactionState["UNKNOWN"] is LocalTransactionState.UNKNOW
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (ValueError("no\n such order"), "ValueError: no such order"),
+        (asyncio.QueueFull(), "asyncio.queues.QueueFull:"),
+        (LATER, "the listener answered RECONSUME_LATER"),
+        (None, "the listener answered NoneType, no status"),
+        ("the listener has not returned within 900 s", "the listener has not returned within 900 s"),
+        ("\ud800", "?"),
+        (RuntimeError("x" * 600), f"RuntimeError: {'x' * 495}..."),
+    ],
+)
+def test_a_failure_is_told_in_one_line(failure: object, text: str) -> None:
+    assert failure_text(failure) == text

@@ -12,6 +12,7 @@ from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.halves import committed_batch, half_batch, recheck_batch
 from mq_broker.core.parked import parked_batch
 from mq_broker.core.rewrite import (
+    Failure,
     deliver_record,
     recalled_batch,
     retry_batch,
@@ -37,6 +38,8 @@ from mqproto.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, dlq_topic, retry
 from mqproto.properties import (
     DELAY,
     DUE_TIMESTAMP,
+    FAILED_MEMBER,
+    FAILURE,
     HALF_TIMESTAMP,
     KEYS,
     PGROUP,
@@ -102,7 +105,8 @@ def retried(record: Record, times: int = 4) -> Iterator[Batch]:
         delivered = deliver_record(only(carried), POSITION)
         yield from (again, waiting, carried, delivered)
         record = only(delivered)
-    yield retry_batch(record, "g" * (127 - len(DLQ_PREFIX)), delay_level=-1, reconsume_times_max=16)
+    failure = Failure("\u20ac" * 1_024, "c" * 1_024)
+    yield retry_batch(record, "g" * (127 - len(DLQ_PREFIX)), delay_level=-1, reconsume_times_max=16, failure=failure)
 
 
 def waited(batch: Batch) -> Iterator[Batch]:
@@ -274,3 +278,15 @@ async def test_what_one_carrier_cannot_keep_keeps_its_file_and_stops_nothing_els
         await clean(broker, clock, disk)
         assert broker.store.log_begin > 0
         await produce(broker, half("t", b"x", "tx"))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(200, 1_024), (ALLOWED, 110), (READABLE_BY_ROCKETMQ, 0)])
+def test_a_dead_letter_keeps_as_much_of_its_failure_as_it_has_room_for(size: int, kept: int) -> None:
+    record = decode_record(record_of("orders", filled({}, size)))
+    failure = Failure("x" * 1_024, "10.0.0.1@7\x01\x02")
+    letter = only(retry_batch(record, "g", delay_level=-1, reconsume_times_max=16, failure=failure))
+    properties = decode_properties(letter.properties)
+    assert len(properties.get(FAILURE, "")) == kept
+    assert properties.get(FAILED_MEMBER, "10.0.0.1@7??") == "10.0.0.1@7??"
+    again = only(retry_batch(record, "g", delay_level=0, reconsume_times_max=16, failure=failure))
+    assert FAILURE not in decode_properties(again.properties)

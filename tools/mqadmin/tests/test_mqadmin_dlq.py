@@ -15,9 +15,21 @@ from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.embedded_broker import find
 from mqadmin.app import app
 from mqadmin.testing import Operator, operated
-from mqclient import Admin, BrokerRejectedError, Message
+from mqclient import (
+    Admin,
+    BrokerRejectedError,
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeStatus,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+)
 from mqclient.testing.dead_letters import send_dead_letters
 from mqproto.codes import ResponseCode
+from osenv.sim_clock import settle
 
 GROUP = ("-g", "billing")
 CLUSTER = ("-c", "DefaultCluster")
@@ -276,6 +288,37 @@ def dlq_commands() -> TyperGroup:
 
 def named(text: str) -> set[str]:
     return set(re.findall(r"`([a-z_]+)`", text))
+
+
+class TestWhy:
+    def test_a_letter_says_what_its_last_listener_raised_and_which_member_had_it(self, operator: Operator) -> None:
+        async def fail(_: list[MessageExt]) -> ConsumeStatus:
+            raise ZeroDivisionError("amount / 0")
+
+        async def consume() -> None:
+            consumer = PushConsumer(
+                "billing",
+                operator.url,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                consumer_config=ConsumerConfig(max_reconsume_times=0),
+                client_config=ClientConfig(instance_name="till-1"),
+            )
+            consumer.subscribe("orders")
+            consumer.register_message_listener(fail)
+            async with consumer, Producer("writers", operator.url) as producer, Admin(operator.url) as admin:
+                await producer.send(Message("orders", b"one"))
+                while (await admin.topic_stats("%DLQ%billing"))[0].max_offset < 2:
+                    await settle()
+
+        die(operator, Message("orders", b"before"))
+        operator.run_while_time_passes(consume())
+        letter = listed(operator)[-1]
+        assert letter["failure"] == "ZeroDivisionError: amount / 0"
+        assert letter["failed_member"].endswith("@till-1")
+        rows = operator("dlq", "show", *GROUP, "-i", letter["offset_message_id"]).rows
+        assert ["failure", "ZeroDivisionError: amount / 0"] in rows
+        assert ["failed at", letter["failed_member"]] in rows
+        assert (listed(operator)[0]["failure"], listed(operator)[0]["failed_member"]) == (None, None)
 
 
 class TestGroups:

@@ -44,6 +44,9 @@ PRODUCER_SEQUENCE = "PSEQ"
 DEAD_LETTER_MARK = "__DEAD_LETTER_MARK"
 # Hourglass's own: the queue offset of the dead letter that was edited into this one.
 DEAD_LETTER_EDIT = "__DEAD_LETTER_EDIT"
+# Hourglass's own, of a dead letter: what its last listener answered or raised, and the client id of that member.
+FAILURE = "__FAILURE"
+FAILED_MEMBER = "__FAILED_MEMBER"
 EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18
 # Producer ids from here on, to twice that, belong to producers that come back under the same id as another process: a
 # broker remembers what they have numbered for days. Below are those that clients draw, and need for an hour (ADR 15).
@@ -62,7 +65,7 @@ RESERVED = frozenset(
         TRAN_MSG, REAL_TOPIC, REAL_QID, RETRY_TOPIC, ORIGIN_MESSAGE_ID,
         MAX_RECONSUME_TIMES, CRC32, SCHEDULE_POSITION, DUE_TIMESTAMP,
         TRANSACTION_CHECK_TIMES, TRANSACTION_STATE, HALF_TIMESTAMP, PRODUCER_SEQUENCE,
-        DEAD_LETTER_MARK, DEAD_LETTER_EDIT,
+        DEAD_LETTER_MARK, DEAD_LETTER_EDIT, FAILURE, FAILED_MEMBER,
     }
 )  # fmt: skip
 

@@ -85,6 +85,8 @@ def letter_fields(letter: DeadLetter, *, with_body: bool = True) -> dict[str, An
         "state": letter.state.value,
         "original_topic": letter.topic or None,
         "original_message_id": letter.origin_message_id or None,
+        "failure": letter.failure or None,
+        "failed_member": letter.failed_member or None,
         "replaces_queue_offset": letter.replaces,
     }
 

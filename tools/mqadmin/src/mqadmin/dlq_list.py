@@ -199,6 +199,7 @@ def _letter_table(letter: DeadLetter, marks: list[DeadLetterMark], originals: Or
         ("state", letter.state.value),
         ("original topic", letter.topic),
         ("original id", letter.origin_message_id),
+        *([("failure", letter.failure), ("failed at", letter.failed_member)] if letter.failure else []),
         ("still there", places or nowhere),
         *([("edited from", f"the dead letter at offset {letter.replaces}")] if letter.replaces is not None else []),
         *((mark.state.value, f"{time_text(mark.timestamp_ms)}, {mark.sentence}") for mark in marks),

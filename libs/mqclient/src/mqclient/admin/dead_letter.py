@@ -9,7 +9,7 @@ from functools import cached_property
 
 from mqclient.consumer.subscription import ALL
 from mqclient.message_ext import MessageExt
-from mqproto.properties import DEAD_LETTER_EDIT, ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from mqproto.properties import DEAD_LETTER_EDIT, FAILED_MEMBER, FAILURE, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 
 
 class DeadLetterState(Enum):
@@ -55,6 +55,16 @@ class DeadLetter:
         """The queue offset of the dead letter that was edited into this one; None for one that was not edited."""
         value = self.message.properties.get(DEAD_LETTER_EDIT, "")
         return int(value) if value.isdecimal() else None
+
+    @property
+    def failure(self) -> str:
+        """What its last listener answered or raised; empty when the member or the broker did not say."""
+        return self.message.properties.get(FAILURE, "")
+
+    @property
+    def failed_member(self) -> str:
+        """The client id of the member whose listener had it last; empty like `failure`."""
+        return self.message.properties.get(FAILED_MEMBER, "")
 
     @cached_property
     def user_properties(self) -> Mapping[str, str]:

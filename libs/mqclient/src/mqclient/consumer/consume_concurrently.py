@@ -111,20 +111,27 @@ class ConsumeMessageConcurrentlyService:
         context = ConsumeConcurrentlyContext(process_queue.queue)
         number = next(self._numbers)
         self._begun[number] = _Begun(self._clock.monotonic(), process_queue, messages)
-        success = await self._listening.listen(process_queue, messages, context)
+        success, answer = await self._listening.listen(process_queue, messages, context)
         in_time = self._begun.pop(number, None) is not None
         consumed = _consumed_count(context, len(messages)) if success else 0
         if consumed:
             self._finish(process_queue, messages[:consumed])
         if in_time and consumed < len(messages):
             failed = await self._give_all_back(
-                process_queue, messages[consumed:], context.delay_level_when_next_consume
+                process_queue,
+                messages[consumed:],
+                "the listener acknowledged only the front of the batch" if success else answer,
+                context.delay_level_when_next_consume,
             )
             if failed:
                 self._tasks.start(self._submit_later(process_queue, failed), "mqclient local retry")
 
     async def _give_all_back(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], delay_level: int = BY_RECONSUME_TIMES
+        self,
+        process_queue: ProcessQueue,
+        messages: list[MessageExt],
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
     ) -> list[MessageExt]:
         """Those that no broker has taken back, and that stay here."""
         failed = []
@@ -132,7 +139,7 @@ class ConsumeMessageConcurrentlyService:
             if not process_queue.holds(message):
                 continue  # handed over meanwhile: the new owner of the queue gets it again anyway
             try:
-                await self._give_back(message, delay_level=delay_level)
+                await self._give_back(message, failure=failure, delay_level=delay_level)
             except MQClientError as error:
                 logger.warning("%r stays here and is tried again: %s", message, error)
                 failed.append(message)
@@ -153,8 +160,9 @@ class ConsumeMessageConcurrentlyService:
             await self._clock.sleep((now if oldest is None else oldest.at) + self._timeout_s - now)
 
     async def _time_out(self, number: int, begun: _Begun) -> None:
-        logger.warning("the listener has not returned within %.0f s: %s are sent back", self._timeout_s, begun.messages)
-        failed = await self._give_all_back(begun.process_queue, begun.messages)
+        failure = f"the listener has not returned within {self._timeout_s:g} s"
+        logger.warning("%s: %s are sent back", failure, begun.messages)
+        failed = await self._give_all_back(begun.process_queue, begun.messages, failure)
         if failed:
             self._begun[number] = _Begun(self._clock.monotonic(), begun.process_queue, failed)
 

@@ -120,12 +120,13 @@ class ConsumeMessageOrderlyService:
             if self._closing or not process_queue.holds(messages[0]) or not self._may_consume(process_queue):
                 return True
             with self._running:
-                if await self._listening.listen(process_queue, messages, context):
+                success, answer = await self._listening.listen(process_queue, messages, context)
+                if success:
                     self._finish(process_queue, messages)
                     return True
-                return await self._give_up(process_queue, messages)
+                return await self._give_up(process_queue, messages, answer)
 
-    async def _give_up(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> bool:
+    async def _give_up(self, process_queue: ProcessQueue, messages: list[MessageExt], failure: object) -> bool:
         """Make dead letters of those that have failed too often; say whether that were all of them."""
         for message in messages:
             message.reconsume_times += 1
@@ -133,7 +134,7 @@ class ConsumeMessageOrderlyService:
         hopeless = [message for message in messages if most is not None and message.reconsume_times > most]
         for message in hopeless:
             try:
-                await self._give_back(message, delay_level=TO_DEAD_LETTERS)
+                await self._give_back(message, failure=failure, delay_level=TO_DEAD_LETTERS)
             except MQClientError as error:
                 logger.warning("%r could not be given up, its queue waits: %s", message, error)
                 return False

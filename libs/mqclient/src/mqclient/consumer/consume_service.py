@@ -23,8 +23,11 @@ Finish = Callable[[ProcessQueue, Sequence[MessageExt]], None]  # takes messages 
 class GiveBack(Protocol):
     """What becomes of a message that was not consumed: back to its broker, or out into the log (broadcasting)."""
 
-    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
-        """It comes again after `delay_level`, or not at all. Raises MQClientError when it could not be given back."""
+    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
+        """It comes again after `delay_level`, or not at all; `failure` is what the listener answered or raised.
+
+        Raises MQClientError when it could not be given back.
+        """
 
 
 class ConsumeService(Protocol):

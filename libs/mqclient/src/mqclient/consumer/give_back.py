@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from enum import Enum
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
@@ -15,6 +16,7 @@ from telemetry import is_tracing
 
 logger = logging.getLogger("mqclient.give_back")
 
+FAILURE_CHARACTERS_MAX = 512
 GROUPS_OWN = 0  # number of tries
 
 
@@ -26,19 +28,21 @@ class SendBack:
         self._group = group
         self._reconsume_times_max = reconsume_times_max
 
-    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
+    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
         """Raises MQClientError."""
         if self._reconsume_times_max == 0:
             delay_level = TO_DEAD_LETTERS
-        sending, dead = self._send(message, delay_level), delay_level < 0
+        sending, dead = self._send(message, delay_level, failure), delay_level < 0
         await (traced_give_back(self._group, message, dead=dead, sending=sending) if is_tracing() else sending)
 
-    async def _send(self, message: MessageExt, delay_level: int) -> None:
+    async def _send(self, message: MessageExt, delay_level: int, failure: object) -> None:
         request = broker_pb.ConsumerSendBackRequest(
             group=self._group,
             log_offset=message.log_offset,
             delay_level=delay_level,
             max_reconsume_times=self._reconsume_times_max or GROUPS_OWN,
+            failure=failure_text(failure),
+            client_id=self._instance.client_id,
         )
         response = await self._instance.calls.to_master(message.broker_name, CONSUMER_SEND_BACK, request)
         require_success(response.code, response.remark, message.broker_name)
@@ -47,7 +51,20 @@ class SendBack:
 class Discard:
     """In broadcasting a message that could not be consumed is not tried again (C2)."""
 
-    async def __call__(self, message: MessageExt, *, delay_level: int = BY_RECONSUME_TIMES) -> None:
+    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
         """Raises nothing."""
-        del delay_level
+        del failure, delay_level
         logger.warning("%r was not consumed, and in broadcasting it does not come again", message)
+
+
+def failure_text(failure: object) -> str:
+    """What a listener answered or raised, or a sentence about it, as a dead letter keeps it."""
+    if isinstance(failure, BaseException):
+        kind = type(failure)
+        failure = f"{kind.__module__}.{kind.__qualname__}: {failure}".removeprefix("builtins.")
+    elif isinstance(failure, Enum):
+        failure = f"the listener answered {failure.name}"
+    elif not isinstance(failure, str):
+        failure = f"the listener answered {type(failure).__name__}, no status"
+    text = " ".join(str(failure).encode(errors="replace").decode().split())
+    return text if len(text) <= FAILURE_CHARACTERS_MAX else f"{text[: FAILURE_CHARACTERS_MAX - 3]}..."

@@ -59,10 +59,12 @@ class Listening:
         # Who calls `listen` bounds the number of threads.
         self._threads = None if is_async(listener) else WorkerThreads(f"mqclient consume {group}", sys.maxsize)
 
-    async def listen(self, process_queue: ProcessQueue, messages: list[MessageExt], context: ConsumeContext) -> bool:
-        """Whether the listener has consumed the messages of this queue; what it did otherwise is in the log."""
+    async def listen(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> tuple[bool, object]:
+        """Whether the listener has consumed the messages of this queue, and what it answered or raised."""
         process_queue.last_consume_ms = self._clock.wall_ms()
-        return (await self._observed(process_queue.queue, messages, context))[0]
+        return await self._observed(process_queue.queue, messages, context)
 
     async def outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
         """Whether they are consumed, and what the listener answered or raised."""

@@ -79,3 +79,4 @@ POLLS_PER_CLIENT_MAX = 32_768  # of one connection
 POLLS_MAX = 65_536  # of all clients
 POLL_EXPRESSION_CHARACTERS = 1_024  # a poll whose expression is longer counts once more for each so many
 POLLS_SERVED_AT_ONCE_MAX = 64  # in one step of the event loop; about 3 ms
+FAILURE_CHARACTERS_MAX = 1_024  # of the sentence that a dead letter keeps; clients send 512

@@ -9,6 +9,7 @@ producer may send leaves room for it (`mqproto.record_limits`); only records of 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from mq_broker.core.batches import Batch, BatchError
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -19,6 +20,8 @@ from mqproto.properties import (
     DELAY,
     DELAY_MS_MAX,
     DUE_TIMESTAMP,
+    FAILED_MEMBER,
+    FAILURE,
     HALF_TIMESTAMP,
     KEYS,
     ORIGIN_MESSAGE_ID,
@@ -40,6 +43,7 @@ from mqproto.properties import (
     property_start,
 )
 from mqproto.record import CRC_BYTES, Record, encode_record, iter_records, pack_ip
+from mqproto.record_limits import SHORT_PROPERTIES_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,10 @@ _SCHEDULE_POSITION = property_start(SCHEDULE_POSITION)
 RECALLED_BODY = b"recalled"  # a record has a body
 NAME_SHOWN_MAX = 100  # characters of the name of a property in a line of the log
 _DEFAULT_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+_SEPARATORS = str.maketrans("\x01\x02", "??")
+FAILED_MEMBER_CHARACTERS_MAX = 128  # ASCII in practice: address, process and what makes it unique
+# The names of both properties with their separators, the member at four bytes a character, the CRC property behind all.
+FAILURE_OVERHEAD_BYTES = len(f"{FAILURE}{FAILED_MEMBER}") + 4 + 4 * FAILED_MEMBER_CHARACTERS_MAX + 20
 RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # the field's; a record of somebody else's may say anything
 # What a copy cannot do without, whatever else it has to leave out. All of it is short.
@@ -203,8 +211,29 @@ def deliver_record(record: Record, position: Position) -> Batch:
     return single_record_batch(topic, queue_id, data, tag_code(properties))
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a group could not consume a message: a sentence for people, and the member's client id. Both may be empty."""
+
+    sentence: str = ""
+    client_id: str = ""
+
+    def added_to(self, properties: dict[str, str]) -> dict[str, str]:
+        """Those of a dead letter, with as much of the sentence as they have room for."""
+        room = SHORT_PROPERTIES_BYTES_MAX - FAILURE_OVERHEAD_BYTES - len(encode_properties(properties))
+        sentence = self.sentence.translate(_SEPARATORS).encode()[: max(0, room)].decode(errors="ignore")
+        told = {FAILURE: sentence, FAILED_MEMBER: self.client_id.translate(_SEPARATORS)[:FAILED_MEMBER_CHARACTERS_MAX]}
+        return {**properties, **told} if sentence else properties
+
+
 def retry_batch(
-    record: Record, group: str, *, delay_level: int, reconsume_times_max: int, retry_queue_id: int = 0
+    record: Record,
+    group: str,
+    *,
+    delay_level: int,
+    reconsume_times_max: int,
+    retry_queue_id: int = 0,
+    failure: Failure | None = None,
 ) -> Batch:
     """A message that a group could not consume, on its way to come again, or to the dead letters (MISSION R1, R2)."""
     properties = decode_properties(record.properties)
@@ -216,6 +245,7 @@ def retry_batch(
     dead = delay_level < 0 or times >= reconsume_times_max
     if dead:
         level, topic, queue_id = 0, dlq_topic(group), 0
+        properties = properties if failure is None else failure.added_to(properties)
     else:
         level, topic, queue_id = delay_level or RETRY_LEVEL_BASE + times, retry_topic(group), retry_queue_id
         properties[DELAY] = str(level)

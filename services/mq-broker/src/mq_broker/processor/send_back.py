@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.creations import TooManyError
-from mq_broker.core.rewrite import retry_batch
+from mq_broker.core.rewrite import Failure, retry_batch
 from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
@@ -32,7 +32,14 @@ class SendBack:
     dead_letters: Counter[str] = field(default_factory=Counter, init=False)  # by group, since the broker was opened
 
     async def send_back(
-        self, group: str, log_offset: int, *, delay_level: int, max_reconsume_times: int, client: str = ""
+        self,
+        group: str,
+        log_offset: int,
+        *,
+        delay_level: int,
+        max_reconsume_times: int,
+        client: str = "",
+        failure: Failure | None = None,
     ) -> tuple[ResponseCode, str]:
         """Store the message again for its group; durable as any message when it returns SUCCESS.
 
@@ -62,7 +69,12 @@ class SendBack:
         queue_id = record.queue_offset % known.retry_queue_count
         try:
             batch = retry_batch(
-                record, group, delay_level=delay_level, reconsume_times_max=times_max, retry_queue_id=queue_id
+                record,
+                group,
+                delay_level=delay_level,
+                reconsume_times_max=times_max,
+                retry_queue_id=queue_id,
+                failure=failure,
             )
             is_retry = batch.topic == retry_topic(group)
             self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)

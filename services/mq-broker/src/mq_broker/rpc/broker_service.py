@@ -19,6 +19,7 @@ from mq_broker.core.limits import (
     RESULT_BYTES,
     SMALL_RESPONSE_BYTES,
 )
+from mq_broker.core.rewrite import Failure
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import Poll
@@ -228,6 +229,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             delay_level=request.delay_level,
             max_reconsume_times=request.max_reconsume_times,
             client=context.peer(),
+            failure=Failure(request.failure, request.client_id),
         )
         return pb.ConsumerSendBackResponse(code=code, remark=remark)  # type: ignore[arg-type]
 

@@ -37,6 +37,8 @@ REQUEST_LIMITS = FieldLimits(
         "ConsumerRunningInfo.client_id": _TEXT,
         "ConsumerRunningInfo.queues": _QUEUES,
         "ConsumerRunningInfo.stats": limits.SUBSCRIPTIONS_PER_REQUEST_MAX,
+        "ConsumerSendBackRequest.client_id": _TEXT,
+        "ConsumerSendBackRequest.failure": limits.FAILURE_CHARACTERS_MAX,
         "ConsumerSendBackRequest.group": _NAME,
         "DecideTransactionRequest.transaction_id": _KEY,
         "DeleteSubscriptionGroupRequest.group": _NAME,

@@ -1103,6 +1103,8 @@ class ConsumerSendBackRequest(_message.Message):
     LOG_OFFSET_FIELD_NUMBER: _builtins.int
     DELAY_LEVEL_FIELD_NUMBER: _builtins.int
     MAX_RECONSUME_TIMES_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     log_offset: _builtins.int
     """Where the message stands in this broker's commit log."""
@@ -1110,6 +1112,9 @@ class ConsumerSendBackRequest(_message.Message):
     """0: level 3 + reconsume times; above 0: this level; below 0: to the dead letters at once."""
     max_reconsume_times: _builtins.int
     """Tries before a message is a dead letter; 0 means the group's own number (16)."""
+    failure: _builtins.str
+    """What the listener answered or raised, for people; and the client id of the member. A dead letter keeps both."""
+    client_id: _builtins.str
     def __init__(
         self,
         *,
@@ -1117,10 +1122,12 @@ class ConsumerSendBackRequest(_message.Message):
         log_offset: _builtins.int = ...,
         delay_level: _builtins.int = ...,
         max_reconsume_times: _builtins.int = ...,
+        failure: _builtins.str = ...,
+        client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_level", b"delay_level", "group", b"group", "log_offset", b"log_offset", "max_reconsume_times", b"max_reconsume_times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "delay_level", b"delay_level", "failure", b"failure", "group", b"group", "log_offset", b"log_offset", "max_reconsume_times", b"max_reconsume_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
