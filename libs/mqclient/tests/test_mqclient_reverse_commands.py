@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import pytest
 
@@ -36,6 +37,9 @@ class NoBrokers:
 
     def is_master(self, address: str) -> bool:
         return False
+
+    async def refresh_after_change(self, topics: Iterable[str]) -> None:
+        raise AssertionError(f"nothing has changed, not even {topics}")
 
 
 def test_every_command_of_the_protocol_is_in_the_table() -> None:

@@ -7,7 +7,7 @@ command with an id is answered once, whatever happens, and nobody waits for it m
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -28,6 +28,8 @@ class BrokerNames(Protocol):
 
     def is_master(self, address: str) -> bool: ...
 
+    async def refresh_after_change(self, topics: Iterable[str]) -> None: ...
+
 
 class ReverseCommands:
     """Carries commands out with the help of those who are registered.
@@ -43,6 +45,7 @@ class ReverseCommands:
         # By the name in SessionResponse, beside `heartbeat_ack`, which is the session's own.
         self._table: Mapping[str, Callable[[str, Any], None]] = {
             "consumer_ids_changed": self._consumer_ids_changed,
+            "topic_route_changed": self._topic_route_changed,
             "check_transaction": self._check_transaction,
             "reset_consumer_offset": self._reset_consumer_offset,
         }
@@ -78,6 +81,14 @@ class ReverseCommands:
         consumer = self._consumer(address, changed.group)
         if consumer is not None:
             consumer.rebalance_now()
+
+    def _topic_route_changed(self, address: str, changed: broker_pb.TopicRouteChanged) -> None:
+        async def refresh() -> None:
+            await self._routes.refresh_after_change(changed.topics)
+            for consumer in self._registrations.consumers.values():
+                consumer.rebalance_now()
+
+        self._tasks.start(refresh(), f"mqclient routes that {address} has changed")
 
     def _check_transaction(self, address: str, check: broker_pb.CheckTransaction) -> None:
         producer = self._registrations.producers.get(check.producer_group)

@@ -9,7 +9,7 @@ master.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from mqclient.background import BackgroundTasks
@@ -83,6 +83,24 @@ class RouteTable:
     async def refresh(self, topic: str) -> TopicRoute | None:
         """Ask a name server and remember the answer; None when the topic is not known to exist."""
         return await self._queries.run(topic, partial(self._query, topic), f"mqclient route {topic}")
+
+    async def refresh_after_change(self, topics: Iterable[str]) -> None:
+        """These topics have changed: ask for their routes, and not with a question that was under way before.
+
+        Raises nothing; the routes that could not be had are refreshed with all others later.
+        """
+        for topic in topics:
+            try:
+                if self._queries.is_running(topic):
+                    await self.refresh(topic)
+                await self.refresh(topic)
+            except MQClientError as error:
+                logger.info("the changed route of %s could not be refreshed: %s", topic, error)
+
+    @property
+    def follows_all_masters(self) -> bool:
+        """Whether every living master is known, and not only those of the routes."""
+        return self._follows_all_masters
 
     async def follow_all_masters(self) -> None:
         """From now on know every living master, whatever its topics. Raises NoRouteError when nobody answers.

@@ -20,6 +20,10 @@ class SharedCalls(Generic[KeyT, T]):
         self._tasks = tasks
         self._running: dict[KeyT, asyncio.Task[T]] = {}
 
+    def is_running(self, key: KeyT) -> bool:
+        """Whether the next `run` joins a call that began earlier."""
+        return key in self._running
+
     async def run(self, key: KeyT, call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
         """The result of the call. Raises what it raises, and NoRouteError when the client is shut down meanwhile."""
         task = self._running.get(key)

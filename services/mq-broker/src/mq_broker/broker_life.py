@@ -136,6 +136,7 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
 
     await _serve_slaves(parts, broker, ha_server)
     registration = _registration(process, broker)
+    broker.route_notices.announce = registration.announce
     in_force = _configuration(process, broker, registration)
     health_service = await _serve_clients(parts, process, server, _add_services(server, broker, registration, in_force))
 

@@ -159,10 +159,14 @@ class RecordingSession:
     changed: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, Record]] = field(default_factory=list)
     resets: list[tuple[str, list[tuple[str, int, Progress]]]] = field(default_factory=list)
+    routes: list[str] = field(default_factory=list)  # topics
     commands: list[tuple[int, str, bytes]] = field(default_factory=list)  # id, group, record
 
     def consumer_ids_changed(self, group: str) -> None:
         self.changed.append(group)
+
+    def topic_route_changed(self, topics: Sequence[str]) -> None:
+        self.routes += topics
 
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         self.checks.append((producer_group, transaction_id, decode_record(record)))

@@ -23,6 +23,7 @@ from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
 from mqclient.message_queue import MessageQueue
 from mqclient.route import TopicRoute
 from mqclient.transport.methods import GET_CONSUMER_LIST
+from mqproto.names import retry_topic
 
 logger = logging.getLogger("mqclient.rebalance")
 
@@ -115,11 +116,14 @@ class Rebalance:
 
     async def _share_of(self, topic: str) -> _Share | None:
         """None for a topic that cannot be balanced now."""
+        routes = self._instance.routes
         try:
-            route = await self._instance.routes.subscribe_route(topic)
+            route = await routes.subscribe_route(topic)
             if route is None:
                 logger.debug("the topic %s does not exist yet", topic)
                 self._first_seen.setdefault(topic, frozenset())
+                if not routes.follows_all_masters and topic != retry_topic(self._group):
+                    await routes.follow_all_masters()  # any of them may create the topic, and says so in its session
                 return None
             queues = route.subscribe_queues()
             self._first_seen.setdefault(topic, frozenset(queues))

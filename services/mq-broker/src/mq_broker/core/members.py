@@ -7,7 +7,7 @@ whose membership they changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -151,6 +151,15 @@ class GroupMembers(Generic[S]):
     def sessions_of(self, groups: Iterable[str]) -> dict[str, list[S]]:
         """The sessions of each group's members."""
         return {group: [self._clients[id_].session for id_ in self.consumer_ids(group)] for group in groups}
+
+    def subscribers(self, topics: Collection[str]) -> list[tuple[S, list[str]]]:
+        """The sessions of the clients that subscribe to any of the topics, each with those topics, sorted."""
+        found = []
+        for client in self._clients.values():
+            wanted = {topic for consumer in client.consumers.values() for topic in consumer.topics() if topic in topics}
+            if wanted:
+                found.append((client.session, sorted(wanted)))
+        return found
 
     def has_producers(self, group: str) -> bool:
         """Whether the producer group has any member."""

@@ -71,6 +71,7 @@ class TopicTable:
         self._deleted_below: dict[str, dict[int, int]] = {}
         self._inferred: set[str] = set()  # topics without a configuration: the log shows their queues
         self.data_version = 0
+        self._changed_topics: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.follows: Callable[[], bool] = lambda: (
             False
@@ -87,12 +88,17 @@ class TopicTable:
             perm = Permission.READ_WRITE | Permission.INHERIT
             self._put(TopicConfig(DEFAULT_TOPIC, default_queue_count, default_queue_count, perm))
         elif self._topics.pop(DEFAULT_TOPIC, None) is not None:
-            self._changed()
+            self._changed(DEFAULT_TOPIC)
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have `listener` called after every change, until what is returned is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def take_changed(self) -> set[str]:
+        """The topics that have changed since the last call, created and deleted ones among them."""
+        changed, self._changed_topics = self._changed_topics, set()
+        return changed
 
     def get(self, topic: str) -> TopicConfig | None:
         """The topic, when it is there."""
@@ -168,7 +174,7 @@ class TopicTable:
         below = self._deleted_below.setdefault(topic, {})
         for queue_id, offset in next_offsets.items():
             below[queue_id] = max(offset, below.get(queue_id, 0))
-        self._changed()
+        self._changed(topic)
 
     def deleted_below(self, topic: str, queue_id: int) -> int:
         """The messages of the queue below this number were deleted with the topic."""
@@ -190,7 +196,7 @@ class TopicTable:
             end = max_offset(topic, queue_id)
             if offset > end:
                 self._deleted_below[topic][queue_id] = end
-                self._changed()
+                self._changed(topic)
 
     def recovered(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """The log holds message number `queue_offset` of this queue, so that the topic has it and it can be read,
@@ -230,11 +236,12 @@ class TopicTable:
     def _put(self, config: TopicConfig) -> TopicConfig:
         if self._topics.get(config.topic) != config:
             self._topics[config.topic] = config
-            self._changed()
+            self._changed(config.topic)
         return config
 
-    def _changed(self) -> None:
+    def _changed(self, *topics: str) -> None:
         self.data_version += 1
+        self._changed_topics.update(topics)
         for listener in self._listeners:
             listener()
 
@@ -267,7 +274,7 @@ class TopicTable:
         if (topics, deleted_below) == (self._topics, self._deleted_below):
             return False
         self._topics, self._deleted_below = topics, deleted_below
-        self._changed()
+        self._changed(*topics)
         return True
 
 

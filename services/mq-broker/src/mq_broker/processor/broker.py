@@ -60,6 +60,7 @@ from mq_broker.processor.querying import Querying
 from mq_broker.processor.queue_locks import QueueLocking
 from mq_broker.processor.recalling import Recalling
 from mq_broker.processor.response_memory import ResponseMemory
+from mq_broker.processor.route_notices import RouteNotices
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
@@ -278,6 +279,7 @@ class Broker:
             members,
             Admission(self.groups, members, self.filters.parse),
         )
+        self.route_notices = RouteNotices(self.topics, self.sessions)
         self.queue_locking = QueueLocking(
             self.store, self.queue_locks, self.topics, self.groups, self.sessions, self._clock
         )
@@ -395,6 +397,7 @@ class Broker:
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             self.replication.run,
             self.sessions.expire_forever,
+            self.route_notices.run,
             self._checkpoint_forever,
             self._journal_offsets_forever,
             self._rewrite_offsets_forever,

@@ -7,7 +7,7 @@ a group takes says admission.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,9 @@ class Session(Protocol):
 
     def consumer_ids_changed(self, group: str) -> None:
         """Tell the client that members of the group came or went."""
+
+    def topic_route_changed(self, topics: Sequence[str]) -> None:
+        """Tell the client that these topics have other queues than before, or exist since now, or no more."""
 
     def check_transaction(self, producer_group: str, transaction_id: str, record: bytes) -> None:
         """Ask the client what has become of the transaction; it answers by ending it."""
@@ -103,6 +106,11 @@ class Sessions:
             session = self.members.session_of(client_id, group)
             if session is not None and client_id != but:
                 session.consumer_ids_changed(group)
+
+    def tell_route_changed(self, topics: Collection[str]) -> None:
+        """Tell each client which of these topics it subscribes to, if it does to any."""
+        for session, wanted in self.members.subscribers(topics):
+            session.topic_route_changed(wanted)
 
     def ended(self, session: Session, client_id: str) -> None:
         """The stream of this session has ended."""

@@ -374,6 +374,9 @@ class _Session:
     def consumer_ids_changed(self, group: str) -> None:
         self._replies.put_command(pb.SessionResponse(consumer_ids_changed=pb.ConsumerIdsChanged(group=group)))
 
+    def topic_route_changed(self, topics: Sequence[str]) -> None:
+        self._replies.put(pb.SessionResponse(topic_route_changed=pb.TopicRouteChanged(topics=topics)))
+
     def reset_consumer_offset(self, group: str, queues: Sequence[QueueReport]) -> None:
         self._replies.put_command(pb.SessionResponse(reset_consumer_offset=reset_command(group, queues)))
 

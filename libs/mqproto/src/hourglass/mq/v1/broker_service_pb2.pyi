@@ -706,6 +706,30 @@ class ConsumerIdsChanged(_message.Message):
 Global___ConsumerIdsChanged: _TypeAlias = ConsumerIdsChanged  # noqa: Y015
 
 @_typing.final
+class TopicRouteChanged(_message.Message):
+    """Topics to which the client subscribes have been created, changed or deleted at this broker. The name servers that the
+    broker is connected with know it already: ask for the routes, and balance the queues anew.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicRouteChanged: _TypeAlias = TopicRouteChanged  # noqa: Y015
+
+@_typing.final
 class CheckTransaction(_message.Message):
     """What has become of this transaction? Answered by EndTransaction with from_check."""
 
@@ -821,6 +845,7 @@ class SessionResponse(_message.Message):
     RESET_CONSUMER_OFFSET_FIELD_NUMBER: _builtins.int
     GET_RUNNING_INFO_FIELD_NUMBER: _builtins.int
     CONSUME_DIRECTLY_FIELD_NUMBER: _builtins.int
+    TOPIC_ROUTE_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat_ack(self) -> Global___HeartbeatAck: ...
     @_builtins.property
@@ -833,6 +858,8 @@ class SessionResponse(_message.Message):
     def get_running_info(self) -> Global___GetRunningInfo: ...
     @_builtins.property
     def consume_directly(self) -> Global___ConsumeDirectly: ...
+    @_builtins.property
+    def topic_route_changed(self) -> Global___TopicRouteChanged: ...
     def __init__(
         self,
         *,
@@ -842,12 +869,13 @@ class SessionResponse(_message.Message):
         reset_consumer_offset: Global___ResetConsumerOffset | None = ...,
         get_running_info: Global___GetRunningInfo | None = ...,
         consume_directly: Global___ConsumeDirectly | None = ...,
+        topic_route_changed: Global___TopicRouteChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset", "topic_route_changed", b"topic_route_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_transaction", b"check_transaction", "command", b"command", "consume_directly", b"consume_directly", "consumer_ids_changed", b"consumer_ids_changed", "get_running_info", b"get_running_info", "heartbeat_ack", b"heartbeat_ack", "reset_consumer_offset", b"reset_consumer_offset", "topic_route_changed", b"topic_route_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction", "reset_consumer_offset", "get_running_info", "consume_directly"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["heartbeat_ack", "consumer_ids_changed", "check_transaction", "reset_consumer_offset", "get_running_info", "consume_directly", "topic_route_changed"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
