@@ -9,11 +9,14 @@ import pytest
 from mq_broker.config import BrokerConfig, parse_config
 from mq_broker.core.creations import CountLimits, Creations, TooManyError
 from mq_broker.core.limits import COUNTED_CLIENTS_MAX
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
+from mq_broker.processor import offsets
 from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.processor.offsets import ConsumeFromWhere
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode
@@ -121,3 +124,36 @@ def test_what_connections_have_made_is_remembered_of_so_many() -> None:
     creations.check(0, "connection 0")
     with pytest.raises(TooManyError):
         creations.check(0, "connection 1")
+
+
+async def test_offsets_of_groups_that_are_not_there_count_as_groups() -> None:
+    async with running_broker(SimDisk(), SimClock(), options=options()) as broker:
+        await produce(broker, incoming("t", [b"x"] * 5))
+        for group in ("g1", "g2", "g3"):
+            broker.offsets.commit(group, [("t", 0, Progress(1))])
+        for report in ([("t", 0, Progress(1))], [("t", 1, Progress(0))]):
+            with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+                broker.offsets.commit("g4", report)
+        with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+            await broker.offsets.set("g4", [("t", 0, 1)])
+        with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
+            await broker.offsets.begin("g4", "t", 0, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+        assert broker.consumer_offsets.topics_of("g4") == []
+        broker.offsets.commit("g1", [("t", 0, Progress(2)), ("t", 1, Progress(0))])
+        await broker.group_administration.update(SubscriptionGroup("g4"))
+        broker.offsets.commit("g4", [("t", 0, Progress(1))])
+
+
+async def test_beyond_the_limit_of_offsets_those_that_exist_move_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "CONSUMER_OFFSETS_MAX", 2)
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock) as broker:
+        await produce(broker, incoming("t", [b"x"] * 5))
+        broker.offsets.commit("g", [("t", 0, Progress(1)), ("t", 1, Progress(0))])
+    async with running_broker(disk, clock) as broker:
+        with pytest.raises(RefusedError, match="keeps 2 offsets of groups and takes no new ones; allowed are 2"):
+            broker.offsets.commit("g", [("t", 0, Progress(3)), ("t", 2, Progress(0))])
+        assert broker.consumer_offsets.query("g", "t", 0) == 3
+        broker.consumer_offsets.forget_topic("t")
+        broker.offsets.commit("h", [("t", 2, Progress(0))])
+        assert (broker.consumer_offsets.count, broker.consumer_offsets.group_count) == (1, 1)

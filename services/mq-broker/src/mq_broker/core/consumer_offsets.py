@@ -7,6 +7,7 @@ progress has fewer renewals than `renewals`, or fewer resets than the group's fi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,8 @@ class ConsumerOffsets:
 
     def __init__(self) -> None:
         self._progress: _Table = {}
+        self._topics_of: Counter[str] = Counter()  # how many topics each group has an offset in
+        self.count = 0  # of queues in which a group has an offset
         self._own: set[tuple[str, str]] = set()  # keys of the inner tables that no frozen document shares
         self._listeners: list[Listener] = []
         self.data_version = 0
@@ -70,7 +73,9 @@ class ConsumerOffsets:
     def put(self, group: str, topic: str, queue_id: int, progress: Progress) -> None:
         """From now on the group has finished this of the queue."""
         if self.progress(group, topic, queue_id) != progress:
-            self._queues(topic, group)[queue_id] = progress
+            queues = self._queues(topic, group)
+            self.count += queue_id not in queues
+            queues[queue_id] = progress
             self._changed(group, topic, queue_id)
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
@@ -105,16 +110,30 @@ class ConsumerOffsets:
     def restore(self, group: str, topic: str, queue_id: int, progress: Progress | None) -> None:
         """Take over what a file says of one queue; None when the group has no offset there."""
         queues = self._queues(topic, group)
+        self.count -= queue_id in queues
         if progress is None:
             queues.pop(queue_id, None)
         else:
             queues[queue_id] = progress
+            self.count += 1
         if not queues:
             del self._progress[topic, group]
+            self._topics_of[group] -= 1
+            if not self._topics_of[group]:
+                del self._topics_of[group]
 
     def places(self) -> list[tuple[str, str, int]]:
         """Every queue in which a group has an offset: (group, topic, queue id)."""
         return [(group, topic, queue_id) for (topic, group), queues in self._progress.items() for queue_id in queues]
+
+    @property
+    def group_count(self) -> int:
+        """How many groups have an offset anywhere."""
+        return len(self._topics_of)
+
+    def has_group(self, group: str) -> bool:
+        """Whether the group has an offset anywhere."""
+        return group in self._topics_of
 
     def topics_of(self, group: str) -> list[str]:
         """The topics for which the group has an offset, sorted."""
@@ -233,11 +252,14 @@ class ConsumerOffsets:
             raise ValueError(f"{renewals} renewals; allowed are 0 to {RENEWALS_MAX}")
         self._progress, self.data_version, self.renewals = progress, counter, renewals
         self._own.clear()
+        self._topics_of = Counter(group for _, group in progress)
+        self.count = sum(map(len, progress.values()))
 
     def _queues(self, topic: str, group: str) -> dict[int, Progress]:
         """The inner table of the group and the topic, to be changed."""
         key = topic, group
         if key not in self._own or key not in self._progress:
+            self._topics_of[group] += key not in self._progress
             self._progress[key] = dict(self._progress.get(key, ()))
             self._own.add(key)
         return self._progress[key]

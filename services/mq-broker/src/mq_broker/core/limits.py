@@ -19,6 +19,8 @@ NAME_SERVER_TOPICS_MAX = 100_000  # of one broker; a name server leaves out the 
 REGISTRATION_TOPICS_MAX = 4_096  # in one request to a name server: 600 KB at most, encoded in about 10 ms
 COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much they made; the least recent is forgotten
 
+CONSUMER_OFFSETS_MAX = 500_000  # queues in which groups have an offset, of all groups; about 180 MB
+
 # Numbers of producers (core/producer_sequences.py), of which each checkpoint writes all that is remembered.
 PRODUCER_QUEUES_MAX = 65_536  # pairs of producer and queue: 3 to 10 MB, by the length of topics
 QUEUE_STRETCHES_MAX = 8_192  # of one pair; a producer has 4 frames of at most 1,024 batches unanswered

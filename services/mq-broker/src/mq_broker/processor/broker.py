@@ -328,7 +328,7 @@ class Broker:
         self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
         self.send_back = SendBack(self.producing, self.topics, self.groups, self._spans)
         self.querying = Querying(self.store)
-        self.offsets = Offsets(self.store, self.topics, self.consumer_offsets, self.querying)
+        self.offsets = Offsets(self.store, self.topics, self.groups, self.consumer_offsets, self.querying)
 
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.creations import TooManyError
+from mq_broker.core.limits import CONSUMER_OFFSETS_MAX
 from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.state_names import CONSUMER_OFFSETS
+from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.refusals import require_master
@@ -39,6 +42,7 @@ class Offsets:
 
     store: MessageStore
     topics: TopicTable
+    groups: SubscriptionGroups
     offsets: ConsumerOffsets
     querying: Querying
 
@@ -81,6 +85,7 @@ class Offsets:
                 queue_ids |= self._queue_ids(topic)
             found = {one: await self._first_offset(topic, one, where, timestamp_ms) for one in queue_ids}
             self._check_queue(topic, queue_id)  # it may have been deleted while we searched
+            self._check_room(group, topic, queue_id)
             for one, offset in found.items():
                 self.offsets.begin(group, topic, one, offset)
             progress = Progress(found[queue_id])
@@ -100,6 +105,7 @@ class Offsets:
         for topic, queue_id, reported in reports:
             try:
                 self._check_report(topic, queue_id, reported)
+                self._check_room(group, topic, queue_id)
                 known = self.query(group, topic, queue_id)
                 if known is not None and known.version != reported.version:
                     late.append(f"{reported.offset} in queue {queue_id} of {topic}")
@@ -124,6 +130,7 @@ class Offsets:
         self._check_group(group)
         for topic, queue_id, offset in offsets:
             self._check_queue(topic, queue_id)
+            self._check_room(group, topic, queue_id)
             self._check_end(topic, queue_id, Progress(offset))
         if len({(topic, queue_id) for topic, queue_id, _ in offsets}) < len(offsets):
             raise _refusal("each queue can be named once")
@@ -171,6 +178,22 @@ class Offsets:
             check_group(group)
         except IllegalNameError as error:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+
+    def _check_room(self, group: str, topic: str, queue_id: int) -> None:
+        """Raise RefusedError when the group has no offset for the queue, and there are too many to make one more."""
+        offsets = self.offsets
+        if offsets.progress(group, topic, queue_id) is not None:
+            return
+        if offsets.count >= CONSUMER_OFFSETS_MAX:
+            raise _refusal(
+                f"this broker keeps {offsets.count} offsets of groups and takes no new ones; allowed are "
+                f"{CONSUMER_OFFSETS_MAX}; delete groups that are not needed, with their offsets"
+            )
+        if not offsets.has_group(group) and self.groups.get(group) is None:
+            try:
+                self.groups.creations.check_total(offsets.group_count)
+            except TooManyError as error:
+                raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         config = self.topics.get(topic)
