@@ -131,7 +131,7 @@ BUGS: tuple[Bug, ...] = (
         "checkpoint ahead of CQ (#678/#10073)",
         "the checkpoint is written without the consume queues' sync",
         f"{STORE}/checkpointing.py",
-        "                for sync in syncs:\n                    await store.disk.offload(sync)\n",
+        "                await self._sync_queues(dirty)\n",
         "",
         f"{HERE}::test_what_a_checkpoint_counts_is_on_disk_before_it",
     ),

@@ -15,6 +15,7 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.checkpoint import read_checkpoint
+from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.uninterrupted import uninterrupted
@@ -372,3 +373,42 @@ async def test_a_checkpoint_with_nothing_new_writes_nothing() -> None:
         calls.clear()
         await broker.store.checkpoint()
         assert calls == []
+
+
+async def test_a_checkpoint_of_many_queues_syncs_them_in_small_steps_some_of_them_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, in_a_step, at_once = 0, list[int](), list[int]()
+
+    class SteppingDisk(SimDisk):
+        running = 0
+
+        async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+            nonlocal taken
+            in_a_step.append(taken)
+            taken = 0
+            self.running += 1
+            at_once.append(self.running)
+            await asyncio.sleep(0)
+            self.running -= 1
+            return call(*args, **kwargs)
+
+    def take_sync(queue: ConsumeQueue) -> Callable[[], None]:
+        nonlocal taken
+        taken += 1
+        return take(queue)
+
+    take = ConsumeQueue.take_sync
+    monkeypatch.setattr(ConsumeQueue, "take_sync", take_sync)
+    disk = SteppingDisk()
+    async with flushing_broker(disk) as broker:
+        for number in range(500):
+            broker.producing.put([incoming(f"t{number // 4}", [b"x"], queue_id=number % 4)])
+        await broker.store.checkpoint()
+        assert sum(in_a_step) >= 500
+        assert max(in_a_step) <= 64
+        assert max(at_once) == 3
+    left = next(disk.lost_states(SeededRng(1), exhaustive_units_max=0))
+    broker = Broker(left, SimClock(), broker_options(), store_options(log_file_bytes=FILE_BYTES))
+    assert not broker.store.open(lambda record: None).rebuilt
+    assert {broker.store.queue_end(f"t{number // 4}", number % 4) for number in range(500)} == {1}

@@ -187,7 +187,7 @@ class _RealLock:
 class RealDisk:
     """The file system of Linux or another POSIX system, with a few threads for the calls that block."""
 
-    def __init__(self, threads: int = 2, read_threads: int = 4) -> None:
+    def __init__(self, threads: int = 4, read_threads: int = 4) -> None:
         """Threads of `Lane.WORK` and `Lane.READ`.
 
         Raises OSError (ENOSYS) on a system that is not POSIX: clients run there, and the simulated disk.
