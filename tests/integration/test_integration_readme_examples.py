@@ -38,6 +38,23 @@ async def drive() -> None:
 asyncio.run(drive())
 """
 
+BOOK = """
+import httpx
+
+
+async def test_it(broker, clock):
+    from mqclient import Message
+
+    mq.url = broker.url
+    transport = httpx.ASGITransport(app)
+    async with mq.lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        (await http.post("/payments", json={"order_id": "17", "amount_minor": 100})).raise_for_status()
+        await clock.advance(30)
+        producer = await mq.producer("shop")()
+        await producer.send(Message("orders", b"{}", tag="closed", keys="17"))
+        await broker.idle()
+"""
+
 pytestmark = pytest.mark.processes
 
 
@@ -103,6 +120,13 @@ async def test_an_application_closes_its_orders(tmp_path: Path) -> None:
         assert run(["example.py"], tmp_path) == "201\nclosing 17\n"
 
 
+def test_an_application_books_its_payments_in_order(tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(example("OrderPaid") + BOOK, encoding="utf-8")
+    options = ["-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "-rP"]
+    printed = run(["-m", "pytest", *options, "test_example.py"], tmp_path)
+    assert "booked 17 100\nclosed 17\n" in printed
+
+
 async def test_what_waits_is_taken_back_and_given_another_time(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "cluster", orders=False) as cluster:
         script = example("reschedule").replace("mq://127.0.0.1:9876", cluster.url)
@@ -111,4 +135,4 @@ async def test_what_waits_is_taken_back_and_given_another_time(tmp_path: Path) -
 
 
 def test_no_other_example_is_left_untried() -> None:
-    assert len(EXAMPLES) == 9
+    assert len(EXAMPLES) == 10

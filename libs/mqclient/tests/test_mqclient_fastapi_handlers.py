@@ -247,11 +247,11 @@ def test_a_handler_has_one_message(handler: Any, count: int) -> None:
     mq.consumer("readers", "orders")(Reader().read)  # a method does, and the group is still free
 
 
-def test_a_group_has_one_handler() -> None:
+def test_a_message_has_one_handler_in_a_group() -> None:
     mq = MQ("mq://nobody:1")
     mq.consumer("readers", "orders")(Reader().read)
-    with pytest.raises(IllegalArgumentError, match="consumer readers has a handler already"):
-        mq.consumer("readers", "payments")(Reader().read)
+    with pytest.raises(IllegalArgumentError, match="consumer readers has a handler already for topic orders"):
+        mq.consumer("readers", "orders", "paid")(Reader().read)
 
 
 def test_batches_are_refused() -> None:

@@ -30,11 +30,25 @@ httpx runs no lifespan, so the test enters it (TestClient runs the application o
         await clock.advance(30 * 60)
         await broker.idle()  # plain handlers and many a database's driver work in threads
 
+A handler's parameter may be a Pydantic model, which is read from the body, and `mq.message(topic, model, ...)` makes a
+Message of one. A group may have a handler for each tag or topic, and `orderly=True`. Routes that cannot send answer 503
+or 504 after `mq.install_error_handlers(app)`.
+
 Needs FastAPI: `hourglass-mqclient[fastapi]`.
 """
 
 from mqclient.fastapi.declared_consumer import ConsumerOptions
-from mqclient.fastapi.mq import MQ
+from mqclient.fastapi.error_handlers import install_error_handlers
+from mqclient.fastapi.mq import MQ, MessageFields
 from mqclient.fastapi.producer_dependency import ProducerDependency
+from mqclient.fastapi.serializer import JsonSerializer, Serializer
 
-__all__ = ["MQ", "ConsumerOptions", "ProducerDependency"]
+__all__ = [
+    "MQ",
+    "ConsumerOptions",
+    "JsonSerializer",
+    "MessageFields",
+    "ProducerDependency",
+    "Serializer",
+    "install_error_handlers",
+]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TypeVar, Unpack
+from datetime import datetime
+from typing import TypedDict, TypeVar, Unpack
 
 from fastapi import FastAPI, HTTPException
 
@@ -18,9 +19,12 @@ from mqclient.admin import Admin
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
-from mqclient.fastapi.declared_consumer import ConsumerOptions, DeclaredConsumer
-from mqclient.fastapi.message_handlers import MessageHandler, MessageHandlers
+from mqclient.fastapi.declared_consumer import ConsumerOptions, DeclaredConsumer, checked_options
+from mqclient.fastapi.error_handlers import install_error_handlers
+from mqclient.fastapi.message_handlers import MessageHandler, MessageHandlers, endpoint_of
 from mqclient.fastapi.producer_dependency import ProducerDependency
+from mqclient.fastapi.serializer import JsonSerializer, Serializer
+from mqclient.message import Message
 from mqclient.producer.producer import Producer
 from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.transaction_listener import TransactionListener
@@ -34,15 +38,32 @@ ProducerT = TypeVar("ProducerT", bound=Producer)
 StateT = TypeVar("StateT")
 
 
+class MessageFields(TypedDict, total=False):
+    """Message's fields beside topic and body."""
+
+    tag: str | None
+    keys: str | Sequence[str]
+    properties: Mapping[str, str] | None
+    delay_level: int
+    delay_ms: int
+    deliver_at: datetime | None
+    flag: int
+    wait_store_msg_ok: bool
+
+
 class MQ:
     """Declares producers and consumers; `lifespan` runs them.
 
     What is declared while it runs would never start, so that raises IllegalStateError; so does entering a lifespan
-    while another one of the same MQ runs. `url` may be set until then.
+    while another one of the same MQ runs. `url` may be set until then. `serializer` makes bodies of values, and values
+    of bodies: JSON by Pydantic unless it is given.
     """
 
-    def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
+    def __init__(
+        self, url: str, *, client_config: ClientConfig | None = None, serializer: Serializer | None = None
+    ) -> None:
         self.url = url
+        self._serializer = serializer or JsonSerializer()
         self._client_config = client_config
         self._producers: dict[str, ProducerDependency[Producer]] = {}
         self._consumers: dict[str, DeclaredConsumer] = {}
@@ -92,25 +113,38 @@ class MQ:
     def consumer(
         self, group: str, topic: str, expression: str = "*", **options: Unpack[ConsumerOptions]
     ) -> Callable[[HandlerT], HandlerT]:
-        """Decorates the handler of a consumer group; the function itself stays what it is.
+        """Decorates a handler of a consumer group; the function itself stays what it is.
 
-        One parameter is annotated MessageExt; the others are FastAPI's: `Depends`, `Request`, `BackgroundTasks`. What
-        it returns from is consumed. When it raises, also an HTTPException, or a dependency does, also on the way out,
+        One parameter is annotated MessageExt, or one with a Pydantic model, which is then read from the body, or one
+        with each; the others are FastAPI's: `Depends`, `Request`, `BackgroundTasks`. What it returns from is consumed.
+        When it raises, also an HTTPException, or a dependency does, also on the way out, or the body is no such model,
         the message is consumed again later. A message may come more than once: mqclient.sqlalchemy.InboxTable.
 
-        Raises IllegalArgumentError for a group that has a handler already, and for another kind of function.
+        A group may have several handlers, of different topics or tags. With `orderly=True` each queue is consumed in
+        its order: what follows a message that fails waits.
+
+        Raises IllegalArgumentError for unknown options, for messages that another handler of the group gets, and for
+        another kind of function.
         """
+        checked = checked_options(group, {**options})
 
         def declare(handler: HandlerT) -> HandlerT:
             self._require_not_running()
-            if group in self._consumers:
-                raise IllegalArgumentError(f"consumer {group} has a handler already; another one needs another group")
-            declared = DeclaredConsumer(group, topic, expression, options)
-            self._handlers.add(group, handler)
+            endpoint = endpoint_of(handler, self._serializer)
+            declared = self._consumers.get(group) or DeclaredConsumer(group, checked)
+            self._handlers.add(declared.add(topic, expression, checked), endpoint)
             self._consumers[group] = declared
             return handler
 
         return declare
+
+    def message(self, topic: str, body: object, **fields: Unpack[MessageFields]) -> Message:
+        """A Message whose body the serializer makes: `mq.message("orders", OrderPaid(order_id="17"), tag="paid")`."""
+        return Message(topic, self._serializer.encode(body), **fields)
+
+    def install_error_handlers(self, app: FastAPI) -> None:
+        """Have routes answer 503 with Retry-After when nothing was stored, and 504 when nobody knows: problem+json."""
+        install_error_handlers(app)
 
     # --------------------------------------------------------------------------------------------------- the life
 

@@ -68,7 +68,9 @@ def check_message(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> byt
     topic = topic_bytes(message.topic)
     body = message.body
     if not isinstance(body, bytes):
-        raise MessageRejectedError(f"the body has to be bytes, not {type(body).__name__}")
+        raise MessageRejectedError(
+            f"the body has to be bytes, not {type(body).__name__}: encode it, as in json.dumps(body).encode()"
+        )
     if not 0 < len(body) <= body_bytes_max:
         what = "is empty" if not body else f"has {len(body):,} bytes"
         raise MessageRejectedError(f"the body {what}; it takes 1 to {body_bytes_max:,} bytes")
