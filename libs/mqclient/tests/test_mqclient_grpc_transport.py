@@ -203,6 +203,15 @@ async def test_stream_that_is_ended_in_order_reads_none() -> None:
         assert await stream.read() is None
 
 
+async def test_a_broker_s_address_is_told_from_a_name_server_s() -> None:
+    async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
+        unserved = Method(
+            "/hourglass.mq.v1.NameService/Nonsense", name_pb.QueryRouteRequest, name_pb.QueryRouteResponse
+        )
+        with pytest.raises(IllegalArgumentError, match=r"is not a name server, but a broker.*port 9876"):
+            await channel.unary(unserved, name_pb.QueryRouteRequest(), 5.0)
+
+
 async def test_unknown_method_makes_no_sense() -> None:
     async with loopback_server() as loopback, channel_to(loopback.broker.address) as channel:
         unknown = Method(

@@ -229,14 +229,34 @@ class TestNoAnswer:
                 await producer.recall("orders", key="order-17")
         assert str(caught.value) == "b broke; answers so far: broker-a: a is away; broker-c: c: what?"
 
-    async def test_without_a_route_there_is_nobody_to_ask(self) -> None:
+    async def test_of_a_topic_that_no_broker_has_nothing_waits(self) -> None:
         cluster, _ = FakeCluster.of("broker-a")
         async with Producer("shop", cluster.url) as producer:
-            with pytest.raises(NoRouteError, match="no living broker has the topic 'bills'"):
-                await producer.recall("bills", key="order-17")
-            cluster.name_servers["name-server-0"].down = True
-            with pytest.raises(NoRouteError, match="no name server answered"):
+            result = await producer.recall("bills", key="order-17")
+            assert (result.outcome, result.messages, result.broker_names) == (RecallOutcome.UNKNOWN, (), ())
+
+    async def test_of_a_topic_whose_brokers_may_be_away_nothing_is_claimed(self) -> None:
+        cluster = FakeCluster(name_servers=2)
+        broker = cluster.add_broker("broker-a")
+        async with Producer("shop", cluster.url) as producer:
+            await producer.send(Message("orders", b"x"))
+            broker.topics.pop("orders")
+            with pytest.raises(NoRouteError, match="no living broker has the topic 'orders' any more"):
                 await producer.recall("orders", key="order-17")
+            for server in list(cluster.name_servers.values())[1:]:
+                server.down = True
+            with pytest.raises(NoRouteError, match="whether topic 'bills' exists is unknown: no answer of"):
+                await producer.recall("bills", key="order-17")
+            for server in cluster.name_servers.values():
+                server.down = True
+            with pytest.raises(NoRouteError, match="no name server answered"):
+                await producer.recall("bills", key="order-17")
+
+    async def test_a_name_server_without_brokers_does_not_say_that_a_topic_is_not_there(self) -> None:
+        cluster = FakeCluster()
+        async with Producer("shop", cluster.url) as producer:
+            with pytest.raises(NoRouteError, match="'bills' exists is unknown: no broker is registered"):
+                await producer.recall("bills", key="order-17")
 
 
 Call = Callable[[Producer], Awaitable[object]]

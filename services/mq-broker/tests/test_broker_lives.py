@@ -179,6 +179,14 @@ async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> Non
     assert one.ends == [End.STOPPED]
 
 
+async def test_a_broker_without_name_servers_says_that_nobody_finds_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path):
+        pass
+    assert "registers nowhere, so that no client finds it" in caplog.text
+
+
 async def test_a_port_for_slaves_that_is_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
     async with running(tmp_path / "one") as one:
         port = str(one.process.ha_port)

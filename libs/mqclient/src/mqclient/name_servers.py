@@ -26,6 +26,16 @@ from osenv.clock import timeout
 logger = logging.getLogger("mqclient.name_servers")
 
 
+NAMED_MAX = 5  # brokers in an error's sentence
+
+
+def no_broker(addresses: str) -> str:
+    """The sentence about name servers that know no broker."""
+    return (
+        f"no broker is registered at the name server {addresses}; brokers register with namesrvAddr (or -n) naming it"
+    )
+
+
 class NameServers:
     """Stays with the name server that answered last."""
 
@@ -61,6 +71,42 @@ class NameServers:
             return None
         require_success(response.code, response.remark, "name server")
         return route_from_wire(topic, response.route)
+
+    async def find_route(self, topic: str) -> TopicRoute | None:
+        """The topic's route from any name server; None when each of them knows brokers and none that has the topic.
+
+        A name server may know less than the others for a moment after its start. Raises NoRouteError when one does not
+        answer, or knows no broker at all.
+        """
+        route = await self.query_route(topic)
+        if route is not None and route.queues:
+            return route
+        for address in self._addresses:
+            channel, seconds = self._channel(address), self._config.name_server_timeout_s
+            try:
+                response = await channel.unary(QUERY_ROUTE, name_pb.QueryRouteRequest(topic=topic), seconds)
+                brokers = (await channel.unary(LIST_CLUSTERS, name_pb.ListClustersRequest(), seconds)).brokers
+            except MQClientError as error:
+                raise NoRouteError(
+                    f"whether topic {topic!r} exists is unknown: no answer of {address}: {error}"
+                ) from error
+            if response.code == common_pb.SUCCESS and response.route.queues:
+                return route_from_wire(topic, response.route)
+            if not brokers:
+                raise NoRouteError(f"whether topic {topic!r} exists is unknown: {no_broker(address)}")
+        return None
+
+    async def why_no_route(self, topic: str) -> str:
+        """Why no message can be sent to the topic, which has no route, and what to do. Raises NoRouteError."""
+        brokers = await self.list_brokers()
+        if not brokers:
+            return no_broker("; ".join(self._addresses))
+        names = ", ".join(broker.broker_name for broker in brokers[:NAMED_MAX])
+        more = f" and {len(brokers) - NAMED_MAX} more" if len(brokers) > NAMED_MAX else ""
+        return (
+            f"no living broker has the topic {topic!r}, and none creates topics by itself (autoCreateTopicEnable=false "
+            f"at {names}{more}); create it: mqadmin updateTopic -t {topic}"
+        )
 
     async def list_topics(self) -> list[str]:
         """Every topic that a living broker has, sorted."""

@@ -2,7 +2,8 @@
 
 Invariants: every master that the topic's route names is asked, because a message waits on one of them and several
 messages may have the key; there is a result only when each of them has answered, so that UNKNOWN means that no living
-broker of the topic has such a message, and never that one of them was out of reach.
+broker of the topic has such a message, and never that one of them was out of reach. A topic that no broker has has no
+messages: UNKNOWN is the answer when every name server knows brokers and none with the topic.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ async def recall(
 
     When a broker gives no answer, its error is raised, which tells what the others have answered: OutcomeUnknownError
     if it may have done something, a RejectedError if it refuses for good, a RetryableError otherwise. Asking again is
-    safe after any of them. Raises IllegalArgumentError, and NoRouteError when there is nobody to ask.
+    safe after any of them. Raises IllegalArgumentError, and NoRouteError when it is unknown which brokers to ask.
     """
     return await _ask_all(instance, _request(topic, key, message_id))
 
@@ -175,9 +176,13 @@ def _request(topic: str, key: str | None, message_id: str | None) -> broker_pb.R
 
 async def _ask_all(instance: ClientInstance, request: broker_pb.RecallMessageRequest) -> RecallResult:
     """The answers of all masters of the topic, asked at the same time."""
-    route = await instance.name_servers.query_route(request.topic)
-    if route is None or not route.queues:
-        raise NoRouteError(f"no living broker has the topic {request.topic!r}, so nobody can tell what waits there")
+    route = await instance.name_servers.find_route(request.topic)
+    if route is None:
+        if instance.routes.knows(request.topic):
+            raise NoRouteError(
+                f"no living broker has the topic {request.topic!r} any more: its messages may wait on one"
+            )
+        return RecallResult((), ())
     names = sorted({queues.broker_name for queues in route.queues})
     answers = await asyncio.gather(*(_ask(instance, route, name, request) for name in names))
     errors = [answer.error for answer in answers if answer.error is not None]

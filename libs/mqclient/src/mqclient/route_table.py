@@ -64,7 +64,7 @@ class RouteTable:
         if await self.refresh(topic) is None:
             default = await self.refresh(DEFAULT_TOPIC)
             if default is None:
-                raise NoRouteError(f"no living broker has the topic {topic!r}, and none creates topics by itself")
+                raise NoRouteError(await self._name_servers.why_no_route(topic))
             self._guess(topic, default)
         queues = self._publish_queues[topic]
         if not queues:
@@ -101,6 +101,10 @@ class RouteTable:
     def follows_all_masters(self) -> bool:
         """Whether every living master is known, and not only those of the routes."""
         return self._follows_all_masters
+
+    def knows(self, topic: str) -> bool:
+        """Whether this client has had a route of the topic, or has sent there for a first message to make it."""
+        return topic in self._routes or topic in self._guesses
 
     async def follow_all_masters(self) -> None:
         """From now on know every living master, whatever its topics. Raises NoRouteError when nobody answers.

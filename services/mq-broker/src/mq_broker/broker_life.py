@@ -140,6 +140,12 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
     in_force = _configuration(process, broker, registration)
     health_service = await _serve_clients(parts, process, server, _add_services(server, broker, registration, in_force))
 
+    if not config.name_servers:
+        log.warning(
+            "broker %s registers nowhere, so that no client finds it: no name server is configured; "
+            "give namesrvAddr in the configuration, or -n host:port",
+            config.broker_name,
+        )
     keep_out_of_collections()
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
     telling = await parts.enter_async_context(_job(keep_telling(health_service, broker.store, process.clock), "health"))

@@ -218,9 +218,11 @@ class Producer(Living):
         masters that the topic's route names are asked, each within the ClientConfig's `request_timeout_s`. Asking again
         is safe at any time, also after an error.
 
-        Raises IllegalArgumentError; NoRouteError when there is nobody to ask. When a broker gives no answer, nothing is
-        claimed: OutcomeUnknownError if it may have done what was asked, a RejectedError if it refuses for good, a
-        RetryableError otherwise; the sentence tells what other brokers have answered.
+        Of a topic that no broker has, nothing waits: UNKNOWN, if every name server says so.
+
+        Raises IllegalArgumentError; NoRouteError when it is unknown which brokers to ask. When a broker gives no
+        answer, nothing is claimed: OutcomeUnknownError if it may have done what was asked, a RejectedError if it
+        refuses for good, a RetryableError otherwise; the sentence tells what other brokers have answered.
         """
         self._lifecycle.require_running()
         self._sending += 1

@@ -43,6 +43,7 @@ _NEVER_CONNECTED = (
     "Name resolution failure",
     "connections to all backends",
 )
+_NAME_SERVICE = "/hourglass.mq.v1.NameService/"
 _SENSELESS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -121,6 +122,8 @@ class GrpcChannel:
         try:
             return await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED and method.path.startswith(_NAME_SERVICE):
+                raise IllegalArgumentError(_not_a_name_server(self._address)) from error
             raise client_error(self._address, error.code(), error.details()) from error
         except asyncio.CancelledError:
             raise_unless_cancelled(self._address)
@@ -174,6 +177,13 @@ class GrpcStream(Generic[RequestT, ResponseT]):
             raise client_error(self._address, error.code(), error.details()) from error
         # The call had ended before: its own status says how.
         raise client_error(self._address, await self._call.code(), await self._call.details()) from error
+
+
+def _not_a_name_server(address: str) -> str:
+    return (
+        f"{address} is not a name server, but a broker, perhaps: it does not know the name servers' methods; "
+        f"mq:// takes the addresses of name servers, which listen on port 9876 unless they are told otherwise"
+    )
 
 
 def raise_unless_cancelled(address: str) -> NoReturn:
