@@ -9,7 +9,7 @@ from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.proof import all_proven, is_proven
 from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.testing import STORE_ROOT, producer_record
-from mqproto.record import BODY_BYTES_MAX
+from mqproto.record import BODY_BYTES_MAX, RecordError, decode_record, seal
 from osenv import PooledFiles, SimDisk
 
 TOPIC, OTHER_TOPIC = "orders", "others"  # as long as each other
@@ -62,6 +62,34 @@ def test_whole_record_of_somebody_else_proves_nothing(asked: ConsumeQueue, offse
 def test_entry_that_does_not_fit_its_record_proves_nothing(number: int, field: str, by: int) -> None:
     entries, data = stored()
     assert not all_proven(queue(), BASE_OFFSET, changed(entries, number, **{field: by}), data)
+
+
+@pytest.mark.parametrize(
+    ("at", "patch"),
+    [(36, b"\0\0\0\x10"), (36, b"\0\0\0\x20"), (88 + 1 + 1 + len(TOPIC), b"\0\x05"), (84, b"\0\0\0\xff")],
+    ids=["IPv6 born host", "IPv6 store host", "another length of the properties", "another length of the body"],
+)
+def test_a_sealed_record_that_cannot_be_taken_apart_proves_nothing(at: int, patch: bytes) -> None:
+    entries, data = stored()
+    size = CQ_ENTRY.unpack_from(entries)[1]
+    record = bytearray(data[:size])
+    record[at : at + len(patch)] = patch
+    seal(record, 0, size)
+    with pytest.raises(RecordError):
+        decode_record(bytes(record))
+    assert not all_proven(queue(), BASE_OFFSET, entries[: CQ_ENTRY.size], bytes(record))
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_sealed_record_without_room_for_its_lengths_proves_nothing(left: int) -> None:
+    entries, data = stored()
+    size = CQ_ENTRY.unpack_from(entries)[1]
+    record = bytearray(data[:size])
+    body_bytes = size - 20 - 1 - len(TOPIC) - left - 88  # the topic ends `left` bytes before the CRC property
+    record[84:88] = body_bytes.to_bytes(4, "big")
+    record[88 + body_bytes : size - 20 - left] = bytes((len(TOPIC),)) + TOPIC.encode()
+    seal(record, 0, size)
+    assert not all_proven(queue(), BASE_OFFSET, entries[: CQ_ENTRY.size], bytes(record))
 
 
 def test_no_damaged_byte_and_no_missing_one_is_proven() -> None:

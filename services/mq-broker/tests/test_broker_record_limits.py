@@ -104,6 +104,23 @@ class TestLongProperties:
             async with running_broker(disk, SimClock(), store=LAZY) as broker:
                 assert await bodies(broker) == BEHIND
 
+    async def test_a_slave_copies_what_stands_behind_an_intact_record_that_cannot_be_read(self) -> None:
+        disk = SimDisk()
+        async with running_store(disk, options=OPTIONS, clean_stop=False) as master:
+            unreadable = raw_record(b"", sys_flag=FLAG_BORN_HOST_V6)
+            master.put([single_record_batch(TOPIC, 0, data, 0) for data in (unreadable, raw_record(b""))], 1)
+            await master.wait_stored(master.log_end)
+        disk.kill()
+        async with (
+            running_store(disk, options=OPTIONS) as master,
+            running_store(SimDisk(), options=OPTIONS) as slave,
+        ):
+            await copy_all(master, slave, SeededRng(1))
+            assert log_bytes(slave) == log_bytes(master)
+            queue = slave.queue(TOPIC, 0)
+            assert queue is not None
+            assert (queue.first_offset, queue.max_offset) == (1, 2)
+
 
 class TestReservedProperties:
     @pytest.mark.parametrize("name", sorted(RESERVED))

@@ -52,8 +52,9 @@ def all_proven(queue: ConsumeQueue, queue_offset: int, entries: bytes, data: byt
             or sys_flag & _SYS_FLAGS_REFUSED
             or body_size < 0
             or data[topic_at:topic_end] != topic_field
-            or int.from_bytes(data[topic_end:properties_at], "big") != next_at - properties_at
             or data[sealed_end:next_at] != crc_property(zlib.crc32(view[at:sealed_end]))
+            or properties_at > sealed_end
+            or data[topic_end] << 8 | data[topic_end + 1] != next_at - properties_at
             or not (queue.keeps_due_times or code == tag_hash(data, properties_at, next_at))
         ):
             return False
