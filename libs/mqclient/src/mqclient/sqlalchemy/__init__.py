@@ -37,14 +37,22 @@ Consuming: a message that comes again changes nothing, whatever made it come aga
                     await connection.execute(update(accounts).values(balance=accounts.c.balance - 100))
         return ConsumeStatus.CONSUME_SUCCESS
 
+With mqclient.sync the same tables take plain connections and sessions: SyncSqlTransactionListener, `once_sync`,
+`record_sync`, `answer_check_sync`, `purge_sync`.
+
 A TableCleaner deletes what is old. Needs SQLAlchemy: `hourglass-mqclient[sqlalchemy]`.
 """
 
-from mqclient.sqlalchemy.connection import Connection
+from mqclient.sqlalchemy.connection import Connection, SyncConnection
 from mqclient.sqlalchemy.expiry import Expiry
 from mqclient.sqlalchemy.inbox_table import BUSINESS_KEY_LENGTH_MAX, InboxTable
 from mqclient.sqlalchemy.table_cleaner import Purgeable, Retention, TableCleaner
-from mqclient.sqlalchemy.transaction_listener import LocalTransaction, SqlTransactionListener
+from mqclient.sqlalchemy.transaction_listener import (
+    LocalTransaction,
+    SqlTransactionListener,
+    SyncLocalTransaction,
+    SyncSqlTransactionListener,
+)
 from mqclient.sqlalchemy.transaction_table import COMMITTED, TOMBSTONE, TRANSACTION_ID_LENGTH_MAX, TransactionTable
 
 __all__ = [
@@ -59,6 +67,9 @@ __all__ = [
     "Purgeable",
     "Retention",
     "SqlTransactionListener",
+    "SyncConnection",
+    "SyncLocalTransaction",
+    "SyncSqlTransactionListener",
     "TableCleaner",
     "TransactionTable",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Column, Delete, Table, bindparam, delete, select, tuple_
 
-from mqclient.sqlalchemy.connection import Connection, connection_of
+from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 
 ROWS_MAX = 500  # about a millisecond of SQLite's time
 
@@ -29,5 +29,13 @@ class Expiry:
 
         The caller commits.
         """
-        parameters: dict[str, Any] = {"older_than_ms": older_than_ms, "rows_max": rows_max}
+        parameters = _parameters(older_than_ms, rows_max)
         return (await (await connection_of(connection)).execute(self._delete, parameters)).rowcount
+
+    def purge_sync(self, connection: SyncConnection, older_than_ms: int, rows_max: int) -> int:
+        """The same on a plain connection."""
+        return sync_connection_of(connection).execute(self._delete, _parameters(older_than_ms, rows_max)).rowcount
+
+
+def _parameters(older_than_ms: int, rows_max: int) -> dict[str, Any]:
+    return {"older_than_ms": older_than_ms, "rows_max": rows_max}

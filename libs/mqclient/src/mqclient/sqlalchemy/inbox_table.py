@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from mqclient.errors import IllegalArgumentError, IllegalGroupError
-from mqclient.sqlalchemy.connection import Connection, connection_of
+from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
 from mqproto.names import GROUP_LENGTH_MAX, IllegalNameError, check_group
 
@@ -66,16 +68,15 @@ class InboxTable:
         `now_ms` is the time since 1970. Raises IllegalGroupError, and IllegalArgumentError for a key that is empty, too
         long or not printable, and for a database that this is not made for.
         """
-        _check(consumer_group, business_key)
+        row = _checked_row(consumer_group, business_key, now_ms)
         own = await connection_of(connection)
-        insert = self._insert_of_dialect.get(own.dialect.name)
-        if insert is None:
-            raise IllegalArgumentError(
-                f"the inbox knows no insert without conflict for {own.dialect.name};"
-                f" it works with {' and '.join(sorted(self._insert_of_dialect))}"
-            )
-        row = {"consumer_group": consumer_group, "business_key": business_key, "consumed_at_ms": now_ms}
-        return (await own.execute(insert, row)).one_or_none() is not None
+        return (await own.execute(self._insert_for(own.dialect.name), row)).one_or_none() is not None
+
+    def once_sync(self, connection: SyncConnection, consumer_group: str, business_key: str, now_ms: int) -> bool:
+        """As `once`, on a plain connection or session."""
+        row = _checked_row(consumer_group, business_key, now_ms)
+        own = sync_connection_of(connection)
+        return own.execute(self._insert_for(own.dialect.name), row).one_or_none() is not None
 
     async def purge(self, connection: Connection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:
         """Delete rows that were written before `older_than_ms` (since 1970), `rows_max` at most; returns their number.
@@ -84,8 +85,21 @@ class InboxTable:
         """
         return await self._expiry.purge(connection, older_than_ms, rows_max)
 
+    def purge_sync(self, connection: SyncConnection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:
+        """As `purge`, on a plain connection or session."""
+        return self._expiry.purge_sync(connection, older_than_ms, rows_max)
 
-def _check(consumer_group: str, business_key: str) -> None:
+    def _insert_for(self, dialect: str) -> ReturningInsert[Any]:
+        insert = self._insert_of_dialect.get(dialect)
+        if insert is None:
+            raise IllegalArgumentError(
+                f"the inbox knows no insert without conflict for {dialect};"
+                f" it works with {' and '.join(sorted(self._insert_of_dialect))}"
+            )
+        return insert
+
+
+def _checked_row(consumer_group: str, business_key: str, now_ms: int) -> dict[str, Any]:
     try:
         check_group(consumer_group)
     except IllegalNameError as error:
@@ -97,3 +111,4 @@ def _check(consumer_group: str, business_key: str) -> None:
         )
     if not business_key.isprintable():
         raise IllegalArgumentError(f"the business key {business_key!r} has characters that are not printable")
+    return {"consumer_group": consumer_group, "business_key": business_key, "consumed_at_ms": now_ms}

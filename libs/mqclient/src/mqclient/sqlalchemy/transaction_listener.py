@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
 from mqclient.producer.transaction_listener import LocalTransactionRolledBackError, LocalTransactionState
-from mqclient.sqlalchemy.connection import Connection
+from mqclient.sqlalchemy.connection import Connection, SyncConnection
 from mqclient.sqlalchemy.transaction_table import TransactionTable
 from osenv import Clock
 
 # The business part of a local transaction: gets the connection and the transaction id, and commits nothing.
 LocalTransaction: TypeAlias = Callable[..., Awaitable[object]]
+SyncLocalTransaction: TypeAlias = Callable[..., object]
 
 
 class SqlTransactionListener:
@@ -61,3 +63,42 @@ class SqlTransactionListener:
         """Look the attempt up, and bury it if it is not there."""
         async with self._begin() as connection:
             return await self._table.answer_check(connection, message.transaction_id, self._clock.wall_ms())
+
+
+class SyncSqlTransactionListener:
+    """The same for mqclient.sync: `begin` is `engine.begin` of a plain engine, or a `sessionmaker`.
+
+    The local transaction runs in the thread that sends, a check in a thread of its own.
+    """
+
+    def __init__(
+        self, table: TransactionTable, begin: Callable[[], AbstractContextManager[SyncConnection]], clock: Clock
+    ) -> None:
+        self._table = table
+        self._begin = begin
+        self._clock = clock
+
+    def execute_local_transaction(
+        self, message: Message, transaction_id: str, arg: SyncLocalTransaction
+    ) -> LocalTransactionState:
+        """As SqlTransactionListener.execute_local_transaction."""
+        del message
+        committing = False
+        try:
+            with self._begin() as connection:
+                self._table.record_sync(connection, transaction_id, self._clock.wall_ms())
+                arg(connection, transaction_id)
+                if isinstance(connection, Session):
+                    connection.flush()  # what the database refuses here is not yet the commit
+                committing = True
+                connection.commit()
+        except Exception as error:
+            if committing:
+                raise
+            raise LocalTransactionRolledBackError(error) from error
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """Look the attempt up, and bury it if it is not there."""
+        with self._begin() as connection:
+            return self._table.answer_check_sync(connection, message.transaction_id, self._clock.wall_ms())

@@ -11,14 +11,16 @@ only after the tombstone is committed; whatever the database cannot tell for cer
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+import sqlalchemy
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, bindparam, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mqclient.errors import TransactionTombstonedError
 from mqclient.producer.transaction_listener import LocalTransactionState
-from mqclient.sqlalchemy.connection import Connection, connection_of
+from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
 
 logger = logging.getLogger("mqclient.sqlalchemy")
@@ -68,9 +70,14 @@ class TransactionTable:
         try:
             await self._insert(await connection_of(connection), transaction_id, COMMITTED, now_ms)
         except IntegrityError as error:
-            raise TransactionTombstonedError(
-                f"transaction {transaction_id} has ended already: a check-back was faster than the local transaction"
-            ) from error
+            raise _tombstoned(transaction_id) from error
+
+    def record_sync(self, connection: SyncConnection, transaction_id: str, now_ms: int) -> None:
+        """As `record`, on a plain connection or session."""
+        try:
+            sync_connection_of(connection).execute(self._insert_row, _row(transaction_id, COMMITTED, now_ms))
+        except IntegrityError as error:
+            raise _tombstoned(transaction_id) from error
 
     async def answer_check(self, connection: Connection, transaction_id: str, now_ms: int) -> LocalTransactionState:
         """What a check-back is to be told. Commits; the connection must have no other work in its transaction.
@@ -85,6 +92,16 @@ class TransactionTable:
             return LocalTransactionState.UNKNOW
         return state
 
+    def answer_check_sync(self, connection: SyncConnection, transaction_id: str, now_ms: int) -> LocalTransactionState:
+        """As `answer_check`, on a plain connection or session."""
+        try:
+            state = self._find_or_bury_sync(sync_connection_of(connection), transaction_id, now_ms)
+            connection.commit()
+        except DBAPIError as error:
+            logger.warning("transaction %s cannot be looked up now: %s", transaction_id, error)
+            return LocalTransactionState.UNKNOW
+        return state
+
     async def purge(self, connection: Connection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:
         """Delete rows that were created before `older_than_ms` (since 1970), `rows_max` at most; returns their number.
 
@@ -92,6 +109,10 @@ class TransactionTable:
         week, and without the row it would be told to roll back. `Retention` says for how long that is.
         """
         return await self._expiry.purge(connection, older_than_ms, rows_max)
+
+    def purge_sync(self, connection: SyncConnection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:
+        """As `purge`, on a plain connection or session."""
+        return self._expiry.purge_sync(connection, older_than_ms, rows_max)
 
     async def _find_or_bury(self, connection: AsyncConnection, id_: str, now_ms: int) -> LocalTransactionState:
         state = await self._find(connection, id_)
@@ -105,9 +126,35 @@ class TransactionTable:
         return LocalTransactionState.ROLLBACK_MESSAGE
 
     async def _find(self, connection: AsyncConnection, id_: str) -> LocalTransactionState:
-        outcome = await connection.scalar(self._select_outcome, {"wanted_id": id_})
-        return LocalTransactionState.UNKNOW if outcome is None else _STATE_OF_OUTCOME[outcome]
+        return _state_of(await connection.scalar(self._select_outcome, {"wanted_id": id_}))
 
     async def _insert(self, connection: AsyncConnection, id_: str, outcome: str, now_ms: int) -> None:
-        row = {"transaction_id": id_, "outcome": outcome, "created_at_ms": now_ms}
-        await connection.execute(self._insert_row, row)
+        await connection.execute(self._insert_row, _row(id_, outcome, now_ms))
+
+    def _find_or_bury_sync(self, connection: sqlalchemy.Connection, id_: str, now_ms: int) -> LocalTransactionState:
+        state = self._find_sync(connection, id_)
+        if state is not LocalTransactionState.UNKNOW:
+            return state
+        try:
+            with connection.begin_nested():
+                connection.execute(self._insert_row, _row(id_, TOMBSTONE, now_ms))
+        except IntegrityError:  # as in _find_or_bury
+            return self._find_sync(connection, id_)
+        return LocalTransactionState.ROLLBACK_MESSAGE
+
+    def _find_sync(self, connection: sqlalchemy.Connection, id_: str) -> LocalTransactionState:
+        return _state_of(connection.scalar(self._select_outcome, {"wanted_id": id_}))
+
+
+def _state_of(outcome: str | None) -> LocalTransactionState:
+    return LocalTransactionState.UNKNOW if outcome is None else _STATE_OF_OUTCOME[outcome]
+
+
+def _row(id_: str, outcome: str, now_ms: int) -> dict[str, Any]:
+    return {"transaction_id": id_, "outcome": outcome, "created_at_ms": now_ms}
+
+
+def _tombstoned(id_: str) -> TransactionTombstonedError:
+    return TransactionTombstonedError(
+        f"transaction {id_} has ended already: a check-back was faster than the local transaction"
+    )
