@@ -381,7 +381,7 @@ def test_a_face_has_what_its_asyncio_class_has(face: type, inner: type, without:
     """`without` is what the client instance asks of them."""
     public = {name for name in dir(inner) if not name.startswith("_")} - without
     assert public <= set(dir(face))
-    for name in public - {"queues", "start", "shutdown", "register_message_listener"}:
+    for name in public - {"queues", "state", "start", "shutdown", "register_message_listener"}:
         theirs, ours = (inspect.signature(getattr(one, name)).parameters for one in (inner, face))
         assert [*theirs.items()][1:] == [*ours.items()][1:], name
     assert set(inspect.signature(inner).parameters) == set(inspect.signature(face).parameters)

@@ -227,6 +227,10 @@ class ClientInstance:
         self._registrations.remove_consumer(group)
         self._membership_changed()
 
+    def subscriptions_changed(self) -> None:
+        """Tell the brokers what the registered consumers subscribe to now."""
+        self._brokers.heartbeat_all()
+
     def register_admin(self, admin: object) -> None:
         """Keep the instance alive for it; brokers hear nothing of admins. Raises IllegalStateError (MISSION L14)."""
         self._registrations.add_admin(admin)

@@ -67,6 +67,11 @@ class Living(ABC):
 
     _lifecycle: Lifecycle
 
+    @property
+    def state(self) -> ServiceState:
+        """Where it is in its life: CREATE_JUST, START_FAILED (also while it starts), RUNNING or SHUTDOWN."""
+        return self._lifecycle.state
+
     @abstractmethod
     async def start(self) -> None: ...
 

@@ -103,10 +103,11 @@ class ConsumerEngine:
         self._offset_store = self._make_offset_store()
         self._consume_service = self._make_consume_service()
         self._pulling = self._make_pull_context()
+        self._topics = list(spec.subscriptions)  # that it still subscribes to
         self._rebalance = Rebalance(
             instance,
             spec.group,
-            subscriptions=spec.subscriptions,
+            topics=self._topics,
             strategy=None if spec.is_broadcasting else spec.strategy,
         )
         self.assigned = MemberQueues(
@@ -171,6 +172,18 @@ class ConsumerEngine:
         """The group or the queues may have changed."""
         self._rebalance.rebalance_now()
 
+    def unsubscribe(self, topic: str) -> None:
+        """Give up the topic's queues, and want no messages of it any more."""
+        if topic in self._topics:
+            self._topics.remove(topic)
+            self.assigned.drop([queue for queue in self.assigned.queues if queue.topic == topic])
+            self._instance.subscriptions_changed()
+            self._rebalance.rebalance_now()
+
+    async def wait_assigned(self) -> None:
+        """Return when the member has its share of every topic."""
+        await self._rebalance.assigned.wait()
+
     def session_opened(self) -> None:
         """A broker knows this client, perhaps again: offsets may have been set meanwhile, and members have come.
 
@@ -191,7 +204,7 @@ class ConsumerEngine:
                 broker_pb.Subscription(
                     topic=one.topic, expression=one.expression, expression_type=one.expression_type.value
                 )
-                for one in self._spec.subscriptions.values()
+                for one in map(self._spec.subscriptions.__getitem__, self._topics)
             ],
             orderly=self._spec.orderly,
         )

@@ -81,6 +81,18 @@ class PushConsumer(Living):
         self._require_not_started("subscribe")
         self._subscriptions[topic] = parse_subscription(topic, expression)
 
+    def unsubscribe(self, topic: str) -> None:
+        """Want no messages of `topic` any more; without a subscription to it nothing happens.
+
+        While running, listeners that have begun finish, and offsets stay: a later subscription goes on there. Members
+        of a group have to subscribe alike (C4), so the brokers reject this one unless it is alone or the group allows
+        different subscriptions. Raises IllegalStateError after the shutdown.
+        """
+        self._subscriptions.pop(topic, None)
+        if self._lifecycle.state is not ServiceState.CREATE_JUST:
+            self._lifecycle.require_running()
+            self._engine.unsubscribe(topic)
+
     def register_message_listener(self, listener: MessageListenerConcurrently) -> None:
         """`listener` gets up to `consume_message_batch_max_size` messages of one queue and says what became of them.
 
@@ -106,6 +118,23 @@ class PushConsumer(Living):
     def queues(self) -> list[MessageQueue]:
         """What this member consumes now, the retry topic included; empty unless running."""
         return self._engine.assigned.queues if self._lifecycle.running else []
+
+    async def wait_assigned(self, timeout_s: float = 10.0) -> list[MessageQueue]:
+        """Wait until this member has its share of every topic to which it subscribes; returns `queues` then.
+
+        The share may have no queue of a topic, where there are more members than queues. A topic that does not exist
+        yet is waited for. Raises TimeoutError after `timeout_s`, IllegalStateError unless running, and
+        BrokerRejectedError when another process has this member's client id.
+        """
+        self._lifecycle.require_running()
+        try:
+            async with timeout(self._instance.clock, timeout_s):
+                await self._engine.wait_assigned()
+        except TimeoutError:
+            if (rejection := self._instance.id_in_use()) is not None:
+                raise rejection from None
+            raise TimeoutError(f"consumer {self.group} has not got its queues within {timeout_s:g} s") from None
+        return self.queues
 
     async def start(self) -> None:
         """Join the group and begin to consume; returns when the first queues are assigned, or after a few seconds.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -18,7 +18,6 @@ from mqclient.background import wait_event
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.allocate import AllocateMessageQueueStrategy
 from mqclient.consumer.member_queues import MemberQueues
-from mqclient.consumer.subscription import Subscription
 from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
 from mqclient.message_queue import MessageQueue
 from mqclient.route import TopicRoute
@@ -51,17 +50,18 @@ class Rebalance:
         instance: ClientInstance,
         group: str,
         *,
-        subscriptions: Mapping[str, Subscription],
+        topics: Sequence[str],
         strategy: AllocateMessageQueueStrategy | None,
     ) -> None:
         self._instance = instance
         self._group = group
-        self._subscriptions = subscriptions
+        self._topics = topics
         self._strategy = strategy
         # The queues that each topic had when this consumer first asked; nothing of later ones may be missed (ADR 90).
         self._first_seen: dict[str, frozenset[MessageQueue]] = {}
         self._wanted = asyncio.Event()
         self.done_once = asyncio.Event()
+        self.assigned = asyncio.Event()  # this member has its share of every topic of the application
 
     def rebalance_now(self) -> None:
         """The group or the queues may have changed."""
@@ -90,17 +90,19 @@ class Rebalance:
         if (rejection := self._instance.id_in_use()) is not None:
             logger.error("group %s: this member consumes nothing: %s", self._group, rejection)
             assigned.drop(assigned.queues)
+            self.assigned.clear()
             return False
         before, waited_for = assigned.queues, set[MessageQueue]()
         while True:
-            shares = [await self._share_of(topic) for topic in self._subscriptions]
-            known = [share for share in shares if share is not None]
+            shares = {topic: await self._share_of(topic) for topic in tuple(self._topics)}
+            known = [share for share in shares.values() if share is not None]
             topics = {queue.topic for share in known for queue in share.of_all}
             mine = {queue for share in known for queue in share.of_mine}
+            topics |= {queue.topic for queue in assigned.queues} - shares.keys()  # unsubscribed meanwhile
             assigned.drop(queue for queue in assigned.queues if queue.topic in topics and queue not in mine)
             added = mine.difference(assigned.queues)
             ready = added & waited_for if any(share.has_others for share in known) else added
-            complete = await assigned.add(sorted(ready), from_first=self._later(ready)) and None not in shares
+            has_all = await assigned.add(sorted(ready), from_first=self._later(ready))
             waited_for = added - ready
             if not waited_for:
                 break
@@ -108,7 +110,12 @@ class Rebalance:
             await self._instance.clock.sleep(HAND_OVER_S)
         if (now := assigned.queues) != before:
             logger.info("group %s: queues %s", self._group, [str(queue) for queue in now])
-        return complete
+        lacking = {topic for topic, share in shares.items() if share is None}
+        if has_all and not lacking - {retry_topic(self._group)}:
+            self.assigned.set()
+        else:
+            self.assigned.clear()
+        return has_all and not lacking
 
     def _later(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Those that did not exist yet when this consumer first asked for their topic."""

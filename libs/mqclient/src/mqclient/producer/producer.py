@@ -211,6 +211,15 @@ class Producer(Living):
             raise
         handed_over.add_done_callback(partial(self._oneway_ended, outgoing.unique_id, size))
 
+    async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a send can name as its `queue`, sorted; of a topic that is still to be made, those of then.
+
+        From the route that the client has, at most `poll_name_server_interval_s` old. Raises NoRouteError when no
+        broker has the topic and none would create it, or no name server answers; IllegalStateError unless running.
+        """
+        self._lifecycle.require_running()
+        return list(await self._instance.routes.publish_queues(topic))
+
     async def recall(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> RecallResult:
         """Take back what waits: the messages of the topic with this key, or the one with this `message_id`.
 

@@ -7,7 +7,7 @@ from mqclient.consumer.listener import MessageListenerConcurrently, MessageListe
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.consumer.subscription import ALL, MessageSelector
 from mqclient.message_queue import MessageQueue
-from mqclient.sync.faces import Face, at_once, made_like
+from mqclient.sync.faces import Face, at_once, blocking, made_like
 
 LISTENERS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for
 
@@ -35,6 +35,15 @@ class SyncPushConsumer(Face[PushConsumer]):
         """As PushConsumer.register_consume_message_hook; the hook is called on the shared thread."""
         self._inner.register_consume_message_hook(hook)
 
+    def unsubscribe(self, topic: str) -> None:
+        """As PushConsumer.unsubscribe: before the start, or while running."""
+        if self._thread is None:
+            self._inner.unsubscribe(topic)
+        else:
+            self._unsubscribe(topic)
+
+    _unsubscribe = at_once(PushConsumer.unsubscribe)
+    wait_assigned = blocking(PushConsumer.wait_assigned)
     suspend = at_once(PushConsumer.suspend)
     resume = at_once(PushConsumer.resume)
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from mqclient.errors import IllegalStateError
+from mqclient.lifecycle import ServiceState
 from mqclient.sync.loop_thread import Call, LoopThread, SharedLoopThread, forbid_event_loop, result_of
 
 logger = logging.getLogger("mqclient.sync")
@@ -31,6 +32,9 @@ class AsyncLife(Protocol):
     async def start(self) -> None: ...
 
     async def shutdown(self, *, timeout_s: float) -> None: ...
+
+    @property
+    def state(self) -> ServiceState: ...
 
 
 LifeT = TypeVar("LifeT", bound=AsyncLife)
@@ -54,6 +58,11 @@ class Face(Generic[LifeT_co]):
         self._inner = inner
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
+
+    @property
+    def state(self) -> ServiceState:
+        """Where the asyncio object is in its life."""
+        return self._inner.state
 
     def start(self) -> None:
         """Start the asyncio object, and for the first face the thread. Raises what the asyncio object raises.
