@@ -558,6 +558,8 @@ BUGS: tuple[Bug, ...] = (
         "    def sync_data(self) -> None:\n        if self.file is None:\n            return\n        file",
         f"{BROKER_TESTS}/test_broker_descriptors.py"
         "::test_queues_without_a_descriptor_are_on_disk_after_a_checkpoint_that_counts_them",
+    ),
+    bug(
         "50",
         "responses without a bound",
         "there is always room for one more response",
