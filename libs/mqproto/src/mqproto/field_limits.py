@@ -39,6 +39,7 @@ class FieldLimits:
             name: limit if isinstance(limit, FieldLimit) else FieldLimit(limit) for name, limit in limits.items()
         }
         self._plans: dict[str, list[_Field]] = {}
+        self._texts: dict[type, list[tuple[str, int]]] = {}
 
     def __getitem__(self, name: str) -> FieldLimit:
         return self._limits[name]
@@ -48,7 +49,23 @@ class FieldLimits:
 
     def check(self, message: Any, fields: Collection[str] = ()) -> None:
         """Raise FieldLimitError for a field beyond its limit; of the message itself only look at `fields`, if any."""
+        kind = type(message)
+        texts = self._texts.get(kind)
+        if texts is None:
+            texts = self._texts[kind] = self._only_texts(self._plan(message.DESCRIPTOR))
+        for name, most in texts:
+            if len(getattr(message, name)) > most:
+                break
+        else:
+            if texts:
+                return
         self._check(message, {}, fields)
+
+    def _only_texts(self, plan: list[_Field]) -> list[tuple[str, int]]:
+        """Names and limits of a message that has nothing but texts to be checked, as on the hot path; else nothing."""
+        if any(field.is_repeated or not field.unit or field.limit.total is not None for field in plan):
+            return []
+        return [(field.name, field.limit.most) for field in plan]
 
     def _check(self, message: Any, totals: dict[str, int], fields: Collection[str] = ()) -> None:
         for field in self._plan(message.DESCRIPTOR):
