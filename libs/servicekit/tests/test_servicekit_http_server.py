@@ -171,7 +171,7 @@ async def test_the_rest_of_a_refused_body_keeps_no_connection() -> None:
 
 
 async def test_a_connection_is_kept_for_the_next_request() -> None:
-    async with served(dataclasses.replace(DEFAULT_LIMITS, head_max_s=SOON_S)) as kitchen:
+    async with served() as kitchen:
         reader, writer = await kitchen.connect()
         for _ in range(3):
             writer.write(kitchen.post() + BODY)
