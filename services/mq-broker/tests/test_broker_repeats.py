@@ -92,7 +92,7 @@ class TestWithinOneRun:
         async with running_broker(SimDisk(), SimClock()) as broker:
             wrong = IncomingBatch("t", 9, 1, batch().records, numbering())
             (refused,) = await produce(broker, wrong)
-            assert refused.code is ResponseCode.MESSAGE_ILLEGAL
+            assert refused.code is ResponseCode.TOPIC_NOT_EXIST
             await produce(broker, batch())
             assert await bodies(broker) == BODIES
 
