@@ -164,8 +164,8 @@ async def test_a_session_that_does_not_read_its_commands_loses_its_connection() 
     assert memory.used >= RESPONSE_COPIES * BODY_BYTES * 10
 
 
-def query(client: str, expression: str = "*") -> PullQuery:
-    return PullQuery("g", "t", 0, 1, 32, 1 << 20, expression, client=client)
+def query(expression: str = "*") -> PullQuery:
+    return PullQuery("g", "t", 0, 1, 32, 1 << 20, expression)
 
 
 async def test_too_many_open_polls_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,20 +175,21 @@ async def test_too_many_open_polls_are_answered_at_once(monkeypatch: pytest.Monk
     async with running_broker(SimDisk(), clock) as broker:
         await produce(broker, incoming("t", [b"x"]))
         polling, answers = broker.long_polling, list[PullResult]()
-        polls = [polling.poll(query("a"), 15_000, answers.append) for _ in range(11)]
+        a, b, c = (broker.response_memory.share(client) for client in "abc")
+        polls = [polling.poll(query(), 15_000, answers.append, a) for _ in range(11)]
         assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_BUSY]
         assert "one connection at most 10" in answers[0].remark
         polling.cancel(polls[0])
-        polling.poll(query("a"), 15_000, answers.append)
+        polling.poll(query(), 15_000, answers.append, a)
         assert len(answers) == 1
-        polling.poll(query("b", "x" * 10_240), 15_000, answers.append)  # a long expression counts as several
+        polling.poll(query("x" * 10_240), 15_000, answers.append, b)  # a long expression counts as several
         assert len(answers) == 2
         for _ in range(20):
-            polling.poll(query("c"), 15_000, answers.append)
+            polling.poll(query(), 15_000, answers.append, c)
         assert polling.held <= 25
         assert len(answers) > 2
         await clock.advance(15)
         assert [answer.status for answer in answers].count(PullStatus.NO_NEW_MSG) == 20
         assert polling.held == 0
-        polling.poll(query("a"), 15_000, answers.append)
+        polling.poll(query(), 15_000, answers.append, a)
         assert polling.held == 1

@@ -60,8 +60,7 @@ class LongPolling:
     _held: dict[QueueKey, set[Poll]] = field(default_factory=dict)
     _woken: deque[Iterator[Poll]] = field(default_factory=deque, init=False)  # to be served in the next steps
     _turns: dict[Share, deque[Poll]] = field(default_factory=dict, init=False)  # due, and waiting for room
-    _open: dict[str, int] = field(default_factory=dict, init=False)  # by client; a long expression counts more
-    _open_sum: int = field(default=0, init=False)
+    _open: int = field(default=0, init=False)  # polls; one with a long expression counts more
 
     def __post_init__(self) -> None:
         self.pulling.store.on_readable(self._wake)
@@ -79,8 +78,8 @@ class LongPolling:
         for room in the response memory, as part of `share`; without a share it needs none.
         """
         poll = Poll(query, reply, min(suspend_ms, SUSPEND_MS_MAX), share or self._unbounded)
-        count = self._count(poll, 1)
-        if count > POLLS_PER_CLIENT_MAX or self._open_sum > POLLS_MAX:
+        self._count(poll, 1)
+        if poll.share.account.polls > POLLS_PER_CLIENT_MAX or self._open > POLLS_MAX:
             one, all_ = f"one connection at most {POLLS_PER_CLIENT_MAX:,}", f"all together {POLLS_MAX:,}"
             remark = f"too many open polls: {one} are allowed, {all_}; ask again later"
             self._answer(poll, PullResult(ResponseCode.SYSTEM_BUSY, remark))
@@ -113,6 +112,7 @@ class LongPolling:
         found = [poll for polls in self._held.values() for poll in polls if chosen(poll.query)]
         for poll in found:
             poll.suspend_ms = 0
+            self._let_go(poll)
         self._serve_some(found)
 
     def _serve(self, poll: Poll) -> None:
@@ -165,7 +165,7 @@ class LongPolling:
     @staticmethod
     def _reserve(poll: Poll, size: int) -> None:
         if size != poll.reserved:
-            poll.share.take(size - poll.reserved)
+            poll.share.give_back(poll.reserved - size)
             poll.reserved = size
 
     def _settle(self, poll: Poll, result: PullResult) -> None:
@@ -187,16 +187,11 @@ class LongPolling:
             poll.is_open = False
             self._count(poll, -1)
 
-    def _count(self, poll: Poll, sign: int) -> int:
-        """One open poll more or less; how many its client has then."""
-        client, weight = poll.query.client, sign * (1 + len(poll.query.expression) // POLL_EXPRESSION_CHARACTERS)
-        self._open_sum += weight
-        count = self._open.get(client, 0) + weight
-        if count:
-            self._open[client] = count
-        else:
-            del self._open[client]
-        return count
+    def _count(self, poll: Poll, sign: int) -> None:
+        """One open poll more or less."""
+        weight = sign * (1 + len(poll.query.expression) // POLL_EXPRESSION_CHARACTERS)
+        self._open += weight
+        poll.share.account.polls += weight
 
     def _wake(self, topic: str, queue_id: int) -> None:
         polls = self._held.pop((topic, queue_id), None)
@@ -204,7 +199,7 @@ class LongPolling:
             self._serve_some(polls)
 
     def _serve_some(self, polls: Collection[Poll]) -> None:
-        """Serve these held polls: a few now, the others in steps between which others have their turn."""
+        """Serve these polls, which were held: a few now, the others in steps between which others have their turn."""
         if len(polls) <= POLLS_SERVED_AT_ONCE_MAX and not self._woken:
             for poll in polls:
                 self._serve_held(poll)
@@ -227,11 +222,14 @@ class LongPolling:
 
     def _serve_held(self, poll: Poll) -> None:
         if poll.timer is not None:  # neither answered nor given up meanwhile
-            self._forget(poll)
+            self._disarm(poll)
             self._serve(poll)
 
     def _forget(self, poll: Poll) -> None:
         self._disarm(poll)
+        self._let_go(poll)
+
+    def _let_go(self, poll: Poll) -> None:
         key = (poll.query.topic, poll.query.queue_id)
         polls = self._held.get(key)
         if polls is not None:

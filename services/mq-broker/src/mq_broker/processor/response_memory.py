@@ -32,7 +32,7 @@ class ResponseMemory:
         self.bytes_max = bytes_max
         self.used = 0
         self.clock = clock
-        self._by_client: dict[str, int] = {}
+        self._accounts: dict[str, Account] = {}
         self.break_connections: Callable[[Collection[str]], object] = lambda _clients: None  # which do not read
         self._shares: set[Share] = set()
         self._waiting: dict[str, dict[Share, Callable[[], None]]] = {}  # by client, in the order of their turns
@@ -41,29 +41,27 @@ class ResponseMemory:
 
     def share(self, client: str) -> Share:
         """The share of one more stream or call of `client`; to be closed."""
-        share = Share(self, client)
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = Account()
+        account.shares += 1
+        share = Share(self, client, account)
         self._shares.add(share)
         return share
 
     def room(self, client: str) -> int:
         """How many bytes more the client may have now."""
-        used = self._by_client.get(client, 0)
-        return min(CLIENT_RESPONSE_BYTES_MAX, self.bytes_max - self.used) - used
+        account = self._accounts.get(client)
+        return min(CLIENT_RESPONSE_BYTES_MAX, self.bytes_max - self.used) - (account.used if account else 0)
 
     @property
     def waiting_clients(self) -> int:
         """How many clients wait for room."""
         return len(self._waiting)
 
-    def change(self, share: Share, size: int) -> None:
-        """The share takes `size` bytes more, or fewer."""
-        self.used += size
-        used = self._by_client.get(share.client, 0) + size
-        if used:
-            self._by_client[share.client] = used
-        else:
-            self._by_client.pop(share.client, None)
-        if size < 0 and self._waiting:
+    def given_back(self) -> None:
+        """There is more room than before."""
+        if self._waiting:
             self._schedule()
 
     def wait(self, share: Share, go_on: Callable[[], None]) -> None:
@@ -75,7 +73,11 @@ class ResponseMemory:
 
     def leave(self, share: Share) -> None:
         """The share is closed."""
-        self._shares.discard(share)
+        if share in self._shares:
+            self._shares.remove(share)
+            share.account.shares -= 1
+            if not share.account.shares:
+                del self._accounts[share.client]
         if (waiting := self._waiting.get(share.client)) is not None:
             waiting.pop(share, None)
             if not waiting:
@@ -115,18 +117,29 @@ class ResponseMemory:
 
 
 @dataclass(eq=False, slots=True)
+class Account:
+    """What one client has: streams and calls, bytes of their responses, open polls."""
+
+    shares: int = 0
+    used: int = 0
+    polls: int = 0
+
+
+@dataclass(eq=False, slots=True)
 class Share:
     """What one stream or call takes of the memory."""
 
     memory: ResponseMemory
     client: str
+    account: Account
     used: int = 0
     writing_since: float | None = None  # by the monotonic clock, while a response is being written
 
     @property
     def may_build(self) -> bool:
         """Whether there is room for a response of any length."""
-        return self.memory.room(self.client) >= RESPONSE_BYTES
+        used = self.account.used + RESPONSE_BYTES
+        return used <= CLIENT_RESPONSE_BYTES_MAX and used <= self.memory.bytes_max - self.memory.used
 
     @property
     def may_read(self) -> bool:
@@ -136,12 +149,13 @@ class Share:
     def take(self, size: int) -> None:
         """`size` bytes more are in use."""
         self.used += size
-        self.memory.change(self, size)
+        self.account.used += size
+        self.memory.used += size
 
     def give_back(self, size: int) -> None:
         """`size` bytes of it are in use no longer."""
-        self.used -= size
-        self.memory.change(self, -size)
+        self.take(-size)
+        self.memory.given_back()
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` at this share's next turn with room for a response of any length; once."""
@@ -157,5 +171,5 @@ class Share:
 
     def close(self) -> None:
         """Give everything back."""
-        self.memory.leave(self)
         self.give_back(self.used)
+        self.memory.leave(self)
