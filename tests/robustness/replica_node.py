@@ -146,6 +146,9 @@ class ProcessDisk:
     def usage(self, path: Path) -> float:
         return self._living().usage(path)
 
+    def boot_id(self) -> str:
+        return self._living().boot_id()
+
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.offload_in(Lane.WORK, lambda: call(*args, **kwargs))
 

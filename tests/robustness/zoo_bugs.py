@@ -510,6 +510,15 @@ BUGS: tuple[Bug, ...] = (
         "::test_the_second_process_of_an_instance_name_does_not_start_and_the_first_goes_on",
     ),
     bug(
+        "43",
+        "everything of the first seconds after kill -9 comes again",
+        "after any stop that was not in order a broker under asynchronous flush renews the versions of all progress",
+        f"{BROKER}/processor/broker.py",
+        " or (report.same_boot and not lost)\n",
+        "\n",
+        f"{PROGRESS_TESTS}::test_a_broker_that_is_killed_makes_nothing_come_again",
+    ),
+    bug(
         "44",
         "progress rejected after a reset",
         "what a listener finishes of before a reset is reported beside what is finished after it",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from mq_broker.core import limits
 from mq_broker.core import progress as broker_progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.rpc import broker_service
+from mq_broker.store.message_store import FlushDiskType
 from mqclient import Admin, ConsumeFromWhere, ConsumeStatus, Message, MessageExt, MessageQueue, Producer
 from mqclient.consumer import poll_stream, progress
 from mqclient.testing import RecordingListener, made_consumer
@@ -107,3 +109,46 @@ async def test_more_polls_than_one_stream_takes_go_over_several(
         await broker.clock.advance(0.2)
         assert listener.bodies == [b"0"] * 10
         assert await offsets(admin) == [1] * 10
+
+
+STEP_S = 0.02  # between two messages
+
+
+async def twice_after_a_restart(broker: EmbeddedBroker, dying: Callable[[], Awaitable[None]]) -> int:
+    """How many messages come twice of those that are sent in the 8 s after the broker has died under its consumer."""
+    async with Producer("shop", broker.url) as producer, Admin(broker.url) as admin:
+        await admin.update_topic("orders", read_queue_count=2, write_queue_count=2)
+        listener = RecordingListener()
+        consumer = made_consumer("closers", broker.url, consume_from_where=FIRST)
+        consumer.subscribe("orders")
+        consumer.register_message_listener(listener)
+        async with consumer:
+            for number in range(50):
+                await producer.send(Message("orders", b"before %d" % number))
+                await broker.clock.advance(STEP_S)
+            await dying()
+            await broker.start()
+            sent = []
+            for number in range(400):
+                sent.append(asyncio.ensure_future(producer.send(Message("orders", b"after %d" % number))))
+                await broker.clock.advance(STEP_S)
+            await broker.clock.advance(5.0)
+            assert all(one.done() and one.exception() is None for one in sent)
+            seen = Counter(listener.bodies)
+            assert all(seen[b"after %d" % number] for number in range(400))
+            return sum(count - 1 for body, count in seen.items() if body.startswith(b"after"))
+
+
+async def test_a_broker_that_is_killed_makes_nothing_come_again() -> None:
+    """Under asynchronous flush, too: what was written outlives the process."""
+    async with EmbeddedBroker("killed", flush_disk_type=FlushDiskType.ASYNC_FLUSH) as broker:
+        assert await twice_after_a_restart(broker, broker.kill) == 0
+
+
+async def test_after_a_loss_of_power_little_comes_again() -> None:
+    """The first report of after it is left out, and its member hears so at once, not with its commit after 5 s.
+
+    What comes again is what it brings: a second of messages, because polls that broke are asked again after one.
+    """
+    async with EmbeddedBroker("lost power", flush_disk_type=FlushDiskType.ASYNC_FLUSH) as broker:
+        assert 0 < await twice_after_a_restart(broker, broker.lose_power) <= 1.1 / STEP_S

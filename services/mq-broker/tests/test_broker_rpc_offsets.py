@@ -152,6 +152,8 @@ async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog
         await stream.write(report(queue(6, version=1)))
         await stream.write(report(queue(4)))
         assert await services.progress_after_all() == Progress(5)
+        left_out = await stream.read()
+        assert (left_out.poll_id, [list(one.queues) for one in left_out.left_out]) == (0, [[queue(5)]])
         await stream.write(pull(1))
         assert (await stream.read()).poll_id == 1
         assert services.progress() == Progress(5)

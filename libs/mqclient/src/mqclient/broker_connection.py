@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
 from mqclient.consumer.poll_stream import PollStreams
@@ -30,8 +31,14 @@ class BrokerConnection:
         self.stream_channel: Channel = transport.open_channel(address)
         self._unary_channel = transport.open_channel(address)
         self._calls = 0
-        self.poll = PollStreams(address, self.stream_channel, transport.clock, self._tasks)
+        self.poll = PollStreams(address, self.stream_channel, transport.clock, self._tasks, self._left_out)
+        self._handler = handler
         self.session = Session(address, self.stream_channel, handler, config, transport.clock)
+
+    def _left_out(self, progress: broker_pb.GroupProgress) -> None:
+        """A report was of before somebody has set the offsets: as if the broker said so over the session."""
+        reset = broker_pb.ResetConsumerOffset(group=progress.group, queues=progress.queues)
+        self._handler.command(self.address, broker_pb.SessionResponse(reset_consumer_offset=reset), lambda _: None)
 
     async def unary(
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None

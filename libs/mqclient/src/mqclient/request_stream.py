@@ -34,7 +34,11 @@ class RequestStream(Generic[RequestT, ResponseT]):
         method: Method[RequestT, ResponseT],
         answer_id: Callable[[ResponseT], int],
         tasks: BackgroundTasks,
+        *,
+        told: Callable[[ResponseT], None] = lambda _: None,
     ) -> None:
+        """`told` gets what comes without having been asked for, with 0 as its answer id."""
+        self._told = told
         self._address = address
         self._channel = channel
         self._method = method
@@ -75,7 +79,9 @@ class RequestStream(Generic[RequestT, ResponseT]):
     async def _read(self, opened: _Opened[RequestT, ResponseT]) -> None:
         try:
             while (response := await opened.stream.read()) is not None:
-                answer = opened.answers.pop(self._answer_id(response), None)
+                if (answer_id := self._answer_id(response)) == 0:
+                    self._told(response)
+                answer = opened.answers.pop(answer_id, None)
                 if answer is not None and not answer.done():
                     answer.set_result(response)
             error: MQClientError = ConnectionLostError(f"the broker at {self._address} ended the stream")

@@ -24,6 +24,9 @@ from osenv.errors import SyncError
 REWRITE_BYTES = 1024 * 1024
 
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
 class Lane(enum.Enum):
     """Which calls a blocking call may have to wait for: those of its own lane, and no others."""
 
@@ -100,6 +103,13 @@ class Disk(Protocol):
 
     def usage(self, path: Path) -> float:
         """The used share of the file system that holds `path`, 0 to 1, as df shows it. Raises FileNotFoundError."""
+
+    def boot_id(self) -> str:
+        """The start of the machine's kernel, whose page cache keeps what was written and not synced; "" if not known.
+
+        A process that finds the id of one before it finds all that that one had written, unless a sync has failed or
+        the file system was shut down or detached meanwhile.
+        """
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking `call` away from the event loop, in `Lane.WORK`, and await its result."""
@@ -257,6 +267,12 @@ class RealDisk:
         used = blocks.f_blocks - blocks.f_bfree
         total = used + blocks.f_bavail  # what is kept for root is neither used nor ours
         return used / total if total else 0.0
+
+    def boot_id(self) -> str:
+        try:
+            return BOOT_ID.read_text().strip()
+        except OSError:  # no Linux, or a sandbox without /proc
+            return ""
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.offload_in(Lane.WORK, lambda: call(*args, **kwargs))

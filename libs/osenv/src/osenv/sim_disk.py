@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -26,6 +27,7 @@ __all__ = ["SECTOR_BYTES", "ShortWriteError", "SimDisk"]
 P = ParamSpec("P")
 T = TypeVar("T")
 Hook = Callable[[str, Path], None]
+_boots = count(1)  # of the machines that disks are in; a power cut begins another one
 
 
 class ShortWriteError(OSError):
@@ -153,6 +155,7 @@ class SimDisk:
         self.used_share = 0.0
         self.before: Hook = lambda _call, _path: None
         self.after: Hook = lambda _call, _path: None
+        self._boot = next(_boots)
         self._root = Folder()
         self._changes: list[NameChange] = []  # from the durable names to the names, oldest first
 
@@ -221,6 +224,9 @@ class SimDisk:
             self._node(path)
             return self.used_share
 
+    def boot_id(self) -> str:
+        return f"{self._boot:036d}"
+
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
 
@@ -237,6 +243,7 @@ class SimDisk:
     def crash(self, rng: Rng) -> None:
         """The power goes: of what was not synced, a random subset of sectors, lengths and names survives."""
         self.kill()
+        self._boot = next(_boots)
         cut = PowerCut(self._root, self._changes)
         self._root, _ = cut.tree(rng.randrange(0, 1 << cut.units))
         self._changes = []

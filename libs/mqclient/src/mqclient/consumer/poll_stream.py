@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
@@ -22,6 +23,7 @@ from mqclient.transport.methods import POLL
 from osenv import Clock
 
 Waiter = asyncio.Future[broker_pb.PollResponse]
+LeftOut = Callable[[broker_pb.GroupProgress], None]
 
 POLLS_PER_STREAM = 8_192  # half of what a broker allows: it may not have forgotten yet what was cancelled here
 
@@ -33,8 +35,9 @@ class PollEndedError(ConnectionLostError):
 class PollStreams:
     """The Poll streams to `address`: one, and a further one whenever all that are open are full."""
 
-    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
-        self._open = partial(PollStream, address, channel, clock, tasks)
+    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks, left_out: LeftOut) -> None:
+        """`left_out` hears what the broker has of queues of which it has left out a report."""
+        self._open = partial(PollStream, address, channel, clock, tasks, left_out)
         self._streams = [self._open()]
 
     async def pull(self, request: broker_pb.PullRequest, *, suspend_s: float, guard_s: float) -> broker_pb.PullResponse:
@@ -69,11 +72,12 @@ class PollStreams:
 class PollStream:
     """One Poll stream to `address`."""
 
-    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks) -> None:
+    def __init__(self, address: str, channel: Channel, clock: Clock, tasks: BackgroundTasks, left_out: LeftOut) -> None:
+        self._left_out = left_out
         self._address = address
         self._clock = clock
         self._tasks = tasks
-        self._stream = RequestStream(address, channel, POLL, lambda response: response.poll_id, tasks)
+        self._stream = RequestStream(address, channel, POLL, lambda response: response.poll_id, tasks, told=self._told)
         self._poll_ids = itertools.count(1)
         self._outbox: deque[tuple[broker_pb.PollRequest, Waiter | None]] = deque()
         self._reports: deque[broker_pb.GroupProgress] = deque()
@@ -109,6 +113,10 @@ class PollStream:
         if not self._closed:
             self._reports.append(progress)
             self._wake_writer()
+
+    def _told(self, response: broker_pb.PollResponse) -> None:
+        for progress in response.left_out:
+            self._left_out(progress)
 
     def end_held(self) -> None:
         """As PollStreams."""

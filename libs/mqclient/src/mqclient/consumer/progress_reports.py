@@ -1,7 +1,8 @@
 """Tells the brokers what has been finished, a moment after it was (MISSION C21).
 
 A report rides the next poll to the broker that serves the queue, master or slave, or goes alone when none goes. It has
-no answer: what is lost with a connection comes with the next report, or with the commit every 5 s (C22).
+no answer, unless the broker leaves it out because somebody has set the offset. What is lost with a connection comes
+with the next report, or with the commit every 5 s (C22).
 
 Invariants: what was finished leaves for its broker at most REPORT_DELAY_S later, as long as there is a connection;
 what was pulled before an offset was set is not reported after it, so that a report names each queue once.

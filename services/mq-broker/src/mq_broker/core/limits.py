@@ -40,6 +40,7 @@ RANGES_PER_REQUEST_MAX = 300_000  # finished ranges of all queues; as many as 4 
 GROUPS_PER_REQUEST_MAX = 1_024  # producer groups, consumer groups, groups that report
 SUBSCRIPTIONS_PER_REQUEST_MAX = 16_384
 SENTENCES_MAX = 8  # of one remark; it ends with the number of those that were left out
+LEFT_OUT_TOLD_BYTES_MAX = 256 * 1024  # of what is told of reports that were left out; the next report brings the rest
 POLLS_PER_STREAM_MAX = 16_384  # held on one Poll stream; a client with more queues opens several
 # Finished ranges that are kept of one queue and group: a hole for each of 4,096 messages in work, four times what a
 # client holds of a queue unless it is told otherwise.

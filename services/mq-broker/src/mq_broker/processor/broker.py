@@ -69,6 +69,7 @@ from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.errors import StoreWriteError
 from mq_broker.store.message_store import MessageStore, StoreOptions
+from mq_broker.store.opening import note_boot
 from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.recovery import RecoveryReport
 from mq_broker.store.replica_file import ReplicaFile
@@ -196,6 +197,7 @@ class Broker:
         self.replication.take_up()
         await self.store.checkpoint()
         await self._finish_cut()
+        await self._note_boot()
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -252,15 +254,30 @@ class Broker:
 
     def _forget_what_is_lost(self, report: RecoveryReport) -> None:
         """Nothing has been finished, and nothing sent, that the log does not hold any more."""
-        for group, topic, queue_id, before, now in self.consumer_offsets.clamp(self.store.queue_end):
+        lost = self.consumer_offsets.clamp(self.store.queue_end)
+        for group, topic, queue_id, before, now in lost:
             where = f"progress of {group} in queue {queue_id} of {topic}"
             log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
         state = self._replica_file.state
-        if state.cut is not None or (not report.clean and not self.store.is_sync_flush):
+        all_is_there = report.clean or self.store.is_sync_flush or (report.same_boot and not lost)
+        if state.cut is not None or not all_is_there:
             self.consumer_offsets.renew_versions()
         if state.role.is_master:
             self.consumer_offsets.begin_term(state.epoch.term)
         self.producer_sequences.clamp(self.store.queue_end)
+
+    async def _note_boot(self) -> None:
+        """Should only this process die, nothing is lost: then members need not ask anew what is finished (ADR 91).
+
+        Not before the versions that this start has renewed are written: they would have to be renewed again.
+        """
+        if self.store.is_sync_flush or self.store.failure is not None:
+            return
+        try:
+            await self.store.rewrite(CONSUMER_OFFSETS)
+            note_boot(self.store, self._disk.boot_id())
+        except OSError as error:
+            log.warning("the boot of this machine is not noted, so that a crash renews all versions: %s", error)
 
     async def _finish_cut(self) -> None:
         """What had to be cut from the log is gone for good once a checkpoint does not speak of it any more."""

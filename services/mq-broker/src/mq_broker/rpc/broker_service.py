@@ -127,8 +127,8 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
 
         def handle(request: pb.PollRequest) -> None:
             poll_id, action = request.poll_id, request.WhichOneof("action")
-            if request.progress:
-                reports.take(request)
+            if request.progress and (told := reports.take(request)) is not None:
+                replies.put(told)
             if action == "cancel" and (waiting := polls.get(poll_id)) is not None:
                 polling.expire(waiting)
             if action != "pull":

@@ -1,7 +1,8 @@
 """The first and the last moments of a store: what it finds when it is opened, and what it leaves when it is closed.
 
 Invariants: before anything is believed, what has to be cut from the log is cut; while the store is in use the file
-`abort` says so, and only a stop after which nothing has to be recovered takes it away.
+`abort` says so, and only a stop after which nothing has to be recovered takes it away; it names the boot of the machine
+only while the store is sound, and only after everything that follows from an earlier boot is written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mq_broker.store.log_cut import LogCutter
 from mq_broker.store.recovery import Recovery, RecoveryReport
 from mq_broker.store.watermark import Watermark, read_watermark
 from mqproto.record import Record
+from osenv.disk import read_file
 
 if TYPE_CHECKING:
     from mq_broker.store.message_store import MessageStore
@@ -39,6 +41,7 @@ def open_store(
         store.flusher.durable_end = store.log.begin
     existing = bool(store.log.files.capacity_end)
     clean = not disk.exists(layout.abort)
+    same_boot = not clean and is_same_boot(store)
     missing = store.states.load()
     if existing and missing and cut is None:
         log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
@@ -61,6 +64,7 @@ def open_store(
     store.newest_store_ms = report.newest_store_ms
     if store.keeps_index:
         store.index.open(checkpoint.index if checkpoint else None, clean=clean)
+    report.same_boot = same_boot
     _mark_in_use(store)
     try:
         store.log.prepare()
@@ -74,13 +78,38 @@ def _mark_in_use(store: MessageStore) -> None:
     store.disk.sync_dir(store.layout.root)
 
 
+def is_same_boot(store: MessageStore) -> bool:
+    """Whether `abort` names the boot of the machine that runs now."""
+    try:
+        noted = read_file(store.disk, store.layout.abort)
+    except OSError as error:
+        log.warning("%s cannot be read: %s", store.layout.abort, error)
+        return False
+    return noted != b"" and noted == store.disk.boot_id().encode()
+
+
+def note_boot(store: MessageStore, boot_id: str) -> None:
+    """Let `abort` name this boot of the machine, or none. Not synced: it is of use to the same boot alone.
+
+    Raises OSError.
+    """
+    file = store.disk.open(store.layout.abort, create=True)
+    try:
+        file.pwrite(boot_id.encode(), 0)
+        file.truncate(len(boot_id))
+    finally:
+        file.close()
+
+
 async def close_store(store: MessageStore) -> None:
     """Leave the store so that the next start finds everything at its place: without failure, a clean stop."""
     indexed = await _finish_index(store)
     await store.checkpoint()
     try:
         covered = store.checkpointed_end == store.log.end
-        if store.failure is None and covered and indexed:
+        if store.failure is not None:  # what was not synced may be lost although the machine runs on
+            note_boot(store, "")
+        elif covered and indexed:
             store.disk.unlink(store.layout.abort)
             store.disk.sync_dir(store.layout.root)
     except OSError as error:
