@@ -80,12 +80,18 @@ class ConsumeQueue:
         log_offset, size, code = CQ_ENTRY.unpack(entry)
         return log_offset, size, code
 
-    def recover(self, log_end: int) -> None:
+    def recover(self, log_end: int, *, clean: bool = False) -> None:
         """Find the end: entries are trusted as long as they point below `log_end`, which was durable with them.
 
-        Everything behind is wiped; recovery of the log tells it again.
+        Everything behind is wiped, and the file has to be synced; recovery of the log tells it again. After a `clean`
+        stop nothing stands behind, and all of it is on disk: the file stays as it is. Raises OSError.
         """
-        self._cut(self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end)))
+        end = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
+        if clean and self._files.ends_at(end * CQ_ENTRY.size, CQ_ENTRY.size):
+            self.max_offset = self._tail_from = end
+            self._tail.clear()
+        else:
+            self._cut(end)
 
     def first_at(self, log_offset: int, *, begin: int | None = None) -> int:
         """The first entry from `begin` (or the queue's first one) on that stands at or behind `log_offset`."""

@@ -195,7 +195,7 @@ class Recovery:
             log.error("the checkpoint speaks of offset %d, which the log does not have", checkpoint.log_offset)
             return False
         for queue in self.queues:
-            queue.recover(checkpoint.log_offset)
+            queue.recover(checkpoint.log_offset, clean=self.report.clean)
         found = self.queues.entry_count
         if found != checkpoint.entry_count:
             log.error("consume queues hold %d entries, not %d: rebuilding them", found, checkpoint.entry_count)

@@ -176,6 +176,16 @@ class SegmentFiles:
             self._dirty.add(start)
         self._allocated_to = end
 
+    def ends_at(self, end: int, look_bytes: int) -> bool:
+        """Go on writing at `end`, if only zeros stand in the next `look_bytes` of the last file; whether it is so."""
+        if not self._starts or not self._starts[-1] <= end <= self.capacity_end:
+            return False
+        look_bytes = min(look_bytes, self.capacity_end - end)
+        if look_bytes and any(self.read(look_bytes, end)):
+            return False
+        self._allocated_to = end
+        return True
+
     @property
     def first_file_end(self) -> int | None:
         """Offset behind the first file when it is not the only one, else None."""
