@@ -20,6 +20,8 @@ from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.compression import ZLIB_FLAGS, compress
 from mqclient.errors import (
+    BrokerRefusedError,
+    BrokerRejectedError,
     IllegalArgumentError,
     MQClientError,
     NoRouteError,
@@ -235,6 +237,9 @@ class NumberedProducer(Living):
                 error = broker_answer_error(result.code, result.remark, broker_name)
             except MQClientError as caught:
                 error = caught
+            if isinstance(error, BrokerRefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+                # The topic lacks the queue by now, and what is numbered for it can go to no other one.
+                raise BrokerRejectedError(error.code, error.remark, error.broker)
             if not isinstance(error, (RetryableError, OutcomeUnknownError)):
                 raise error
             left_s = until - clock.monotonic()
