@@ -43,6 +43,7 @@ class Waiting(NamedTuple):
     store_ms: int
     promised_ms: int
     log_offset: int = -1  # of its record, where that matters
+    by_wall: bool = False  # promised by the wall clock, else in broker time
 
 
 class Removed(NamedTuple):
@@ -112,6 +113,7 @@ class DelayModel:
     table: DelayLevels
     messages: list[Message] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    ahead_of_wall_ms: int = 0  # broker time
     _excused: list[tuple[int, int]] = field(default_factory=list)  # when deliveries may have been late, and until when
     _late_max_ms: int = 0  # while the timer's index may have to be built anew in between
     _last_of_level: dict[int, int] = field(default_factory=dict)
@@ -120,7 +122,7 @@ class DelayModel:
     def due_ms(self, state: Waiting) -> int:
         """By the table of now (MISSION D4)."""
         if state.level in {TIMER, PLAIN} or state.level > self.table.highest:
-            return state.promised_ms
+            return state.promised_ms + self.ahead_of_wall_ms * state.by_wall
         return min(state.promised_ms, state.store_ms + self.table.delay_ms(state.level))
 
     # ------------------------------------------------------------------------------------------ what is done
@@ -143,6 +145,7 @@ class DelayModel:
         end: int,
         now_ms: int,
         answered: bool = True,
+        by_wall: bool = False,
     ) -> None:
         """A recall was answered with id, outcome and due time of each; the log went from `begin` to `end` then."""
         known = {one.id: one for one in self.known(key)}
@@ -151,7 +154,7 @@ class DelayModel:
             raise InvariantError(f"{key!r} is told of as {answers}, known are {sorted(known)}")
         for id_, message in known.items():
             if id_ in outcomes:
-                after = self._outcome(message, *outcomes[id_], new_due_ms, end, now_ms)
+                after = self._outcome(message, *outcomes[id_], new_due_ms, end, now_ms, by_wall)
             else:
                 after = {state for state in message.states if _is_out_of_reach(state, begin)}
                 if not after:
@@ -163,16 +166,23 @@ class DelayModel:
             else:
                 message.becomes(end, *after, *message.states)
 
-    def perhaps_recalled(self, key: str, new_due_ms: int | None, end: int, now_ms: int) -> None:
+    def perhaps_recalled(self, key: str, new_due_ms: int | None, end: int, now_ms: int, *, by_wall: bool) -> None:
         """A recall has failed, or was cut off."""
         for message in self.known(key):
             if message.waits():
-                new = Removed(end) if new_due_ms is None else Waiting(TIMER, now_ms, new_due_ms)
+                new = Removed(end) if new_due_ms is None else Waiting(TIMER, now_ms, new_due_ms, by_wall=by_wall)
                 message.becomes(end, new, *message.states)
                 message.in_order = False
 
     def _outcome(
-        self, message: Message, outcome: RecallOutcome, due_ms: int, new_due_ms: int | None, end: int, now_ms: int
+        self,
+        message: Message,
+        outcome: RecallOutcome,
+        due_ms: int,
+        new_due_ms: int | None,
+        end: int,
+        now_ms: int,
+        by_wall: bool,
     ) -> set[State]:
         removed = {state for state in message.states if isinstance(state, Removed)}
         wait = message.waits()
@@ -183,7 +193,7 @@ class DelayModel:
             case RecallOutcome.REMOVED:
                 after = set(removed)
             case RecallOutcome.RESCHEDULED if wait and due_ms == new_due_ms:
-                after = {Waiting(TIMER, now_ms, due_ms)}
+                after = {Waiting(TIMER, now_ms, due_ms, by_wall=by_wall)}
                 message.in_order = False
             case RecallOutcome.ALREADY_DELIVERED:
                 after = {one for one in message.states if isinstance(one, Delivered)}
@@ -202,7 +212,12 @@ class DelayModel:
         for message in self.messages:
             moved = {state for state in message.waits() if not finished or state.log_offset < log_begin}
             if moved:
-                there = {Waiting(TIMER, state.store_ms, self.due_ms(state)) for state in moved}
+                there = {
+                    state._replace(level=TIMER, log_offset=-1)
+                    if state.by_wall
+                    else Waiting(TIMER, state.store_ms, self.due_ms(state))
+                    for state in moved
+                }
                 message.becomes(end, *there, *(message.states if not finished else message.states - moved))
 
     def follows_in_order(self, table: DelayLevels) -> bool:
@@ -242,6 +257,13 @@ class DelayModel:
     def damaged(self) -> None:
         """The timer's files are not what they were: whenever that is noticed, its index is built anew meanwhile."""
         self._late_max_ms = REBUILD_MS
+
+    def clocks_differ(self, ahead_of_wall_ms: int, now_ms: int) -> None:
+        """Broker time is so far ahead of the wall clock now: what the wall clock has passed comes now."""
+        if ahead_of_wall_ms != self.ahead_of_wall_ms:
+            self.ahead_of_wall_ms = ahead_of_wall_ms
+            self._excused.append((now_ms, now_ms + 1 + REBUILD_MS))
+            self._last_of_time.clear()
 
     def refused(self, begin_ms: int, end_ms: int) -> None:
         """In this time the disk took nothing."""
@@ -316,7 +338,7 @@ class DelayModel:
             raise InvariantError(f"next due in {level} at {next_due_ms}; nothing ever was: {here}")
 
     def _check_order(self, message: Message, state: Waiting) -> None:
-        if state.level == PLAIN:
+        if state.level == PLAIN or (state.level == TIMER and self.ahead_of_wall_ms):
             return
         last, place = (
             (self._last_of_time, self.due_ms(state)) if state.level == TIMER else (self._last_of_level, state.level)

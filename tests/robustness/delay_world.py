@@ -88,7 +88,7 @@ class DelayWorld:
         now_ms = self.broker.time.stamp_ms()
         asked = {TIMER_DELAY_MS: delay_ms}
         if deliver_in_ms is not None:
-            asked[TIMER_DELIVER_MS] = max(0, now_ms + deliver_in_ms)
+            asked[TIMER_DELIVER_MS] = max(0, self._wall_ms(now_ms) + deliver_in_ms)
         wait_ms = delay_ms if delay_ms is not None else max(0, deliver_in_ms or 0)
         queue = TIMER if delay_ms is not None or deliver_in_ms is not None else self.model.table.effective(level)
         if queue > PLAIN:
@@ -98,7 +98,9 @@ class DelayWorld:
         outcomes = await produce(self.broker, *batches)
         for message, outcome in zip(messages, outcomes, strict=True):
             if outcome.code is ResponseCode.SUCCESS:
-                waiting = Waiting(queue, now_ms, now_ms + wait_ms, outcome.base_log_offset)
+                by_wall = deliver_in_ms is not None
+                promised_ms = (self._wall_ms(now_ms) if by_wall else now_ms) + wait_ms
+                waiting = Waiting(queue, now_ms, promised_ms, outcome.base_log_offset, by_wall)
                 self.model.sent(message, waiting, self.broker.store.log_end, answered=self._is_answered)
             else:
                 assert self._refusing_since is not None, outcome.remark
@@ -120,13 +122,14 @@ class DelayWorld:
     async def recall(self, key: str, *, new_time: NewTime | None = None) -> None:
         """Take back what has the key, or give it another time."""
         now_ms = self.broker.time.stamp_ms()
-        new_due_ms = _due_ms(new_time, now_ms) if new_time else None
+        by_wall = new_time is not None and new_time.delay_ms is None
+        new_due_ms = _due_ms(new_time, self._wall_ms(now_ms) if by_wall else now_ms) if new_time else None
         try:
             answer = await self.broker.recalling.recall(TOPIC, key, new_time)
         except (RefusedError, OSError):
             if self._refusing_since is None:
                 raise
-            self.model.perhaps_recalled(key, new_due_ms, self.broker.store.log_end, now_ms)
+            self.model.perhaps_recalled(key, new_due_ms, self.broker.store.log_end, now_ms, by_wall=by_wall)
             return
         assert not answer.truncated
         self.model.recalled(
@@ -137,7 +140,12 @@ class DelayWorld:
             end=self.broker.store.log_end,
             now_ms=now_ms,
             answered=self._is_answered,
+            by_wall=by_wall,
         )
+
+    def _wall_ms(self, broker_ms: int) -> int:
+        """What the wall clock shows then, as the broker knows it."""
+        return broker_ms - self.broker.time.ahead_of_wall_ms
 
     async def recall_at_once(self, *recalls: tuple[str, NewTime | None]) -> None:
         """Several at the same time."""
@@ -162,7 +170,7 @@ class DelayWorld:
         """As a client says it."""
         if deliver_in_ms is None:
             return NewTime(delay_ms=delay_ms)
-        return NewTime(deliver_ms=max(0, self.broker.time.stamp_ms() + deliver_in_ms))
+        return NewTime(deliver_ms=max(0, self._wall_ms(self.broker.time.stamp_ms()) + deliver_in_ms))
 
     # ------------------------------------------------------------------------------------------ time and disk
 
@@ -173,6 +181,8 @@ class DelayWorld:
 
     async def wall_jumps(self, days: int) -> None:
         self.clock.set_wall_ms(self.clock.wall_ms() + days * A_DAY_MS)
+        time = self.broker.time
+        self.model.clocks_differ(time.ahead_of_wall_ms, time.now_ms())
 
     async def refuse(self, number: int) -> None:
         """The disk takes nothing more for the log, the index and the timer, until `accept`; with ENOSPC it is full."""
@@ -300,6 +310,7 @@ class DelayWorld:
         broker = self.broker = Broker(self.disk, self.clock, broker_options(self._table), self._store)
         await broker.open()
         self.model.started(DelayLevels.parse(self._table), broker.time.now_ms())
+        self.model.clocks_differ(broker.time.ahead_of_wall_ms, broker.time.now_ms())
         if look:
             present: dict[int, list[Arrival]] = defaultdict(list)
             self._seen_to.clear()

@@ -98,6 +98,9 @@ class NodeClock:
         self._clock.call_later(max(0.0, seconds) / self._rate + NEVER_EARLY_S, timer.ring)
         return timer
 
+    def watch_wall(self, callback: Callable[[], None]) -> _Timer:
+        return _Timer(self._process, callback)  # the wall clock of a node is wrong, but is never stepped
+
     def alarm(self, callback: Callable[[], None]) -> LoopAlarm:
         return LoopAlarm(self.call_later, callback)
 

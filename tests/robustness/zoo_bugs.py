@@ -372,6 +372,18 @@ BUGS: tuple[Bug, ...] = (
         "::TestDelayed::test_on_a_full_disk_nothing_is_carried_when_that_frees_nothing",
     ),
     bug(
+        "42",
+        "times of the calendar follow a clock of the broker's own",
+        "steps of the wall clock are not noticed",
+        f"{BROKER}/core/broker_time.py",
+        "        if self._wall is not None:\n",
+        "        if self._wall is None:\n",
+        f"{BROKER_TESTS}/test_broker_timer.py"
+        "::TestWallClock::test_what_waits_during_a_step_comes_by_the_corrected_clock",
+        f"{BROKER_TESTS}/test_broker_timer.py"
+        "::TestWallClock::test_after_one_start_a_year_ahead_times_of_the_calendar_are_kept_at_later_starts",
+    ),
+    bug(
         "30",
         "duplicate doubling on consumer restart (#7182)",
         "a consumer that leaves gives failed messages back and does not count them as finished",

@@ -9,6 +9,7 @@ import pytest
 from mq_broker.core.delay_progress import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
+from mq_broker.processor.recalling import NewTime
 from mq_broker.schedule.ahead import AHEAD_BYTES_MAX, AHEAD_RECORDS_MAX, DELIVER_RECORDS_MAX
 from mq_broker.testing import incoming, produce, producer_record, read_all, store_options, timed
 from mq_broker.testing_delays import bodies, delivering_broker
@@ -70,11 +71,11 @@ class TestDueTimes:
             assert await bodies(broker) == [b"x"]
             assert broker.delay.delivery.lateness(TIMER).max_ms == 0
 
-    async def test_a_wall_clock_that_jumps_a_day_moves_no_delivery(self) -> None:
+    async def test_a_wall_clock_that_jumps_a_day_moves_no_delay(self) -> None:
         clock = SimClock(START_MS)
         async with delivering_broker(SimDisk(), clock) as broker:
             for number, jump_ms in enumerate((86_400_000, -2 * 86_400_000)):
-                await produce(broker, timed("t", b"x", deliver_ms=broker.time.now_ms() + 5_000))
+                await produce(broker, timed("t", b"x", delay_ms=5_000))
                 clock.set_wall_ms(clock.wall_ms() + jump_ms)
                 await clock.advance(4.999)
                 assert len(await bodies(broker)) == number
@@ -90,6 +91,77 @@ class TestDueTimes:
             assert await bodies(broker) == []
             await clock.advance(0.0001)
             assert await bodies(broker) == [b"x"]
+
+
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+async def delivered_after(broker: Broker, clock: SimClock, seconds: float) -> bool:
+    """Whether the next message comes then, to the millisecond."""
+    before = len(await bodies(broker))
+    await clock.advance(seconds - 0.001)
+    early = len(await bodies(broker)) - before
+    await clock.advance(0.001)
+    return (early, len(await bodies(broker)) - before) == (0, 1)
+
+
+class TestWallClock:
+    """What is due at a time of the calendar follows the clock of the machine, also when that is put right."""
+
+    @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+    async def test_what_is_sent_after_a_step_comes_by_the_corrected_clock(self, step_ms: int) -> None:
+        clock = SimClock(START_MS)
+        async with delivering_broker(SimDisk(), clock) as broker:
+            clock.set_wall_ms(clock.wall_ms() + step_ms)
+            await produce(broker, timed("t", b"x", deliver_ms=clock.wall_ms() + 5_000))
+            assert await delivered_after(broker, clock, 5)
+
+    @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+    async def test_what_waits_during_a_step_comes_by_the_corrected_clock(self, step_ms: int) -> None:
+        """Also when the machine has slept: CLOCK_MONOTONIC stands still meanwhile."""
+        clock = SimClock(START_MS)
+        async with delivering_broker(SimDisk(), clock) as broker:
+            await produce(broker, timed("t", b"x", deliver_ms=START_MS + 3 * HOUR_MS))
+            await produce(broker, timed("t", b"delay", delay_ms=5 * HOUR_MS))
+            clock.set_wall_ms(clock.wall_ms() + step_ms)
+            left_s = (3 * HOUR_MS - step_ms) / 1_000
+            assert await delivered_after(broker, clock, left_s)
+            assert await delivered_after(broker, clock, 5 * HOUR_MS / 1_000 - left_s)
+            assert await bodies(broker) == [b"x", b"delay"]
+
+    async def test_after_one_start_a_year_ahead_times_of_the_calendar_are_kept_at_later_starts(self) -> None:
+        disk, clock = SimDisk(), SimClock(START_MS + YEAR_MS)
+        async with delivering_broker(disk, clock) as broker:
+            await produce(broker, timed("other", b"x", delay_ms=0))
+        clock.set_wall_ms(START_MS)
+        for _ in range(2):
+            async with delivering_broker(disk, clock) as broker:
+                await produce(broker, timed("t", b"x", deliver_ms=clock.wall_ms() + 3 * 24 * HOUR_MS))
+                await produce(broker, timed("t", b"delay", delay_ms=5_000))
+                assert await delivered_after(broker, clock, 5)
+            await clock.advance(24 * HOUR_MS / 1_000)  # the broker is down for a day
+            async with delivering_broker(disk, clock) as broker:
+                assert await delivered_after(broker, clock, 2 * 24 * HOUR_MS / 1_000 - 5)
+
+    async def test_a_start_takes_no_order_over_that_was_made_while_the_clocks_differed(self) -> None:
+        disk, clock = SimDisk(), SimClock(START_MS)
+        async with delivering_broker(disk, clock) as broker:
+            await produce(broker, timed("t", b"delay", delay_ms=3 * HOUR_MS))
+            clock.set_wall_ms(clock.wall_ms() + HOUR_MS)
+            await clock.advance(2 * HOUR_MS / 1_000 + 1)
+            assert await bodies(broker) == []
+        async with delivering_broker(disk, clock) as broker:
+            await settle()
+            assert await bodies(broker) == [b"delay"]  # broker time is the wall clock again
+
+    async def test_a_new_time_follows_the_corrected_clock(self) -> None:
+        clock = SimClock(START_MS)
+        async with delivering_broker(SimDisk(), clock) as broker:
+            await produce(broker, timed("t", b"x", delay_ms=24 * HOUR_MS, key="k"))
+            clock.set_wall_ms(clock.wall_ms() + HOUR_MS)
+            await broker.recalling.recall("t", "k", NewTime(deliver_ms=clock.wall_ms() + 5_000))
+            assert await delivered_after(broker, clock, 5)
 
 
 class TestLimits:

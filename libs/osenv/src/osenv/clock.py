@@ -14,6 +14,8 @@ from typing import Protocol
 
 from osenv.alarm import Alarm, real_alarm
 
+WALL_LOOK_S = 5.0  # nobody tells a process that the wall clock was stepped: who has to know looks so often
+
 
 class Timer(Protocol):
     """A callback that has not run yet."""
@@ -39,6 +41,9 @@ class Clock(Protocol):
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the event loop after about `seconds` of monotonic time (1 ms early is possible)."""
+
+    def watch_wall(self, callback: Callable[[], None]) -> Timer:
+        """Call back after each step of the wall clock, within `WALL_LOOK_S`; perhaps more often. On the event loop."""
 
     def alarm(self, callback: Callable[[], None]) -> Alarm:
         """For what has to be exact: an alarm that is set again and again, and closed in the end."""
@@ -66,8 +71,26 @@ class RealClock:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
+    def watch_wall(self, callback: Callable[[], None]) -> Timer:
+        return _WallWatch(callback)
+
     def alarm(self, callback: Callable[[], None]) -> Alarm:
         return real_alarm(callback)
+
+
+class _WallWatch:
+    """Calls back every `WALL_LOOK_S`, until it is cancelled."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._timer = asyncio.get_running_loop().call_later(WALL_LOOK_S, self._look)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(WALL_LOOK_S, self._look)
+        self._callback()
 
 
 def local_hour(epoch_ms: int) -> int:

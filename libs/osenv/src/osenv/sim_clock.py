@@ -43,6 +43,7 @@ class SimClock:
         self._now_ns = 0  # whole nanoseconds: sums of steps are exact
         self._timers: list[tuple[int, int, _SimTimer]] = []  # due when, in nanoseconds; its number
         self._numbers = itertools.count()
+        self._watches: list[_SimTimer] = []
         self._at_work: list[Callable[[], object]] = []
 
     def wall_ms(self) -> int:
@@ -58,6 +59,11 @@ class SimClock:
         timer = _SimTimer(callback)
         heapq.heappush(self._timers, (self._now_ns + max(0, _ns(seconds)), next(self._numbers), timer))
         return timer
+
+    def watch_wall(self, callback: Callable[[], None]) -> _SimTimer:
+        watch = _SimTimer(callback)
+        self._watches.append(watch)
+        return watch
 
     def alarm(self, callback: Callable[[], None]) -> LoopAlarm:
         return LoopAlarm(self.call_later, callback)
@@ -81,6 +87,9 @@ class SimClock:
     def set_wall_ms(self, wall_ms: int) -> None:
         """Step the wall clock, as an administrator or a bad NTP server would; monotonic time is not touched."""
         self._wall_offset_ms += wall_ms - self.wall_ms()
+        self._watches = [watch for watch in self._watches if not watch.cancelled]
+        for watch in self._watches:
+            watch.callback()
 
     @property
     def timers(self) -> int:

@@ -60,7 +60,7 @@ def half_batch(batch: Batch, store_ms: int) -> Batch:
             raise HalfError(f"a half message has the property {name}")
     _check_immunity(properties)
     if batch.timed:
-        timed_due_ms(0, properties, store_ms)
+        timed_due_ms(0, properties, store_ms, store_ms)
     own = {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), HALF_TIMESTAMP: str(store_ms)}
     return _half(record, properties | own)
 

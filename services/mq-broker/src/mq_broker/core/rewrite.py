@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 Position = tuple[int, int]  # of a waiting record: its level (core/delay_progress.py), and its offset in that queue
 
 _REAL_TOPIC = property_start(REAL_TOPIC)
+_TIMER_DELIVER_MS = property_start(TIMER_DELIVER_MS)
 _SCHEDULE_POSITION = property_start(SCHEDULE_POSITION)
 RECALLED_BODY = b"recalled"  # a record has a body
 NAME_SHOWN_MAX = 100  # characters of the name of a property in a line of the log
@@ -136,9 +137,10 @@ def arriving_batch(batch: Batch, topics: TopicTable) -> Batch:
     return batch if queue_id == batch.queue_id else batch.for_queue(queue_id)
 
 
-def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
+def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int, ahead_of_wall_ms: int = 0) -> Batch:
     """A delayed batch as it goes where it waits: the tag hash of each record is its due time (MISSION D2).
 
+    `store_ms` is broker time, which is so much ahead of the wall clock; a time of the calendar is the wall clock's.
     Raises BatchError when a record is to wait for too long.
     """
     if batch.timed:
@@ -149,29 +151,51 @@ def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int) -> Batch:
     records, dues = [], []
     for number, record in enumerate(iter_records(bytes(batch.buffer))):
         properties = decode_properties(record.properties)
-        due_ms = timed_due_ms(number, properties, store_ms) if batch.timed else store_ms + levels.delay_ms(level)
+        if batch.timed:
+            due_ms = timed_due_ms(number, properties, store_ms, store_ms - ahead_of_wall_ms)
+        else:
+            due_ms = store_ms + levels.delay_ms(level)
         properties |= {REAL_TOPIC: batch.topic, REAL_QID: str(batch.queue_id), DUE_TIMESTAMP: str(due_ms)}
         records.append(_moved(record, topic, queue_id, properties))
         dues.append(due_ms)
     return Batch(topic, queue_id, bytearray().join(records), [len(data) for data in records], dues, waits=batch.waits)
 
 
-def timed_due_ms(number: int, properties: dict[str, str], store_ms: int) -> int:
-    """When a timed record that is stored now is due. Raises BatchError when that is too far away."""
+def timed_due_ms(number: int, properties: dict[str, str], store_ms: int, wall_ms: int) -> int:
+    """When a timed record that is stored now is due: in broker time if it has a delay, else by the wall clock.
+
+    Raises BatchError when that is too far away.
+    """
     if TIMER_DELAY_MS in properties:
-        due_ms = store_ms + int(properties[TIMER_DELAY_MS])
+        due_ms = store_ms + (wait_ms := int(properties[TIMER_DELAY_MS]))
     else:
-        due_ms = max(store_ms, int(properties[TIMER_DELIVER_MS]))
-    if due_ms - store_ms > DELAY_MS_MAX:
-        raise BatchError(
-            f"record {number} is due in {due_ms - store_ms:,} ms; at most {DELAY_MS_MAX:,} (40 days) are allowed"
-        )
+        due_ms = max(wall_ms, int(properties[TIMER_DELIVER_MS]))
+        wait_ms = due_ms - wall_ms
+    if wait_ms > DELAY_MS_MAX:
+        raise BatchError(f"record {number} is due in {wait_ms:,} ms; at most {DELAY_MS_MAX:,} (40 days) are allowed")
     return due_ms
 
 
-def waiting_copy(record: Record, position: Position, due_ms: int) -> Batch:
-    """A waiting record once more, in place of the one at `position`: its file has to go, or its due time is another."""
+def follows_wall_clock(record: Record) -> bool:
+    """Whether a waiting record is due at a time of the calendar, and not after a delay."""
+    if _TIMER_DELIVER_MS not in record.properties:  # most records: no need to take them apart
+        return False
     properties = decode_properties(record.properties)
+    return TIMER_DELIVER_MS in properties and TIMER_DELAY_MS not in properties
+
+
+def waiting_copy(record: Record, position: Position, due_ms: int, *, by_wall_clock: bool | None = None) -> Batch:
+    """A waiting record once more, in place of the one at `position`: its file has to go, or its due time is another.
+
+    With another due time `by_wall_clock` says whether that is a time of the calendar.
+    """
+    properties = decode_properties(record.properties)
+    if by_wall_clock is not None:
+        properties = {
+            name: value for name, value in properties.items() if name not in (TIMER_DELAY_MS, TIMER_DELIVER_MS)
+        }
+    if by_wall_clock:
+        properties[TIMER_DELIVER_MS] = str(due_ms)
     properties |= {DUE_TIMESTAMP: str(due_ms), SCHEDULE_POSITION: position_text(position)}
     data = _moved(record, TIMER_TOPIC, 0, properties)
     return single_record_batch(TIMER_TOPIC, 0, data, due_ms)

@@ -182,6 +182,7 @@ class Broker:
             wall_ms=self._clock.wall_us() / 1000,
             monotonic=self._clock.monotonic,
             newest_store_ms=report.newest_store_ms,
+            wall=lambda: self._clock.wall_us() / 1000,
         )
         self.store.follows = self.transaction_scan.follows = not self._replica_file.state.role.is_master
         self._open_membership()

@@ -134,7 +134,10 @@ class Producing:
     def forward(self, batches: list[Batch], store_ms: int) -> None:
         """Store batches of the broker's own making, with their topics if need be. Raises StoreWriteError."""
         arriving = [arriving_batch(batch, self.topics) for batch in batches]
-        placed = [schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch for batch in arriving]
+        placed = [
+            schedule_batch(batch, self.levels, store_ms, self.time.ahead_of_wall_ms) if batch.delayed else batch
+            for batch in arriving
+        ]
         self.store.put_in_runs(placed, store_ms)
 
     def _check(self, incoming: IncomingBatch, store_ms: int, client: str) -> Batch | _Repeat | BatchOutcome:
@@ -177,7 +180,7 @@ class Producing:
         """The batch under the topic where it waits, if it has to. Raises HalfError and what rewriting raises."""
         if batch.prepared:
             return half_batch(batch, store_ms)
-        return schedule_batch(batch, self.levels, store_ms) if batch.delayed else batch
+        return schedule_batch(batch, self.levels, store_ms, self.time.ahead_of_wall_ms) if batch.delayed else batch
 
     def _complete(self, incoming: IncomingBatch, repeat: _Repeat, store_ms: int) -> BatchOutcome:
         """Store what is missing of a repeated batch; the outcome says where all of it stands.

@@ -43,7 +43,10 @@ class NewTime:
     delay_ms: int | None = None
 
     def due_ms(self, now_ms: int) -> int:
-        """The due time, not before `now_ms`. Raises RefusedError when it is too far away or makes no sense."""
+        """The due time by the clock that it follows, which shows `now_ms`; it is not before that.
+
+        Raises RefusedError when it is too far away or makes no sense.
+        """
         due_ms = now_ms + self.delay_ms if self.delay_ms is not None else self.deliver_ms
         if due_ms is None or due_ms < 0 or (self.delay_ms is not None and self.delay_ms < 0):
             raise _illegal("a new time is milliseconds from now, or since 1970, 0 or more")
@@ -118,7 +121,7 @@ class Recalling:
         if not self.store.keeps_index:
             raise _illegal("this broker keeps no index (messageIndexEnable=false), and finds no message by its key")
         if new_time is not None:
-            new_time.due_ms(self.time.now_ms())
+            new_time.due_ms(self._now_ms(new_time, self.time.now_ms()))
         try:
             async with self._turn(topic, key):  # one recall of a key sees all that another one has done
                 return await self._recall(topic, key, new_time)
@@ -185,11 +188,16 @@ class Recalling:
             record = await self.store.reader.read_record(one.log_offset)
             if not self.progress.is_done(*one.position):
                 store_ms = self.time.stamp_ms()
-                due_ms = new_time.due_ms(store_ms)
-                self.store.put([waiting_copy(record, one.position, due_ms)], store_ms)
+                due_ms = new_time.due_ms(self._now_ms(new_time, store_ms))
+                copy = waiting_copy(record, one.position, due_ms, by_wall_clock=new_time.delay_ms is None)
+                self.store.put([copy], store_ms)
                 self.progress.done(*one.position)
                 rescheduled.append(Recalled(one.message_id, RecallOutcome.RESCHEDULED, due_ms))
         return rescheduled
+
+    def _now_ms(self, new_time: NewTime, broker_ms: int) -> int:
+        """The time by the clock that the new time follows."""
+        return broker_ms if new_time.delay_ms is not None else broker_ms - self.time.ahead_of_wall_ms
 
     async def _waiting(self, topic: str, key: str) -> tuple[list[_Waiting], bool]:
         """Waiting records of the topic with the key, the newest first; whether more wait than one request takes.

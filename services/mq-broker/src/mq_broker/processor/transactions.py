@@ -203,7 +203,9 @@ class Transactions:
         if phase is Phase.PARKED:
             return parked_batch(record, half.queue_offset, half.check_times + 1)
         message = arriving_batch(committed_batch(record, half.queue_offset), self.topics)
-        return schedule_batch(message, self.levels, store_ms) if message.delayed else message
+        return (
+            schedule_batch(message, self.levels, store_ms, self.time.ahead_of_wall_ms) if message.delayed else message
+        )
 
 
 def unknown(transaction_id: str) -> str:

@@ -83,6 +83,7 @@ class DelayService:
     async def run(self) -> None:
         """Deliver for ever."""
         alarm = self.clock.alarm(self._wake.set)
+        watch = self.clock.watch_wall(self._look_at_wall)
         try:
             self._wake.set()
             while True:
@@ -94,6 +95,7 @@ class DelayService:
                 self._wake.clear()
                 await self._work()
         finally:
+            watch.cancel()
             alarm.close()
 
     async def keep_index(self) -> None:
@@ -154,6 +156,10 @@ class DelayService:
 
     def _add_level(self, level: int) -> None:
         self._queues[level] = LevelQueue(level, self.store, self.levels, self.progress, self.time, self.delivery)
+
+    def _look_at_wall(self) -> None:
+        if self.timer.clocks_have_changed:
+            self._wake.set()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         level = level_of(topic, queue_id)

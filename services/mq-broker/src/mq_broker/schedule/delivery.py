@@ -35,11 +35,14 @@ class Delivery:
     _lateness: dict[int, Lateness] = field(default_factory=dict)
     _listeners: list[Listener] = field(default_factory=list)
 
-    def deliver_due(self, level: int, ahead: Ahead, now_ms: int) -> None:
-        """Deliver some of what is due of the queue with this number. Raises StoreError; then it is ahead as before."""
+    def deliver_due(self, level: int, ahead: Ahead, now_ms: int, fast_ms: int = 0) -> None:
+        """Deliver some of what is due of the queue with this number. Raises StoreError; then it is ahead as before.
+
+        `now_ms`, and what is ahead, may be by a clock that is `fast_ms` ahead of broker time.
+        """
         due = ahead.take_due(now_ms)
         try:
-            self._deliver(level, due)
+            self._deliver(level, due, fast_ms)
         except BaseException:
             ahead.put_back(due)
             raise
@@ -52,15 +55,15 @@ class Delivery:
         """Have `listener` told of each step: the queue's number, and how late each delivery was in ms."""
         self._listeners.append(listener)
 
-    def _deliver(self, level: int, due: Sequence[Ready]) -> None:
+    def _deliver(self, level: int, due: Sequence[Ready], fast_ms: int) -> None:
         waiting = [one for one in due if not self.progress.is_done(level, one.queue_offset)]
         for run in runs(waiting, self.run_bytes_max, lambda one: one.batch):
             now_ms, store_ms = self.time.now_ms(), self.time.stamp_ms()
-            with traced(self.spans, ((one.batch, _wait(level, one, store_ms)) for one in run)):
+            with traced(self.spans, ((one.batch, _wait(level, one, store_ms, fast_ms)) for one in run)):
                 self.put([one.batch for one in run], store_ms)
             for one in run:
                 self.progress.done(level, one.queue_offset)
-            self._count(level, [now_ms - one.due_ms for one in run])
+            self._count(level, [now_ms + fast_ms - one.due_ms for one in run])
 
     def _count(self, level: int, lateness_ms: Sequence[int]) -> None:
         self.lateness(level).add(lateness_ms)
@@ -68,5 +71,5 @@ class Delivery:
             listener(level, lateness_ms)
 
 
-def _wait(level: int, one: Ready, now_ms: int) -> Step:
-    return Step(Operation.WAIT, one.stored_ms, now_ms, due_ms=one.due_ms, delay_level=max(level, 0))
+def _wait(level: int, one: Ready, now_ms: int, fast_ms: int) -> Step:
+    return Step(Operation.WAIT, one.stored_ms, now_ms, due_ms=one.due_ms - fast_ms, delay_level=max(level, 0))

@@ -92,6 +92,8 @@ class TimerIndex:
             if manifest.covered > queue_end:
                 path = self._folder / MANIFEST_NAME
                 raise ValueError(f"{path} tells of {manifest.covered} waiting messages; {queue_end} were stored")
+            if manifest.moved:
+                raise ValueError("the clocks differed when it was made")
             self._runs.open(manifest)
         return manifest
 
@@ -131,6 +133,10 @@ class TimerIndex:
             self._changes += 1
         if self._keys.add(KEY.pack(due_ms, offset)) and self._is_due:
             self._wake.set()
+
+    def keys_move(self, *, moved: bool) -> None:
+        """Whether keys are put back later than their messages are due; then a later start builds the index anew."""
+        self._writer.moved = moved
 
     def cover(self, end: int) -> None:
         """Everything below `end` of the queue was added, or needs no key."""

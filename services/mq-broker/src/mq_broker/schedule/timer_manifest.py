@@ -31,12 +31,16 @@ class Manifest:
 
     covered: int = 0
     runs: tuple[RunEntry, ...] = ()
+    moved: bool = (
+        False  # some keys are later than the due times, because two clocks differed; no later start can use it
+    )
 
 
 def encode_manifest(manifest: Manifest, log_offset: int) -> bytes:
     """The file's bytes; the log was durable up to `log_offset` before this was written."""
     runs = [{"number": run.number, "blocks": run.blocks, "fromBlock": run.from_block} for run in manifest.runs]
-    return encode_document({"queueOffset": manifest.covered, "runs": runs}, log_offset)
+    moved = {"moved": True} if manifest.moved else {}
+    return encode_document({"queueOffset": manifest.covered, "runs": runs, **moved}, log_offset)
 
 
 def decode_manifest(document: dict[str, Any]) -> Manifest:
@@ -51,7 +55,7 @@ def decode_manifest(document: dict[str, Any]) -> Manifest:
         raise ValueError("holds something else where a number of 0 or more belongs")
     if any(run.from_block >= run.blocks for run in runs) or len({run.number for run in runs}) != len(runs):
         raise ValueError("names a run twice, or a block behind the last one")
-    return Manifest(covered, runs)
+    return Manifest(covered, runs, document.get("moved", False) is True)
 
 
 def read_manifest(disk: Disk, folder: Path) -> Manifest | None:

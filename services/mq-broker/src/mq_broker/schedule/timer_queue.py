@@ -1,5 +1,9 @@
 """The timer: records that are due at any millisecond, in the order of their due times.
 
+Delays run in broker time, times of the calendar by the wall clock. While these differ (docs/adr/0092) everything here
+is by the one that is ahead, and a message by the other one is so much later: the index has it at its own due time,
+where it is found too early, and is put back with what is missing. When the difference changes the index is built anew.
+
 They stand in one queue in the order of their arrival; the index says in which order they are due, and the records say
 when. What the index has lost it is told again from the queue. Records are read and made ready a little before they are
 due, as those of a delay level.
@@ -17,7 +21,7 @@ from dataclasses import dataclass, field
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_progress import TIMER, DelayProgress
-from mq_broker.core.rewrite import due_then_ms
+from mq_broker.core.rewrite import due_then_ms, follows_wall_clock
 from mq_broker.schedule.ahead import AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
 from mq_broker.schedule.delivery import Delivery
 from mq_broker.schedule.timer_index import TimerIndex
@@ -47,21 +51,49 @@ class TimerQueue:
     _ahead: Ahead = field(default_factory=Ahead, init=False)
     _loaded_to: int = field(default=0, init=False)
     _may_have_more: bool = field(default=True, init=False)  # than what the index has been told of
+    _ahead_of_wall_ms: int = field(default=0, init=False)  # broker time, when the index was begun
     _using_index: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def open(self) -> None:
         """Take the index up where the last process left it; may block. Raises OSError."""
         queue = self._queue
         self._loaded_to = self.index.open(queue.max_offset if queue else 0)
+        self._take_difference()
 
     async def begin_anew(self, error: DamagedRunError) -> None:
         """The index is damaged: it is told everything again. Raises OSError."""
         log.error("the timer's index is built anew: %s", error)
+        await self._build_anew()
+
+    async def _build_anew(self) -> None:
         async with self._using_index:
             await self.index.reset()
             self._ahead.take_all()
             self._loaded_to = 0
             self._may_have_more = True
+            self._take_difference()
+
+    @property
+    def clocks_have_changed(self) -> bool:
+        """Whether the wall clock was stepped since the index was begun."""
+        return self.time.ahead_of_wall_ms != self._ahead_of_wall_ms
+
+    def _take_difference(self) -> None:
+        self._ahead_of_wall_ms = self.time.ahead_of_wall_ms
+        self.index.keys_move(moved=self._ahead_of_wall_ms != 0)
+
+    @property
+    def _fast_ms(self) -> int:
+        """How far the clock that is ahead is ahead of broker time: not at all, or the wall clock is."""
+        return max(0, -self._ahead_of_wall_ms)
+
+    def _now_ms(self) -> int:
+        return self.time.now_ms() + self._fast_ms
+
+    def _key_ms(self, record: Record) -> int:
+        """When the record is due by the clock that is ahead."""
+        behind_ms = max(0, self._ahead_of_wall_ms) if follows_wall_clock(record) else self._fast_ms
+        return self.due_ms(record) + behind_ms
 
     @property
     def waiting(self) -> int:
@@ -71,14 +103,20 @@ class TimerQueue:
     @property
     def next_due_ms(self) -> int | None:
         """When the first record is due; None when no record waits."""
-        return first(self._ahead.first_due_ms, self.index.next_due_ms)
+        next_ms = first(self._ahead.first_due_ms, self.index.next_due_ms)
+        if next_ms is None:
+            return None
+        if self.clocks_have_changed:  # until the index is built anew, this is earlier rather than later
+            return next_ms - abs(self._ahead_of_wall_ms) - max(0, -self.time.ahead_of_wall_ms)
+        return next_ms - self._fast_ms
 
     @property
     def wake_ms(self) -> int | None:
         """When `step` has something to do: to load, to read or to deliver; None: not before something arrives."""
-        if self._may_have_more:
+        if self._may_have_more or self.clocks_have_changed:
             return 0
-        return first(self._ahead.first_due_ms, self._read_at_ms)
+        wake_ms = first(self._ahead.first_due_ms, self._read_at_ms)
+        return None if wake_ms is None else max(0, wake_ms - self._fast_ms)
 
     def arrived(self) -> bool:
         """Something new can be read: it may be the first one due."""
@@ -87,19 +125,22 @@ class TimerQueue:
 
     async def step(self) -> None:
         """Do some of what there is to do. Raises StoreError, OSError; then nothing is lost."""
-        self.delivery.deliver_due(TIMER, self._ahead, self.time.now_ms())
+        if self.clocks_have_changed:
+            log.warning("the wall clock was stepped: broker time is %d ms ahead of it", self.time.ahead_of_wall_ms)
+            await self._build_anew()
+        self.delivery.deliver_due(TIMER, self._ahead, self._now_ms(), self._fast_ms)
         queue = self._queue
         try:
             async with self._using_index:
                 await self._load(queue)
                 read_at_ms = self._read_at_ms
-                if queue is not None and read_at_ms is not None and read_at_ms <= self.time.now_ms():
+                if queue is not None and read_at_ms is not None and read_at_ms <= self._now_ms():
                     await self._read_ahead(queue)
         except DamagedRunError as error:
             await self.begin_anew(error)
 
     def due_ms(self, record: Record) -> int:
-        """When this record of the timer is due, as it says itself; at once if it does not."""
+        """When this record of the timer is due by its own clock, as it says itself; at once if it does not."""
         return due_then_ms(record) or 0
 
     @property
@@ -159,7 +200,7 @@ class TimerQueue:
     async def _cold_dues(self, queue: ConsumeQueue, begin: int) -> tuple[dict[int, int], int]:
         """The same from disk, where only records can prove when they are due: entries have no CRC. Raises OSError."""
         records, scanned = await self.store.reader.read_queue(queue, begin, LOAD_RECORDS, LOAD_BYTES_MAX)
-        dues_ms = {record.queue_offset: self.due_ms(record) for record in records}
+        dues_ms = {record.queue_offset: self._key_ms(record) for record in records}
         end = begin + scanned
         give_up_lost(self.progress, TIMER, range(begin, end), dues_ms)
         return dues_ms, end
@@ -170,7 +211,7 @@ class TimerQueue:
         before = self._ahead.take_all()
         for one in before:
             self.index.add(one.due_ms, one.queue_offset)
-        taken = await self.index.take_due(self.time.now_ms() + AHEAD_MS, AHEAD_RECORDS_MAX)
+        taken = await self.index.take_due(self._now_ms() + AHEAD_MS, AHEAD_RECORDS_MAX)
         ready = {one.queue_offset: one for one in before}
         bytes_free = self._ahead.bytes_free - sum(len(one.batch.buffer) for one in before)
         try:
@@ -179,12 +220,12 @@ class TimerQueue:
         except BaseException:
             self._give_back(taken)
             raise
-        ready |= {one.queue_offset: make_ready(TIMER, self.due_ms(one), one) for one in records}
+        ready |= {one.queue_offset: make_ready(TIMER, self._key_ms(one), one) for one in records}
         give_up_lost(self.progress, TIMER, wanted[:looked_at], ready)
         for due_ms, offset in taken:
             if offset not in ready:  # no room for it yet
                 self._give_back([(due_ms, offset)])
-            elif ready[offset].due_ms != due_ms:  # its entry was damaged when it was loaded
+            elif ready[offset].due_ms != due_ms:  # its clock is behind, or its entry was damaged when it was loaded
                 self._give_back([(ready[offset].due_ms, offset)])
             else:
                 self._ahead.add([ready[offset]])

@@ -46,10 +46,11 @@ class TimerWriter:
         self._disk, self._folder, self._keys = disk, folder, keys
         self._is_done, self._log_durable = is_done, log_durable
         self._has_folder = False
+        self.moved = False  # see Manifest
 
     async def commit(self, covered: int, merging: Sequence[RunReader] = ()) -> Manifest:
         """Have everything on disk that is known at this moment, on return. `merging` are runs that a merge reads."""
-        runs = self._keys.runs
+        runs, moved = self._keys.runs, self.moved
         runs.retire_spent(merging)
         retired, entries = runs.retired, runs.entries()
         stretches = [Stretch(self._keys.in_hand()), *self._keys.memory.settle()]
@@ -63,7 +64,7 @@ class TimerWriter:
             await _free(group)
             if run is not None:
                 entries += (RunEntry(run.number, run.blocks, 0),)
-        manifest = Manifest(covered, entries)
+        manifest = Manifest(covered, entries, moved)
         await uninterrupted(self._disk.offload(self._disk.sync_dir, self._folder))
         log_offset = await self._log_durable()
         await uninterrupted(self._disk.offload(write_manifest, self._disk, self._folder, manifest, log_offset))
