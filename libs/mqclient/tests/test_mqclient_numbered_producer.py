@@ -107,7 +107,7 @@ async def test_when_the_time_is_over_the_last_try_s_error_is_raised() -> None:
 
 async def test_what_is_refused_for_good_is_raised_at_once() -> None:
     async with cluster() as (broker, queue), NumberedProducer(broker.url, PRODUCER) as producer:
-        with pytest.raises(BrokerRejectedError, match="no write queue 9"):
+        with pytest.raises(BrokerRejectedError, match="has no queue 9; it has 0 to 1"):
             await producer.send(
                 queue._replace(queue_id=9), checked(producer, "a"), 1, first_unanswered=0, timeout=TIMEOUT_S
             )
