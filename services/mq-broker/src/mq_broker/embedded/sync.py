@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mq_broker.embedded.embedded_broker import EmbeddedBroker
+from mqclient.lifecycle import ServiceState
 from mqclient.sync.caller_thread import CallerThread
 from mqclient.sync.faces import Face, made_like
 
@@ -23,9 +24,22 @@ from mqclient.sync.faces import Face, made_like
 class _BrokerLife(EmbeddedBroker):
     """An EmbeddedBroker that lives as mqclient's objects do."""
 
+    _state = ServiceState.CREATE_JUST
+
+    @property
+    def state(self) -> ServiceState:
+        """RUNNING also while its process is dead: it can be started again."""
+        return self._state
+
+    async def start(self) -> None:
+        await super().start()
+        self._state = ServiceState.RUNNING
+
     async def shutdown(self, *, timeout_s: float) -> None:
         """Stop cleanly; takes no time of the clock."""
+        del timeout_s
         await self.stop()
+        self._state = ServiceState.SHUTDOWN
 
 
 class SyncEmbeddedBroker(Face[_BrokerLife]):
