@@ -11,12 +11,15 @@ import asyncio
 import errno
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from delay_faults import Fork, damage_files
-from delay_model import LOST, PLAIN, Arrival, DelayModel, Message, Waiting
+from delay_model import LOST, PLAIN, Arrival, DelayModel, InvariantError, Message, Waiting
 
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import TIMER
@@ -121,6 +124,10 @@ class DelayWorld:
 
     async def recall(self, key: str, *, new_time: NewTime | None = None) -> None:
         """Take back what has the key, or give it another time."""
+        (await self._answer_of_recall(key, new_time))(self.model)
+
+    async def _answer_of_recall(self, key: str, new_time: NewTime | None) -> Callable[[DelayModel], None]:
+        """What the model has to be told of the answer."""
         now_ms = self.broker.time.stamp_ms()
         by_wall = new_time is not None and new_time.delay_ms is None
         new_due_ms = _due_ms(new_time, self._wall_ms(now_ms) if by_wall else now_ms) if new_time else None
@@ -129,13 +136,14 @@ class DelayWorld:
         except (RefusedError, OSError):
             if self._refusing_since is None:
                 raise
-            self.model.perhaps_recalled(key, new_due_ms, self.broker.store.log_end, now_ms, by_wall=by_wall)
-            return
+            end = self.broker.store.log_end
+            return lambda model: model.perhaps_recalled(key, new_due_ms, end, now_ms, by_wall=by_wall)
         assert not answer.truncated
-        self.model.recalled(
-            key,
-            [(one.message_id, one.outcome, one.due_ms) for one in answer.messages],
-            new_due_ms,
+        return partial(
+            DelayModel.recalled,
+            key=key,
+            answers=[(one.message_id, one.outcome, one.due_ms) for one in answer.messages],
+            new_due_ms=new_due_ms,
             begin=self.broker.store.log_begin,
             end=self.broker.store.log_end,
             now_ms=now_ms,
@@ -148,8 +156,21 @@ class DelayWorld:
         return broker_ms - self.broker.time.ahead_of_wall_ms
 
     async def recall_at_once(self, *recalls: tuple[str, NewTime | None]) -> None:
-        """Several at the same time."""
-        await asyncio.gather(*(self.recall(key, new_time=new_time) for key, new_time in recalls))
+        """Several at the same time: the answers are true if they are in one order, whichever came first."""
+        answers = await asyncio.gather(*(self._answer_of_recall(key, new_time) for key, new_time in recalls))
+        problem: InvariantError | None = None
+        for order in permutations(answers):
+            model = deepcopy(self.model)
+            try:
+                for tell in order:
+                    tell(model)
+            except InvariantError as error:
+                problem = error
+                continue
+            self.model = model
+            return
+        assert problem is not None
+        raise problem
 
     async def recall_while_due(self, key: str, number: int, *, first: bool, new_time: NewTime | None) -> None:
         """In the millisecond in which a message is due: before its delivery, or after it."""

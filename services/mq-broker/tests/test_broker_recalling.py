@@ -201,6 +201,18 @@ class TestTogether:
                     assert both in {(REMOVED, REMOVED), (RESCHEDULED, REMOVED), (REMOVED, RESCHEDULED)}
                     assert waiting(broker) == {}
 
+    @pytest.mark.parametrize("times", [(IN_A_MINUTE, IN_A_MINUTE), (IN_A_MINUTE, None), (None, IN_A_MINUTE)])
+    async def test_recalls_by_different_keys_of_one_message_agree(self, times: tuple[NewTime | None, ...]) -> None:
+        async with delivering_broker(ThreadedDisk(), SimClock(START_MS)) as broker:
+            for rounds in range(40):
+                id_, key = f"m{rounds}", f"k{rounds}"
+                await produce(broker, in_ten_seconds("timer", id_, key=key))
+                first = asyncio.create_task(broker.recalling.recall("t", key, times[0]))
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                second = outcomes(await broker.recalling.recall("t", id_, times[1]))
+                assert DELIVERED not in {outcomes(await first)[id_], second[id_]}
+
     async def test_what_is_sent_while_a_recall_is_at_work_is_not_its_concern(self) -> None:
         async with delivering_broker(ThreadedDisk(), SimClock(START_MS)) as broker:
             await produce(broker, in_ten_seconds("timer", "before"))

@@ -146,6 +146,7 @@ class Recalling:
     async def _recall(self, topic: str, key: str, new_time: NewTime | None) -> RecallAnswer:
         told: dict[str, Recalled] = {}
         begun_at = self.store.log_end
+        unexplained: set[Position] = set()
         while True:
             waiting, truncated = await self._waiting(topic, key)
             if truncated and new_time is not None and not told:
@@ -156,15 +157,22 @@ class Recalling:
             # What was carried over meanwhile counts, what was sent meanwhile does not.
             open_ = [one for one in asked_for if one.source is not None or one.log_offset < begun_at]
             taken = [one for one in open_ if not self.progress.is_done(*one.position)]
-            if not taken:
+            if taken:
+                for recalled in await (self._reschedule(taken, new_time) if new_time else self._remove(taken)):
+                    told[recalled.message_id] = recalled
+                if truncated:
+                    await self.store.wait_stored(self.store.log_end)
+                    return RecallAnswer(list(told.values()), truncated=True)
+                continue
+            ends = await self._ends(topic, key, {one.position for one in open_})
+            removed = {end.source for end in ends[RECALLED_TOPIC]}
+            delivered = {end.source for end in ends[topic]}
+            # A wait that is done without an end goes on elsewhere: a recall by another key of the message, or the
+            # cleaning, has written it again since the search. When a further search finds no such record, its end has
+            # left the log.
+            before, unexplained = unexplained, {one.position for one in open_} - removed - delivered
+            if unexplained <= before:
                 break
-            for recalled in await (self._reschedule(taken, new_time) if new_time else self._remove(taken)):
-                told[recalled.message_id] = recalled
-            if truncated:
-                await self.store.wait_stored(self.store.log_end)
-                return RecallAnswer(list(told.values()), truncated=True)
-        ends = await self._ends(topic, key, {one.position for one in open_})
-        removed = {end.source for end in ends[RECALLED_TOPIC]}
         for one in open_:
             outcome = RecallOutcome.REMOVED if one.position in removed else RecallOutcome.ALREADY_DELIVERED
             told[one.message_id] = Recalled(one.message_id, outcome)
