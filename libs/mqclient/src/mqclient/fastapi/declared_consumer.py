@@ -20,10 +20,9 @@ MessageHandling = Callable[[str, MessageExt], Awaitable[None]]
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What a consumer may be told beside group, topic and expression: PushConsumer's own arguments, and its order.
+    """What a consumer may be told beside group, topic and expression: PushConsumer's own arguments and defaults.
 
-    One default is another: a new group begins with the first message of its topic, because an application that makes
-    the topic by its first message would miss that one otherwise. With `orderly` each queue is consumed in its order.
+    With `orderly` each queue is consumed in its order.
     """
 
     consumer_config: ConsumerConfig
@@ -88,7 +87,7 @@ class DeclaredConsumer:
 
     def make(self, url: str, client_config: ClientConfig | None, handle: MessageHandling) -> PushConsumer:
         """A consumer that is not started yet: what `handle(key, message)` returns from is consumed."""
-        options = {"consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, **self.options}
+        options = dict(self.options)
         is_orderly = options.pop("orderly", False)
         consumer = PushConsumer(self.group, url, client_config=client_config, **options)
         for topic in {one.topic for one in self._handled.values()}:
