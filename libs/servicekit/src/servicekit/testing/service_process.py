@@ -13,7 +13,7 @@ from pathlib import Path
 from osenv import RealClock
 from osenv.clock import timeout
 
-STOP_MAX_S = 10
+STOP_MAX_S = 30  # patience with a busy machine, on which a start alone takes some ten seconds
 
 
 class ServiceProcess:
