@@ -45,9 +45,15 @@ class GroupHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._loop = SimLoop()
-        self._world = GroupWorld(seed=1)
-        self._loop.run_until_complete(self._begin())
         self.ran["histories"] += 1
+        self._begin_first()
+
+    def _begin_first(self) -> None:
+        self._open(GroupWorld(seed=1))
+
+    def _open(self, world: GroupWorld) -> None:
+        self._world = world
+        self._loop.run_until_complete(self._begin())
 
     async def _begin(self) -> None:
         await self._world.open()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -41,16 +41,17 @@ class _Queue:
     stored: set[int] = field(default_factory=set)  # what the broker had at the last look
     known: set[int] = field(default_factory=set)  # what it has had for long enough to have it on its disk
     resets: int = 0
+    unordered: bool = False  # numbers were given again: a member goes on where it was, before it hears of that
     running: dict[int, str] = field(default_factory=dict)  # listener number -> member
-    began_in: dict[int, int] = field(default_factory=dict)  # listener number -> resets when it began
+    began_in: dict[int, tuple[int, int]] = field(default_factory=dict)  # listener -> offset, resets when it began
 
 
 class GroupModel:
     """The state of all groups, as far as the invariants need it."""
 
-    def __init__(self, groups: Sequence[str], queues: int, orderly: str = "orderly") -> None:
+    def __init__(self, groups: Sequence[str], orderly: str = "orderly") -> None:
         self._orderly = orderly
-        self._queues = {group: [_Queue() for _ in range(queues)] for group in groups}
+        self._queues: dict[str, defaultdict[int, _Queue]] = {group: defaultdict(_Queue) for group in groups}
         self._failures: dict[str, dict[bytes, int]] = {group: {} for group in groups}
         self._failures_of: dict[bytes, int] = {}
         self._places: dict[bytes, Place] = {}
@@ -80,7 +81,7 @@ class GroupModel:
         if place is not None:
             self._note(body, place)
             queue = self._queues[group][place.queue_id]
-            queue.began_in[number] = queue.resets
+            queue.began_in[number] = place.offset, queue.resets
             if group == self._orderly:
                 _begin_in_order(queue, number, member, place)
         self._begun[group][body] += 1
@@ -92,7 +93,7 @@ class GroupModel:
 
     def broken_off(self, group: str, number: int) -> None:
         """The listener's client has died."""
-        for queue in self._queues[group]:
+        for queue in self._queues[group].values():
             queue.running.pop(number, None)
 
     def ended(self, group: str, number: int, body: bytes, place: Place | None) -> bool:
@@ -102,7 +103,7 @@ class GroupModel:
         self._failures[group][body] -= fails
         if place is not None:
             queue = self._queues[group][place.queue_id]
-            counts = queue.began_in.pop(number) == queue.resets
+            counts = queue.began_in.pop(number, None) == (place.offset, queue.resets)
             if counts and not fails:
                 queue.consumed.add(place.offset)
             if counts and (not fails or group != self._orderly):
@@ -132,7 +133,7 @@ class GroupModel:
     def broker_died(self) -> None:
         """What it learnt in the last moment may be gone."""
         for queues in self._queues.values():
-            for queue in queues:
+            for queue in queues.values():
                 queue.stored = set(queue.known)
 
     def stored(
@@ -185,6 +186,8 @@ def _begin_in_order(queue: _Queue, number: int, member: str, place: Place) -> No
     if queue.running:
         raise InvariantError(f"{member} and {sorted(queue.running.values())} consume {place} at the same time")
     queue.running[number] = member
+    if queue.unordered:
+        return
     missing = [offset for offset in range(queue.set_to, place.offset) if offset not in queue.consumed]
     if missing:
         raise InvariantError(f"{member} got {place} before {missing}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from client_tasks import CLIENT, ClientTasks, context_of
 from group_model import GroupModel, InvariantError, Place
@@ -16,6 +17,7 @@ from group_model import GroupModel, InvariantError, Place
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from mq_broker.config import BrokerConfig
 from mq_broker.embedded import EmbeddedBroker
+from mq_broker.store.message_store import FlushDiskType
 from mqclient import (
     Admin,
     ClientConfig,
@@ -43,12 +45,20 @@ COMMIT_LOG_FILE_BYTES = 64 * 1024
 class CuttableBroker(EmbeddedBroker):
     """A broker whose network to single clients can be cut. Its calls know whose they are."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, flush: FlushDiskType) -> None:
         super().__init__(
-            f"groups-{seed}", delay_levels="1s 1s 1s 2s", commit_log_file_bytes=COMMIT_LOG_FILE_BYTES, seed=seed
+            f"groups-{seed}",
+            delay_levels="1s 1s 1s 2s",
+            flush_disk_type=flush,
+            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+            seed=seed,
         )
         self._cut: set[str] = set()
         self._of_client: dict[str, set[asyncio.Task[Any]]] = {}
+
+    def configure(self, **changes: Any) -> None:
+        """Other settings, from the next start on."""
+        self._config = replace(self._config, **changes)
 
     def cut(self, client: str) -> None:
         self._cut.add(client)
@@ -76,11 +86,12 @@ class CuttableBroker(EmbeddedBroker):
 class Member:
     """One consumer. Everything that it does runs in tasks of its own, so that it can die without a word."""
 
-    def __init__(self, world: GroupWorld, group: str, name: str) -> None:
-        self.group, self.name = group, name
+    def __init__(self, world: GroupWorld, group: str, name: str, process: str = "") -> None:
+        """`process` is its name among simulated processes, if that is not the instance name."""
+        self.group, self.name = group, process or name
         self.is_cut = False
         self._world = world
-        self._context = context_of(name)
+        self._context = context_of(self.name)
         config = ConsumerConfig(
             consume_thread_min=3, consume_thread_max=3, pull_batch_size=5, suspend_current_queue_time_s=SUSPEND_S
         )
@@ -89,7 +100,7 @@ class Member:
             world.broker.url,
             client_config=ClientConfig(instance_name=name),
             consumer_config=config,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            consume_from_where=world.BEGINS.get(group, ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET),
         )
         self.consumer.subscribe(TOPIC)
         if group == ORDERLY:
@@ -124,10 +135,19 @@ SETTLED_S_MAX = 400.0  # tries of a message, the lock of a dead member, rebalanc
 class GroupWorld:
     """The history of one broker and its groups. Every method is one thing that happens."""
 
-    def __init__(self, seed: int) -> None:
-        self.broker = CuttableBroker(seed)
+    GROUPS: ClassVar[tuple[str, ...]] = GROUPS
+    BEGINS: ClassVar[dict[str, ConsumeFromWhere]] = {}  # CONSUME_FROM_FIRST_OFFSET else
+    PADDING: ClassVar[dict[str, str]] = {}  # properties of every message
+
+    def __init__(
+        self,
+        seed: int,
+        flush: FlushDiskType = FlushDiskType.SYNC_FLUSH,
+        model: type[GroupModel] = GroupModel,
+    ) -> None:
+        self.broker = CuttableBroker(seed, flush)
         self.clock = self.broker.clock
-        self.model = GroupModel(GROUPS, QUEUES)
+        self.model = model(self.GROUPS)
         self.members: list[Member] = []
         self.tasks = ClientTasks()
         self._violations: list[InvariantError] = []
@@ -150,18 +170,24 @@ class GroupWorld:
     async def send(self, queue_id: int, count: int, failures: int = 0, *, held: bool = False) -> None:
         """So many messages into a queue; each fails in each group so often, or hangs until `release`."""
         for _ in range(count):
-            body = b"%d" % self._bodies
-            self._bodies += 1
+            body = self.new_body()
             if held and not any(member.is_cut for member in self.members):
                 self._held.add(body)
                 self._release.clear()
             self.model.to_send(body, failures, self.clock.monotonic())
             queue = MessageQueue(TOPIC, BrokerConfig().broker_name, queue_id)
             try:
-                result = await self.until_done(self.producer.send(Message(TOPIC, body), queue=queue))
+                result = await self.until_done(
+                    self.producer.send(Message(TOPIC, body, properties=self.PADDING), queue=queue)
+                )
             except MQClientError:
                 continue  # whether it is stored is seen by who gets it
             self.model.sent(body, Place(queue_id, result.queue_offset))
+
+    def new_body(self) -> bytes:
+        """Of a message that is different from all others."""
+        self._bodies += 1
+        return b"%d" % (self._bodies - 1)
 
     async def release(self) -> None:
         """What hangs goes on."""
@@ -189,13 +215,18 @@ class GroupWorld:
 
     # ------------------------------------------------------------------------------------------------- members
 
-    async def join(self, group: str) -> None:
-        if len(self.of(group)) < MEMBERS_MAX:
+    async def join(self, group: str, count: int = 1, gap_s: float = 0.0) -> None:
+        """So many new members, each `gap_s` seconds after the one before, as long as there is room."""
+        starts = []
+        for _ in range(min(count, MEMBERS_MAX - len(self.of(group)))):
             self._numbers += 1
             member = Member(self, group, f"{group}-{self._numbers}")
             self.members.append(member)
             self._disturbed(group)
-            await self.until_done(member.run(member.consumer.start()))
+            starts.append(member.run(member.consumer.start()))
+            await self.clock.advance(gap_s)
+        for start in starts:
+            await self.until_done(start)
 
     async def leave(self, number: int) -> None:
         """Orderly, as far as its listeners end."""
@@ -230,24 +261,33 @@ class GroupWorld:
             member.is_cut = False
         await self.clock.advance(0.0)
 
+    @property
+    def queue_ids(self) -> range:
+        """Of the queues that can be read."""
+        return range(QUEUES)
+
     def of(self, group: str) -> list[Member]:
         return [member for member in self.members if member.group == group]
 
     # ------------------------------------------------------------------------------------- broker and operator
 
     async def break_connections(self) -> None:
-        self._disturbed(*GROUPS)
+        self._disturbed(*self.GROUPS)
         self.broker.break_connections()
         await self.clock.advance(0.0)
 
     async def restart_broker(self, *, power: bool) -> None:
         """It dies with its process or with its machine, and is there again at once."""
-        self._disturbed(*GROUPS)
+        self._disturbed(*self.GROUPS)
         await (self.broker.lose_power() if power else self.broker.kill())
         self.model.broker_died()
         await self.broker.start()
+        await self.started_again(power=power)
         await self.clock.advance(0.0)
         self.look()
+
+    async def started_again(self, *, power: bool) -> None:
+        """The broker answers, and nothing has happened to it yet."""
 
     async def reset(self, group: str, queue_id: int, share: float) -> None:
         """To a place between the first message and the end, while every member of the group can hear of it."""
@@ -256,8 +296,8 @@ class GroupWorld:
         members = self.broker.broker.sessions.members
         while len(members.consumer_ids(group)) < len(self.of(group)):  # some are on their way back
             await self.clock.advance(0.1)
-        _, end = self.broker.broker.store.queue_bounds(TOPIC, queue_id)
-        offset = round(share * end)
+        begin, end = self.broker.broker.store.queue_bounds(TOPIC, queue_id)
+        offset = begin + round(share * (end - begin))
         self._disturbed(group)
         self.model.reset(group, queue_id, offset)
         request = admin_pb.ResetConsumerOffsetRequest(group=group, topic=TOPIC)
@@ -276,8 +316,8 @@ class GroupWorld:
         """Compare what the broker has with what may be finished; after `seconds` without an event it has all of it."""
         if self._violations:
             raise self._violations[0]
-        for group in GROUPS:
-            for queue_id in range(QUEUES):
+        for group in self.GROUPS:
+            for queue_id in self.queue_ids:
                 progress = self.broker.broker.consumer_offsets.progress(group, TOPIC, queue_id)
                 if progress is not None:
                     self.model.stored(group, queue_id, progress.version, progress.offset, progress.ranges, seconds)
@@ -286,7 +326,7 @@ class GroupWorld:
         """All faults are over: in the end everything is consumed by both groups, and every queue has one owner."""
         await self.release()
         await self.mend()
-        for group in GROUPS:
+        for group in self.GROUPS:
             if not self.of(group):
                 await self.join(group)
         waited_s = 0.0
@@ -318,11 +358,11 @@ class GroupWorld:
 
     def _unsettled(self) -> list[str]:
         found = self.model.unconsumed()
-        for group in GROUPS:
+        for group in self.GROUPS:
             owners = [sorted(member.queues) for member in self.of(group)]
-            if sorted(queue for queues in owners for queue in queues) != [*range(QUEUES)]:
+            if sorted(queue for queues in owners for queue in queues) != [*self.queue_ids]:
                 found.append(f"the queues of {group} are owned so: {owners}")
-            for queue_id in range(QUEUES):
+            for queue_id in self.queue_ids:
                 _, end = self.broker.broker.store.queue_bounds(TOPIC, queue_id)
                 progress = self.broker.broker.consumer_offsets.progress(group, TOPIC, queue_id)
                 if progress is None or progress.offset != end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from budget import BudgetSweep
 from crash_states import explore
 from delay_histories import DELAY_SWEEP
+from elastic_histories import ELASTIC_SWEEP
 from fault_sweep import every_run, sweep
 from flips import FlipSweep
 from fuzz import FuzzSweep
@@ -68,6 +69,7 @@ _ALL: tuple[Sweep, ...] = (
     BudgetSweep(),
     RepeatSweep(),
     GROUP_SWEEP,
+    ELASTIC_SWEEP,
     TRANSACTION_SWEEP,
     DELAY_SWEEP,
     REPLICA_SWEEP,
