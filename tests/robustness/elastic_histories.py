@@ -42,11 +42,13 @@ class ElasticHistory(GroupHistory):
     def _begin_first(self) -> None:
         """The flush policy comes first."""
 
-    @initialize(flush=st.sampled_from(FlushDiskType), seed=st.integers(0, 1_000))
-    def open(self, flush: FlushDiskType, seed: int) -> None:
+    @initialize(flush=st.sampled_from(FlushDiskType), seed=st.integers(0, 1_000), late=st.booleans())
+    def open(self, flush: FlushDiskType, seed: int, late: bool) -> None:
         self._open(ElasticWorld(seed, flush))
         for queue in range(2):
-            self._run(self._world.send(queue, 2), "send")
+            self._run(self._world.send(queue, 5), "send")
+        if late:
+            self._run(self._world.join(LATE), "join")
         self.ran[f"histories under {flush.name}"] += 1
 
     @rule(queue=QUEUE, count=st.integers(1, 6))
@@ -77,6 +79,7 @@ class ElasticHistory(GroupHistory):
     @rule(read=COUNT, write=COUNT)
     def resize(self, read: int, write: int) -> None:
         self._run(self._world.resize(read, write), "other numbers of queues")
+        self._run(self._world.send(write - 1, 2), "send")
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 7.0]))
     def renew_topic(self, seconds: float) -> None:
