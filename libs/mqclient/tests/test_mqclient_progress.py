@@ -205,3 +205,24 @@ def test_process_queue_does_not_take_in_what_was_finished_before() -> None:
     queue = ProcessQueue(MessageQueue("orders", "broker-a", 0), Progress(5, ((7, 9),), 3))
     assert queue.progress == Progress(5, (), 3)
     assert queue.version == 3
+
+
+async def test_what_is_finished_while_its_broker_is_out_of_the_routes_does_not_come_again() -> None:
+    """The member gives the queue up meanwhile; it begins with it anew when the broker has heard what is finished."""
+    cluster, (broker, _) = FakeCluster.of("broker-a", "broker-b", queue_count=1)
+    put(broker, 3)
+    stuck = Stuck(b"0")
+    async with consumer_of(cluster, stuck):
+        await cluster.clock.advance(0.1)
+        broker.down = True
+        broker.break_streams()
+        del cluster.brokers[broker.address]
+        stuck.release.set()
+        await cluster.clock.advance(60.0)
+        cluster.brokers[broker.address] = broker
+        broker.down = False
+        await cluster.clock.advance(60.0)
+        broker.put("orders", 0, b"new")
+        await settle()
+        assert sorted(stuck.begun) == [b"0", b"1", b"2", b"new"]
+        assert broker.offsets[KEY] >= 3

@@ -292,3 +292,20 @@ def test_local_hour_follows_the_time_zone_of_the_machine(monkeypatch: pytest.Mon
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+async def test_whoever_sleeps_for_the_rest_of_a_time_gets_past_it() -> None:
+    """A difference of floats may leave less than a nanosecond."""
+    clock = SimClock()
+    until, slept = 7e-15, 0
+
+    async def sleep_for_the_rest() -> None:
+        nonlocal slept
+        while slept < 10 and (left_s := until - clock.monotonic()) > 0:
+            await clock.sleep(left_s)
+            slept += 1
+
+    sleeping = asyncio.create_task(sleep_for_the_rest())
+    await clock.advance(1.0)
+    await sleeping
+    assert slept == 1

@@ -159,7 +159,8 @@ class SimClock:
 
 
 def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)
+    """At least 1 for what is not 0: who sleeps for the rest of a time, 7e-15 s of it, must get past it."""
+    return round(seconds * 1e9) or int(seconds > 0)
 
 
 async def settle(rounds: int = SETTLE_ROUNDS) -> None:

@@ -50,11 +50,11 @@ class BroadcastOffsetStore:
             kept = self._offsets[queue] = await self._ask(queue, begin)
         return Progress(kept)
 
-    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
-        """Write what has changed. What the disk does not take is logged; the next commit tries again."""
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> bool:
+        """Write what has changed. What the disk does not take is logged; the next commit of any queue tries again."""
         self._offsets.update((queue, one.offset) for queue, one in progress.items())
         if self._file is None or self._offsets == self._saved:
-            return
+            return True
         offsets = dict(self._offsets)
         try:
             await self._file.save(offsets)
@@ -62,6 +62,7 @@ class BroadcastOffsetStore:
             logger.warning("offsets were not saved: %s", error)
         else:
             self._saved = offsets
+        return True
 
     def forget(self, queue: MessageQueue) -> None:
         """The file keeps what it has: the queue may come back."""

@@ -24,6 +24,8 @@ from osenv import Clock
 
 logger = logging.getLogger("mqclient.member_queues")
 
+COMMIT_RETRY_S, COMMIT_RETRY_S_MAX = 1.0, 5.0  # doubled up to C22's interval
+
 MakePullLoop = Callable[[ProcessQueue], PullLoop]
 
 
@@ -167,7 +169,11 @@ class MemberQueues:
     async def _leave(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
         await self._consume_service.finish(queue)
-        await self._offset_store.commit({queue: process_queue.progress})
+        pause_s = COMMIT_RETRY_S
+        while not await self._offset_store.commit({queue: process_queue.progress}):
+            # The broker is away. To begin with the queue anew before it knows would consume all of this again.
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, COMMIT_RETRY_S_MAX)
         if self._locks is not None:
             await self._locks.unlock([queue])
         self._offset_store.forget(queue)

@@ -20,7 +20,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
-from mqclient.errors import MQClientError, require_success
+from mqclient.errors import BrokerRefusedError, BrokerRejectedError, MQClientError, require_success
 from mqclient.message_queue import MessageQueue, by_broker
 from mqclient.shared_calls import SharedCalls
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
@@ -47,8 +47,11 @@ class OffsetStore(Protocol):
         Raises MQClientError when that cannot be told now.
         """
 
-    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
-        """Keep what has changed. What cannot be kept now is logged; the next commit tries again."""
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> bool:
+        """Keep what has changed. What cannot be kept now is logged; the next commit tries again.
+
+        False when there was no answer, so that the same commit may succeed later.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
         """This consumer does not have the queue any more, or somebody has set its offset."""
@@ -95,14 +98,18 @@ class RemoteBrokerOffsetStore:
         self._committed[queue] = progress
         return progress
 
-    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> None:
-        """Write what has changed. A broker that does not take it is logged; the next commit tries again."""
-        await asyncio.gather(
+    async def commit(self, progress: Mapping[MessageQueue, Progress]) -> bool:
+        """Write what has changed. A broker that does not take it is logged; the next commit tries again.
+
+        Says whether every broker has answered.
+        """
+        answered = await asyncio.gather(
             *(
                 self._commit_to(broker_name, {queue: progress[queue] for queue in queues})
                 for broker_name, queues in by_broker(progress)
             )
         )
+        return all(answered)
 
     def forget(self, queue: MessageQueue) -> None:
         """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
@@ -150,19 +157,20 @@ class RemoteBrokerOffsetStore:
                 logger.warning("group %s has not begun with %s yet: %s", self._group, queue, result)
         return begin
 
-    async def _commit_to(self, broker_name: str, progress: Mapping[MessageQueue, Progress]) -> None:
+    async def _commit_to(self, broker_name: str, progress: Mapping[MessageQueue, Progress]) -> bool:
         async with self._committing[broker_name]:
             changed = {queue: one for queue, one in progress.items() if self._committed.get(queue) != one}
             if not changed:
-                return
+                return True
             try:
                 anew = await self._update(broker_name, changed)
             except MQClientError as error:
                 logger.warning("offsets of %s were not committed to %s: %s", self._group, broker_name, error)
-                return
+                return isinstance(error, (BrokerRefusedError, BrokerRejectedError))
             self._committed.update((queue, one) for queue, one in changed.items() if queue not in anew)
         if anew:
             self._set_anew(anew)
+        return True
 
     async def _update(
         self, broker_name: str, progress: Mapping[MessageQueue, Progress]
