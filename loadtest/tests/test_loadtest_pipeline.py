@@ -33,7 +33,7 @@ def test_growth_of_one_size_says_nothing() -> None:
 def test_a_watched_process_is_counted_with_its_children_also_when_they_have_ended() -> None:
     watch = Watch(os.getpid())
     child = subprocess.Popen(
-        [sys.executable, "-c", "sum(range(3_000_000)); print(flush=True); input()"],
+        [sys.executable, "-c", "sum(range(30_000_000)); print(flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
