@@ -1,5 +1,5 @@
-"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `micro`, `orders`, `telemetry`
-and `pipeline`.
+"""The command line: `python -m hourglass_loadtest load`, `overload`, `chaos`, `bench`, `compare`, `micro`, `orders`,
+`telemetry` and `pipeline`.
 
 `client` and `orders-client` are what these start as processes of their own, and `beside` what some clients start.
 """
@@ -23,6 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from rich.console import Console
 
 from hourglass_loadtest.bench import choose, run_bench, run_profile
+from hourglass_loadtest.compare import add_compare_parser, run_compare
 from hourglass_loadtest.measure import measure
 from hourglass_loadtest.measure.beside import produce_beside
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
@@ -169,6 +170,8 @@ def _wanted(options: argparse.Namespace) -> Coroutine[Any, Any, int | None]:
         return run_telemetry(options, Console())
     if options.command == "pipeline":
         return run_pipeline(options, Console())
+    if options.command == "compare":
+        return run_compare(options, Console())
     return run_orders(options, Console()) if options.command == "orders" else _bench(options)
 
 
@@ -189,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         f"and a profile, to {EVIDENCE}/NAME-profile.txt",
     )
     bench.add_argument("--workloads", type=Path, default=WORKLOADS, metavar="FOLDER", help=f"default: {WORKLOADS}")
+    add_compare_parser(commands, WORKLOADS)
     micro = commands.add_parser("micro", help="run the microbenchmarks and print their medians")
     micro.add_argument("--only", metavar="WORDS", help="those whose names pytest finds by these words (its -k)")
     micro.add_argument("--quick", action="store_true", help="small sizes, few rounds: shows that it works")
