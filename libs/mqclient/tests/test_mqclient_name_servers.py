@@ -167,13 +167,13 @@ async def test_a_look_up_that_fails_keeps_the_old_addresses(broken: str, caplog:
 async def test_new_addresses_are_used_and_the_channels_of_removed_ones_closed() -> None:
     cluster, source = cluster_of(3, 0)
     async with Admin(cluster.url) as admin:
-        await admin.topic_list()
+        await admin.topic_route("orders")
         assert open_channels(cluster) == {"name-server-0"}
         source.addresses = ("name-server-1", "name-server-2")
         await cluster.clock.advance(10.1)
         assert open_channels(cluster) == set()
         cluster.name_servers["name-server-0"].down = True
-        await admin.topic_list()
+        await admin.topic_route("orders")
         assert len(open_channels(cluster)) == 1
     assert open_channels(cluster) == set()
 
@@ -181,11 +181,11 @@ async def test_new_addresses_are_used_and_the_channels_of_removed_ones_closed() 
 async def test_the_current_name_server_stays_the_current_one_while_it_is_listed() -> None:
     cluster, source = cluster_of(5, 3)
     async with Admin(cluster.url) as admin:
-        await admin.topic_list()
+        await admin.topic_route("orders")
         for addresses in (("name-server-0", "name-server-3"), ("name-server-3", "name-server-1", "name-server-4")):
             source.addresses = addresses
             await cluster.clock.advance(121.0)
-            await admin.topic_list()
+            await admin.topic_route("orders")
             assert open_channels(cluster) == {"name-server-3"}
 
 

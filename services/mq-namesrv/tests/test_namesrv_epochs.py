@@ -64,7 +64,7 @@ class TestTwoMasters:
         outcome = register(table, master(B, 8), session=2, now=0)
         assert (outcome.is_new, outcome.master_epoch, outcome.ha_address) == (True, (8, 0), "10.0.0.1:2002")
         assert addresses(table) == {0: "10.0.0.1:1002"}
-        assert close_session(table, 1) == []
+        assert close_session(table, 1, 0) == []
         assert addresses(table) == {0: "10.0.0.1:1002"}
 
     def test_heartbeat_of_the_old_master_is_refused_with_its_successor(self, table: RouteTable) -> None:
@@ -88,14 +88,14 @@ class TestTwoMasters:
         error = refused(table, master(B, 7), session=2)
         assert (error.epoch, error.ha_address) == ((7, 0), "10.0.0.1:2001")
         assert "so does 10.0.0.1:1001, which is registered" in str(error)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         register(table, master(B, 7), session=2, now=0)
         assert addresses(table) == {0: "10.0.0.1:1002"}
 
     def test_same_master_comes_again_on_a_newer_stream(self, table: RouteTable) -> None:
         register(table, master(A, 7), session=1, now=0)
         register(table, master(A, 7), session=2, now=0)
-        assert close_session(table, 1) == []
+        assert close_session(table, 1, 0) == []
         with pytest.raises(SupersededError, match="newer session"):
             register(table, master(A, 7), session=1, now=0)
         assert addresses(table) == {0: "10.0.0.1:1001"}
@@ -112,7 +112,7 @@ class TestAnotherStore:
         """Its old stream may not have ended yet."""
         register(table, master(A, 7, 3), session=1, now=0)
         if gone:
-            close_session(table, 1)
+            close_session(table, 1, 0)
         assert register(table, master(A, 1, 1), session=2, now=0).master_epoch == (1, 1)
         check_invariants(table)
         assert addresses(table) == {0: "10.0.0.1:1001"}
@@ -120,7 +120,7 @@ class TestAnotherStore:
     def test_but_not_while_a_slave_knows_better(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         assert refused(table, master(A, 1, 1), session=3).epoch == (7, 3)
 
     def test_and_not_on_an_older_stream(self, table: RouteTable) -> None:
@@ -129,7 +129,7 @@ class TestAnotherStore:
 
     def test_without_epochs_it_is_an_older_version(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         register(table, replica(A, 0), session=2, now=0)
         assert table.fences == {}
 
@@ -164,7 +164,7 @@ class TestSlaves:
     def test_slaves_stay_readable_without_a_master_which_is_remembered(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         assert addresses(table) == {1: "10.0.0.1:1002"}
         outcome = register(table, replica(B, 1), session=2, now=0)
         assert (outcome.ha_address, outcome.master_epoch) == ("", (7, 3))
@@ -191,7 +191,7 @@ class TestSlaves:
 class TestMemory:
     def test_epoch_is_remembered_for_the_expiry_time_after_the_last_broker_has_gone(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         expire(table, 10, EXPIRE_SECONDS)  # the first scan that finds nobody
         expire(table, 130, EXPIRE_SECONDS)
         refused(table, master(B, 7, 2), session=2)
@@ -202,7 +202,7 @@ class TestMemory:
 
     def test_somebody_of_the_name_keeps_the_memory_for_ever(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
-        close_session(table, 1)
+        close_session(table, 1, 0)
         expire(table, 10, EXPIRE_SECONDS)
         for now in range(100, 10_000, 30):
             register(table, replica(B, 1), session=2, now=now)
@@ -275,7 +275,7 @@ class RandomSwitches(RuleBasedStateMachine):
 
     @rule(session=st.integers(1, 12))
     def ends(self, session: int) -> None:
-        close_session(self.table, session)
+        close_session(self.table, session, self.now)
 
     @rule(seconds=st.floats(0, 70))
     def waits(self, seconds: float) -> None:

@@ -78,7 +78,7 @@ def table() -> RouteTable:
 
 @pytest.fixture
 def servicer(table: RouteTable) -> NameServiceServicer:
-    return NameServiceServicer(table, SimClock())
+    return NameServiceServicer(table, SimClock(), lambda: 120.0)
 
 
 def test_every_text_and_repeated_field_of_a_request_has_a_limit() -> None:
@@ -228,7 +228,7 @@ async def test_so_many_brokers_can_be_registered_and_one_more_when_one_has_gone(
 
 async def test_a_stream_without_a_registration_is_ended(table: RouteTable) -> None:
     clock = SimClock()
-    servicer = NameServiceServicer(table, clock)
+    servicer = NameServiceServicer(table, clock, lambda: 120.0)
     silent, registered = Stream(servicer), Stream(servicer)
     await registered.ask(request("a", data_version=1))
     await clock.advance(FIRST_REQUEST_S_MAX + 1)

@@ -101,7 +101,7 @@ def test_topics_of_a_slave_count_only_while_there_is_no_master(table: RouteTable
     register(table, registration(identity(), ("new",)), session=2, now=0)
     assert topic_list(table) == ["new"]
 
-    close_session(table, 2)
+    close_session(table, 2, 0)
     assert topic_list(table) == ["old"]
     assert addresses(table, "old") == {"broker-a": {1: "10.0.0.1:10912"}}
 
@@ -166,16 +166,16 @@ def test_expired_broker_returns_with_its_next_heartbeat(table: RouteTable) -> No
 def test_closed_session_takes_its_broker_and_no_other(table: RouteTable) -> None:
     register(table, registration(identity("broker-a")), session=1, now=0)
     register(table, registration(identity("broker-b", port=1000)), session=2, now=0)
-    gone = close_session(table, 1)
+    gone = close_session(table, 1, 0)
     assert [broker.registration.identity.broker_name for broker in gone] == ["broker-a"]
     assert list(addresses(table, "orders")) == ["broker-b"]
-    assert close_session(table, 1) == []
+    assert close_session(table, 1, 0) == []
 
 
 def test_close_of_a_session_that_was_taken_over_changes_nothing(table: RouteTable) -> None:
     register(table, registration(), session=1, now=0)
     register(table, registration(), session=2, now=0)
-    assert close_session(table, 1) == []
+    assert close_session(table, 1, 0) == []
     assert topic_list(table) == ["orders"]
 
 
@@ -205,7 +205,7 @@ def test_slave_that_became_master_leaves_its_old_id(table: RouteTable) -> None:
     register(table, registration(slave), session=1, now=0)
     register(table, registration(dataclasses.replace(slave, broker_id=0)), session=2, now=0)
     assert addresses(table, "orders") == {"broker-a": {0: "10.0.0.1:10912"}}
-    assert close_session(table, 1) == []
+    assert close_session(table, 1, 0) == []
 
 
 def test_one_broker_name_is_in_one_cluster(table: RouteTable) -> None:
@@ -349,7 +349,7 @@ class RandomHistory(RuleBasedStateMachine):
 
     @rule(session=st.integers(1, 8))
     def ends(self, session: int) -> None:
-        close_session(self.table, session)
+        close_session(self.table, session, self.now)
         self.owners = {key: owner for key, owner in self.owners.items() if owner[0] != session}
 
     @rule(name=st.sampled_from("ab"), broker_id=st.integers(0, 2))

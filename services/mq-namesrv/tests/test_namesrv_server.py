@@ -226,6 +226,59 @@ async def test_silent_broker_expires_after_120_seconds(running: Running) -> None
     assert (await query(running, "orders")).code == common_pb2.SUCCESS
 
 
+async def test_it_says_that_it_is_uncertain_after_its_start_after_a_loss_and_while_a_broker_is_silent(
+    running: Running,
+) -> None:
+    stub, list_brokers = running.stub, name_service_pb2.ListClustersRequest()
+
+    async def uncertain() -> set[bool]:
+        answers = [
+            await query(running, "orders"),
+            await query(running, "nowhere"),
+            await stub.ListClusters(list_brokers),
+        ]
+        return {answer.uncertain for answer in answers}
+
+    assert await uncertain() == {True}
+    await running.clock.advance(120.1)
+    assert await uncertain() == {False}
+
+    stream = await open_stream(running, registration())
+    other = await open_stream(running, registration("broker-b", address="127.0.0.1:50", topics=("payments",)))
+    assert await uncertain() == {False}
+    await other.done_writing()
+    await topics_become(running, ["orders"])
+    assert await uncertain() == {True}
+    other = await open_stream(running, registration("broker-b", address="127.0.0.1:51", topics=("payments",)))
+    assert await uncertain() == {False}  # it is back, at another address
+    await other.done_writing()
+    await topics_become(running, ["orders"])
+    for _ in range(4):
+        await running.clock.advance(30.1)
+        assert await uncertain() == {True} or _ == 3
+        await register_on(stream, registration())
+    assert await uncertain() == {False}  # for an expiry time is enough: the broker may have been removed for good
+
+    await stub.UnregisterBroker(name_service_pb2.UnregisterBrokerRequest(broker=registration().broker))
+    assert await uncertain() == {False}
+    await register_on(stream, registration())
+    await running.clock.advance(60.1)
+    assert (await query(running, "orders")).uncertain  # two of its periods without a word
+
+
+async def test_brokers_are_listed_with_the_highest_epoch_of_their_masters(running: Running) -> None:
+    await open_stream(running, registration(epoch=(7, 3)))
+    slave = await open_stream(running, registration(broker_id=1, epoch=(7, 2)))
+    for _ in range(2):
+        (listed,) = (await running.stub.ListClusters(name_service_pb2.ListClustersRequest())).brokers
+        (routed,) = (await query(running, "orders")).route.brokers
+        assert listed == routed
+        assert (listed.master_epoch.term, listed.master_epoch.start) == (7, 3)
+        await running.stub.UnregisterBroker(name_service_pb2.UnregisterBrokerRequest(broker=registration().broker))
+    assert dict(listed.addresses) == {1: "127.0.0.1:2"}
+    slave.cancel()
+
+
 async def test_unregistered_broker_is_gone_before_its_stream_ends(running: Running) -> None:
     await open_stream(running, registration())
     for _ in range(2):  # the second time there is nothing to do, and that is no error

@@ -1,22 +1,29 @@
-"""The name servers, asked in turn: they never talk to each other, and any one that answers will do (MISSION N4).
+"""The name servers: they never talk to each other, and one of them may be cut off from brokers (MISSION N4, ADR 110).
 
 Invariants: a list of addresses stays until another one that is not empty replaces it (MISSION N7); there is a channel
-to listed addresses only; whoever asks has asked every listed name server once before it hears that none answers.
+to listed addresses only; whoever asks has asked every listed name server once before it hears that none answers; a
+doubtful answer counts only when every other name server has been asked, too, within the last OPINION_PAUSE_S.
+
+An answer is doubtful when it names no queue, or no master for a broker name, or a master with a lower epoch than one
+that is known, or when the name server says that it is uncertain. Of several answers the best one counts, and its name
+server is asked first from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Generic
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
 from mqclient.background import BackgroundTasks
 from mqclient.client_config import ClientConfig
 from mqclient.errors import MQClientError, NoRouteError, RejectedError, require_success
-from mqclient.route import TopicRoute, route_from_wire
+from mqclient.route import MASTER_ID, TopicRoute, route_from_wire
 from mqclient.shared_calls import SharedCalls
 from mqclient.transport import Channel, Method, NameServerSource, Transport
 from mqclient.transport.base import RequestT, ResponseT
@@ -27,6 +34,11 @@ logger = logging.getLogger("mqclient.name_servers")
 
 
 NAMED_MAX = 5  # brokers in an error's sentence
+OPINION_PAUSE_S = 1.0  # for which the other name servers are not asked the same question again
+SILENT_PAUSE_S = 10.0  # for which a name server that has not answered is not asked for its opinion
+
+Epoch = tuple[int, int]  # term and start
+Brokers = Iterable[name_pb.BrokerData]
 
 
 def no_broker(addresses: str) -> str:
@@ -36,8 +48,14 @@ def no_broker(addresses: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[ResponseT]):
+    address: str  # of the name server
+    response: ResponseT
+
+
 class NameServers:
-    """Stays with the name server that answered last."""
+    """Stays with the name server that gave the best answer last."""
 
     def __init__(self, transport: Transport, config: ClientConfig, tasks: BackgroundTasks) -> None:
         self._transport = transport
@@ -49,6 +67,9 @@ class NameServers:
         self._addresses: tuple[str, ...] = ()
         self._current = ""
         self._channels: dict[str, Channel] = {}
+        self._epochs: dict[str, Epoch] = {}  # of each broker name's masters, in the answer that counted last
+        self._asked_everywhere: dict[str, float] = {}  # questions, and when (monotonic)
+        self._silent: dict[str, float] = {}  # name servers that have not answered, and when (monotonic)
         if transport.name_servers:
             self._use(transport.name_servers)
 
@@ -66,11 +87,26 @@ class NameServers:
 
     async def query_route(self, topic: str) -> TopicRoute | None:
         """The topic's route, None when it does not exist. Raises NoRouteError when no name server answers."""
-        response = await self._ask(QUERY_ROUTE, name_pb.QueryRouteRequest(topic=topic))
-        if response.code == common_pb.TOPIC_NOT_EXIST:
+
+        def is_doubtful(response: name_pb.QueryRouteResponse) -> bool:
+            return not response.route.queues or response.uncertain or self._are_doubtful(response.route.brokers)
+
+        request = name_pb.QueryRouteRequest(topic=topic)
+        answers = await self._ask(QUERY_ROUTE, request, f"route of {topic}", is_doubtful)
+        newest = _newest_epochs(answer.response.route.brokers for answer in answers)
+
+        def rank(answer: _Answer[name_pb.QueryRouteResponse]) -> tuple[bool, int, int, bool]:
+            route = answer.response.route
+            outdated = sum(_epoch(broker) < newest[broker.broker_name] for broker in route.brokers)
+            masters = sum(MASTER_ID in broker.addresses for broker in route.brokers)
+            return bool(route.queues), -outdated, masters, not answer.response.uncertain
+
+        best = self._stay_with(max(answers, key=rank))
+        if best.code == common_pb.TOPIC_NOT_EXIST:
             return None
-        require_success(response.code, response.remark, "name server")
-        return route_from_wire(topic, response.route)
+        require_success(best.code, best.remark, "name server")
+        self._remember_epochs(best.route.brokers)
+        return route_from_wire(topic, best.route)
 
     async def find_route(self, topic: str) -> TopicRoute | None:
         """The topic's route from any name server; None when each of them knows brokers and none that has the topic.
@@ -109,13 +145,34 @@ class NameServers:
         )
 
     async def list_topics(self) -> list[str]:
-        """Every topic that a living broker has, sorted."""
-        return sorted((await self._ask(LIST_TOPICS, name_pb.ListTopicsRequest())).topics)
+        """Every topic that a living broker has, as far as any name server knows, sorted."""
+        answers = await self._ask(LIST_TOPICS, name_pb.ListTopicsRequest(), "", lambda _: True)
+        return sorted({topic for answer in answers for topic in answer.response.topics})
 
-    async def list_brokers(self) -> list[name_pb.BrokerData]:
-        """Every living broker, sorted by name."""
-        response = await self._ask(LIST_CLUSTERS, name_pb.ListClustersRequest())
-        return sorted(response.brokers, key=lambda broker: broker.broker_name)
+    async def list_brokers(
+        self, is_enough: Callable[[Brokers], bool] = lambda _: False, question: str = ""
+    ) -> list[name_pb.BrokerData]:
+        """Every living broker as far as any name server knows, sorted by name.
+
+        One name server is asked if its answer is neither doubtful nor fails `is_enough`. Callers that ask again and
+        again name their `question`.
+        """
+
+        def is_doubtful(response: name_pb.ListClustersResponse) -> bool:
+            brokers = response.brokers
+            return not is_enough(brokers) or response.uncertain or not brokers or self._are_doubtful(brokers)
+
+        answers = await self._ask(LIST_CLUSTERS, name_pb.ListClustersRequest(), question, is_doubtful)
+        best: dict[str, tuple[tuple[Epoch, bool, bool], name_pb.BrokerData]] = {}
+        for response in (answer.response for answer in answers):
+            for broker in response.brokers:
+                rank = (_epoch(broker), MASTER_ID in broker.addresses, not response.uncertain)
+                if broker.broker_name not in best or rank > best[broker.broker_name][0]:
+                    best[broker.broker_name] = rank, broker
+        brokers = [best[name][1] for name in sorted(best)]
+        self._remember_epochs(brokers)
+        self._stay_with(max(answers, key=lambda answer: sum(broker in brokers for broker in answer.response.brokers)))
+        return brokers
 
     async def close(self) -> None:
         """Let every connection go; whoever asks from now on hears a NoRouteError."""
@@ -141,27 +198,91 @@ class NameServers:
             self._current = self._transport.rng.choice(self._addresses)  # a random one spreads the clients
         for address in gone:
             channel = self._channels.pop(address, None)
+            self._silent.pop(address, None)
             if channel is not None:
                 self._tasks.start(channel.close(), f"mqclient close {address}")
 
-    async def _ask(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+    async def _ask(
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        question: str,
+        is_doubtful: Callable[[ResponseT], bool],
+    ) -> list[_Answer[ResponseT]]:
+        """The answer of the current name server, or of the next one that answers; if it is doubtful, all answers.
+
+        A question that has a name is asked everywhere once in OPINION_PAUSE_S. Raises NoRouteError.
+        """
         if not self._addresses:
             await self.look_up()
         problems: dict[str, str] = {}
         while not self._closed and (address := self._next(problems)) is not None:
-            try:
-                response = await self._channel(address).unary(method, request, self._config.name_server_timeout_s)
-            except RejectedError:
-                raise
-            except MQClientError as error:
-                logger.info("the name server %s does not answer: %s", address, error)
-                problems[address] = str(error)
+            answer = await self._ask_one(address, method, request)
+            if isinstance(answer, str):
+                problems[address] = answer
+            elif is_doubtful(answer.response) and self._may_ask_everywhere(question):
+                return [answer, *await self._ask_others({address, *problems}, method, request)]
             else:
-                if address in self._addresses:
-                    self._current = address
-                return response
+                self._stay_with(answer)
+                return [answer]
         why = "the client has been shut down" if self._closed else "; ".join(problems.values())
         raise NoRouteError(f"no name server answered: {why}")
+
+    async def _ask_others(
+        self, asked: Collection[str], method: Method[RequestT, ResponseT], request: RequestT
+    ) -> list[_Answer[ResponseT]]:
+        """The answers of the others, which are asked at the same time, without those that are known to be silent."""
+        silent_since = self._transport.clock.monotonic() - SILENT_PAUSE_S
+        others = [
+            address
+            for address in self._addresses
+            if address not in asked and self._silent.get(address, silent_since) <= silent_since
+        ]
+        answers = await asyncio.gather(*(self._ask_one(address, method, request) for address in others))
+        return [answer for answer in answers if not isinstance(answer, str)]
+
+    async def _ask_one(
+        self, address: str, method: Method[RequestT, ResponseT], request: RequestT
+    ) -> _Answer[ResponseT] | str:
+        """Its answer, or why there is none. Raises RejectedError."""
+        try:
+            response = await self._channel(address).unary(method, request, self._config.name_server_timeout_s)
+        except RejectedError:
+            raise
+        except MQClientError as error:
+            logger.info("the name server %s does not answer: %s", address, error)
+            self._silent[address] = self._transport.clock.monotonic()
+            return str(error)
+        self._silent.pop(address, None)
+        return _Answer(address, response)
+
+    def _may_ask_everywhere(self, question: str) -> bool:
+        """Whether the pause of this question is over; then it begins anew."""
+        now = self._transport.clock.monotonic()
+        pausing = {known: at for known, at in self._asked_everywhere.items() if now - at < OPINION_PAUSE_S}
+        self._asked_everywhere = pausing
+        if question in pausing:
+            return False
+        if question and len(self._addresses) > 1:
+            pausing[question] = now
+        return True
+
+    def _stay_with(self, answer: _Answer[ResponseT]) -> ResponseT:
+        """Ask this name server first from now on. Returns its answer."""
+        if answer.address in self._addresses and answer.address != self._current:
+            logger.info("the name server %s is asked from now on", answer.address)
+            self._current = answer.address
+        return answer.response
+
+    def _are_doubtful(self, brokers: Brokers) -> bool:
+        """Whether a master is missing, or there was a later one."""
+        return any(
+            MASTER_ID not in broker.addresses or _epoch(broker) < self._epochs.get(broker.broker_name, (0, 0))
+            for broker in brokers
+        )
+
+    def _remember_epochs(self, brokers: Brokers) -> None:
+        self._epochs.update({broker.broker_name: _epoch(broker) for broker in brokers})
 
     def _next(self, tried: Collection[str]) -> str | None:
         """The first one from the current one on that was not tried yet."""
@@ -174,3 +295,16 @@ class NameServers:
         if channel is None:
             channel = self._channels[address] = self._transport.open_channel(address)
         return channel
+
+
+def _epoch(broker: name_pb.BrokerData) -> Epoch:
+    """0.0 from a name server of an earlier version."""
+    return broker.master_epoch.term, broker.master_epoch.start
+
+
+def _newest_epochs(answers: Iterable[Brokers]) -> dict[str, Epoch]:
+    """The highest of each broker name in any of the answers."""
+    newest: dict[str, Epoch] = {}
+    for broker in (broker for brokers in answers for broker in brokers):
+        newest[broker.broker_name] = max(_epoch(broker), newest.get(broker.broker_name, (0, 0)))
+    return newest

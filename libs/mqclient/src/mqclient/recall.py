@@ -231,6 +231,7 @@ async def _ask_master(
     else:
         problem = BrokerUnreachableError(f"the master of broker {broker_name!r} is not there")
     try:
+        await instance.name_servers.list_brokers()  # of all name servers: the one that told the route is out of date
         now = await instance.name_servers.query_route(request.topic)
     except MQClientError:
         raise problem from None

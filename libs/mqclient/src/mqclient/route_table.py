@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
+from hourglass.mq.v1 import name_service_pb2 as name_pb
 from mqclient.background import BackgroundTasks
 from mqclient.errors import MQClientError, NoRouteError
 from mqclient.message_queue import MessageQueue
@@ -133,8 +134,8 @@ class RouteTable:
     async def refresh_brokers(self) -> None:
         """Ask a name server anew where the known brokers are: for who finds a master that does not serve.
 
-        Raises nothing. All who want it at the same time share one question, and REFRESH_INTERVAL_S later there may be
-        the next one.
+        If it knows nothing new, the other name servers are asked, too. Raises nothing. All who want it at the same
+        time share one question, and REFRESH_INTERVAL_S later there may be the next one.
         """
         if self._clock.monotonic() < self._brokers_asked_at + REFRESH_INTERVAL_S:
             return
@@ -179,22 +180,29 @@ class RouteTable:
     async def _refresh_brokers(self) -> None:
         try:
             if self._follows_all_masters:
-                await self._list_masters()
+                await self._list_masters(self._is_news)
             else:
-                told = await self._list()
+                told = await self._list(self._is_news)
                 self._take_over({name: told[name] for name in self._brokers.keys() & told.keys()})
         finally:
             self._brokers_asked_at = self._clock.monotonic()
 
-    async def _list_masters(self) -> None:
-        listed = await self._list()
+    async def _list_masters(self, is_enough: Callable[[Iterable[name_pb.BrokerData]], bool] = lambda _: True) -> None:
+        listed = await self._list(is_enough)
         if listed:  # an empty list is that of a name server that has just started
             self._listed = listed
             self._take_over(listed)
 
-    async def _list(self) -> dict[str, Mapping[int, str]]:
-        """The addresses of all living brokers, by name and id."""
-        return {broker.broker_name: dict(broker.addresses) for broker in await self._name_servers.list_brokers()}
+    async def _list(self, is_enough: Callable[[Iterable[name_pb.BrokerData]], bool]) -> dict[str, Mapping[int, str]]:
+        """The addresses of all living brokers, by name and id; of one name server if that `is_enough`."""
+        brokers = await self._name_servers.list_brokers(is_enough, "where the brokers are")
+        return {broker.broker_name: dict(broker.addresses) for broker in brokers}
+
+    def _is_news(self, brokers: Iterable[name_pb.BrokerData]) -> bool:
+        """Whether a known broker is elsewhere, or in another role, than is known here."""
+        return any(
+            dict(broker.addresses) != self._brokers.get(broker.broker_name, broker.addresses) for broker in brokers
+        )
 
     async def _query(self, topic: str) -> TopicRoute | None:
         route = await self._name_servers.query_route(topic)

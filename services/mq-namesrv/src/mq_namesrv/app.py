@@ -58,8 +58,8 @@ class NameServer:
         """`meter` is the process's own by default; one connection more than `connections_max` is closed at once."""
         self._config = config
         self._clock = clock
-        self._table = RouteTable()
-        self._servicer = NameServiceServicer(self._table, clock)
+        self._table = RouteTable(started=clock.monotonic())
+        self._servicer = NameServiceServicer(self._table, clock, lambda: self._expiry_s)
         metrics.observe(meter or telemetry.meter(metrics.METER_NAME), self._table, self._servicer.route_queries)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
@@ -94,12 +94,17 @@ class NameServer:
         """Drop silent brokers for ever (MISSION N3). Raises InvariantError when the table contradicts itself."""
         while True:
             await self._clock.sleep(self._config.scan_not_active_broker_interval_ms / 1000)
-            timeout = self._config.broker_expire_timeout_ms / 1000
-            for broker in route_table.expire(self._table, self._clock.monotonic(), timeout):
+            for broker in route_table.expire(self._table, self._clock.monotonic(), self._expiry_s):
                 identity = broker.registration.identity
-                log.warning("%s is gone: not heard of for %d s", describe(identity), timeout, extra=keys(identity))
+                log.warning(
+                    "%s is gone: not heard of for %d s", describe(identity), self._expiry_s, extra=keys(identity)
+                )
             for _ in route_table.invariant_checks(self._table):
                 await asyncio.sleep(0)
+
+    @property
+    def _expiry_s(self) -> float:
+        return self._config.broker_expire_timeout_ms / 1000
 
     async def stop(self) -> None:
         """Stop serving, within a little more than the grace time."""

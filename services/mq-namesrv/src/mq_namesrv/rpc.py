@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc, replication_service_pb2
 from mq_namesrv.core import route_table
 from mq_namesrv.core.announced import AnnouncedTopics
-from mq_namesrv.core.fences import Epoch, NotLeaderError
+from mq_namesrv.core.fences import NO_EPOCH, Epoch, NotLeaderError
 from mq_namesrv.core.limits import (
     BROKER_STREAMS_MAX,
     FIRST_REQUEST_S_MAX,
@@ -50,9 +51,11 @@ _CHECKED_FIELDS = ("broker", "ha_address", "deleted_topics")
 class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     """The RPCs of `hourglass.mq.v1.NameService`, over one table."""
 
-    def __init__(self, table: RouteTable, clock: Clock) -> None:
+    def __init__(self, table: RouteTable, clock: Clock, expiry_s: Callable[[], float]) -> None:
+        """`expiry_s` is how long a broker may be silent now, before it is dropped."""
         self._table = table
         self._clock = clock
+        self._expiry_s = expiry_s
         self._sessions = itertools.count(1)  # a newer stream has a larger number
         self._stopping = asyncio.Event()
         self._open_streams = 0
@@ -96,7 +99,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         finally:
             self._open_streams -= 1
-            for broker in route_table.close_session(self._table, session):
+            for broker in route_table.close_session(self._table, session, self._clock.monotonic()):
                 identity = broker.registration.identity
                 log.info("%s is gone: its stream ended", describe(identity), extra=keys(identity))
 
@@ -121,14 +124,17 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         route = route_table.route(self._table, request.topic)
         self.route_queries[route is not None] += 1
         if route is not None:
-            return name_service_pb2.QueryRouteResponse(route=_route_to_proto(route))
+            uncertain = self._is_uncertain(data.broker_name for data in route.brokers)
+            return name_service_pb2.QueryRouteResponse(route=_route_to_proto(route), uncertain=uncertain)
         try:
             REQUEST_LIMITS.check(request)
             check_topic(request.topic)
         except (IllegalNameError, FieldLimitError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         remark = f"no living broker has registered the topic {request.topic!r}"
-        return name_service_pb2.QueryRouteResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=remark)
+        return name_service_pb2.QueryRouteResponse(
+            code=common_pb2.TOPIC_NOT_EXIST, remark=remark, uncertain=self._is_uncertain()
+        )
 
     async def ListTopics(  # noqa: N802
         self, _request: name_service_pb2.ListTopicsRequest, _context: Any
@@ -141,7 +147,13 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     ) -> name_service_pb2.ListClustersResponse:
         """Every living broker, by cluster and name."""
         brokers = route_table.cluster_list(self._table)
-        return name_service_pb2.ListClustersResponse(brokers=[_broker_data_to_proto(data) for data in brokers])
+        return name_service_pb2.ListClustersResponse(
+            brokers=[_broker_data_to_proto(data) for data in brokers],
+            uncertain=self._is_uncertain(data.broker_name for data in brokers),
+        )
+
+    def _is_uncertain(self, names: Iterable[str] = ()) -> bool:
+        return route_table.is_uncertain(self._table, names, self._clock.monotonic(), self._expiry_s())
 
     async def _take_topics(
         self, request: name_service_pb2.RegisterBrokerRequest, identity: BrokerIdentity, announced: AnnouncedTopics
@@ -270,7 +282,10 @@ def _route_to_proto(route: TopicRoute) -> name_service_pb2.TopicRoute:
 
 def _broker_data_to_proto(data: BrokerData) -> name_service_pb2.BrokerData:
     return name_service_pb2.BrokerData(
-        cluster_name=data.cluster_name, broker_name=data.broker_name, addresses=data.addresses
+        cluster_name=data.cluster_name,
+        broker_name=data.broker_name,
+        addresses=data.addresses,
+        master_epoch=None if data.master_epoch == NO_EPOCH else _epoch_to_proto(data.master_epoch),
     )
 
 

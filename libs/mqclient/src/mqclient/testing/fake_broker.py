@@ -80,6 +80,7 @@ class FakeBroker:
         self.registered = True  # whether name servers know it
         self.auto_create = auto_create
         self.broker_id = 0
+        self.term = 1  # of the epoch that it registers with
         self.stepped_down = False  # a master that takes no writes any more
         self.write_refusal = ""  # told in its status only: what it does with messages is for `next_codes`
         self.suggest_broker_id = 0  # in every answer to a pull

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -20,31 +21,45 @@ _clusters: dict[str, FakeCluster] = {}
 
 
 class FakeNameServer:
-    """Knows the brokers of its cluster that are not down."""
+    """Knows the brokers of its cluster that are not down; after `cut_off` what it knew then, for ever."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.down = False
         self.knows_nothing = False  # as after a restart, before the brokers have registered again
         self.silent = False  # takes every request and answers none
+        self.uncertain = False  # says so in its answers
         self.asked: list[str] = []
         self.listed = 0  # how often it was asked for all brokers
         self._cluster = cluster
+        self._last_known: list[FakeBroker] | None = None  # copies
+        self._forgotten: set[str] = set()
+
+    def cut_off(self) -> None:
+        """From now on no broker reaches it, and it does not notice."""
+        self._last_known = [copy.copy(broker) for broker in self._cluster.brokers.values()]
+
+    def forget(self, broker_name: str) -> None:
+        """From now on know no broker of this name."""
+        self._forgotten.add(broker_name)
 
     async def unary(self, path: str, request: Any) -> Any:
         await asyncio.sleep(0)
         if self.silent:
             await asyncio.Event().wait()
-        known = [] if self.knows_nothing else list(self._cluster.brokers.values())
+        known = [] if self.knows_nothing else self._last_known or list(self._cluster.brokers.values())
+        known = [broker for broker in known if broker.name not in self._forgotten]
         living = [broker for broker in known if broker.registered and not broker.down]
         if path == methods.LIST_CLUSTERS.path:
             self.listed += 1
-            return name_pb.ListClustersResponse(brokers=_brokers_data(living))
+            return name_pb.ListClustersResponse(brokers=_brokers_data(living), uncertain=self.uncertain)
         if path == methods.LIST_TOPICS.path:
             return name_pb.ListTopicsResponse(topics=sorted({topic for broker in living for topic in broker.topics}))
         self.asked.append(request.topic)
         leaders = [siblings[0] for siblings in _by_name(living) if request.topic in siblings[0].topics]
         if not leaders:
-            return name_pb.QueryRouteResponse(code=common_pb.TOPIC_NOT_EXIST, remark="no such topic")
+            return name_pb.QueryRouteResponse(
+                code=common_pb.TOPIC_NOT_EXIST, remark="no such topic", uncertain=self.uncertain
+            )
         names = {leader.name for leader in leaders}
         route = name_pb.TopicRoute(brokers=_brokers_data(broker for broker in living if broker.name in names))
         for leader in leaders:
@@ -55,7 +70,7 @@ class FakeNameServer:
                 write_queue_count=config.write_queue_count,
                 perm=config.perm,
             )
-        return name_pb.QueryRouteResponse(route=route)
+        return name_pb.QueryRouteResponse(route=route, uncertain=self.uncertain)
 
     def stream_request(self, stream: FakeStream, request: Any) -> None:
         raise RequestTimeoutError(f"a name server has no stream for {stream.path}: {request}")
@@ -112,7 +127,7 @@ class FakeCluster:
 
     def promote(self, slave: FakeBroker) -> None:
         """Let the slave be the master; the old one is gone, or becomes something else."""
-        slave.broker_id = 0
+        slave.broker_id, slave.term = 0, 1 + max(broker.term for broker in self.brokers.values())
         slave.break_streams()
 
     def server(self, address: str) -> FakeServer | None:
@@ -166,6 +181,7 @@ def _brokers_data(brokers: Iterable[FakeBroker]) -> list[name_pb.BrokerData]:
             free = next((data for data in own if data.addresses.keys().isdisjoint(addresses)), None)
             if free is None:
                 own.append(name_pb.BrokerData(cluster_name="fake", broker_name=broker.name, addresses=addresses))
+                own[-1].master_epoch.term = max(sibling.term for sibling in siblings)
             else:
                 free.addresses.update(addresses)
         told += own

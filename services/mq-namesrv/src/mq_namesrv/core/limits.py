@@ -8,6 +8,7 @@ TOPIC_COUNT_MAX = 100_000  # that one broker has routes for; a broker makes at m
 TOPICS_TOTAL_MAX = 250_000  # of all brokers, each topic counted for each broker; about 100 MB
 TOPICS_PER_STEP = 4_096  # of one registration between two turns of the event loop; takes about 10 ms
 BROKER_STREAMS_MAX = 1_024  # registrations that are open at the same time
+LOST_BROKERS_MAX = 1_024  # remembered after they have left without unregistering, one for each stream
 FIRST_REQUEST_S_MAX = 10.0  # for which a registration may be open without a request
 CALLS_MAX = 8_192  # of all connections at the same time, registrations included
 CONNECTIONS_MAX = 10_000  # at the same time, and fewer when the process may not open as many

@@ -8,15 +8,20 @@ Invariants, checked by `check_invariants`:
 4. The master of a name has the highest epoch that a master of this name has registered with, as far as `fences`
    remembers; of two processes the one with the higher epoch stands in the table, whoever came last.
 A broker belongs to the newest session that registered it; older sessions can neither change nor remove it.
+
+Name servers do not talk to each other, and one that is cut off from brokers cannot know what has become of them. It
+says that it is uncertain for one expiry time after its start and after a broker has left without unregistering, and
+while a broker is silent; clients ask another name server then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mq_namesrv.core.announced import CheckedTopics
 from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fences, NotLeaderError
+from mq_namesrv.core.limits import LOST_BROKERS_MAX
 from mq_namesrv.core.registration import (
     MASTER_ID,
     BrokerIdentity,
@@ -27,6 +32,8 @@ from mq_namesrv.core.registration import (
     check_registration,
     check_topic_config,
 )
+
+SILENT_SHARE = 0.5  # of the expiry time, two of a broker's periods by default; a silent broker may be gone
 
 _NO_TOPICS: Mapping[str, TopicConfig] = {}
 _NO_OFFERS: Mapping[str, TopicConfig] = {}
@@ -51,11 +58,17 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class RouteTable:
-    """`brokers`: name -> id -> broker. `offers`: topic -> broker name -> what its leading broker has of the topic."""
+    """`brokers`: name -> id -> broker. `offers`: topic -> broker name -> what its leading broker has of the topic.
+
+    `lost`: the brokers that have left without unregistering and have not come back, and when (monotonic seconds),
+    oldest first. `started`: when the table was empty, as if a broker had been lost then.
+    """
 
     brokers: dict[str, dict[int, LiveBroker]] = field(default_factory=dict)
     offers: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     fences: Fences = field(default_factory=Fences)
+    lost: dict[BrokerIdentity, float] = field(default_factory=dict)
+    started: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +83,12 @@ class RegisterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The living brokers of one name: id -> address."""
+    """The living brokers of one name: id -> address; and the highest epoch that a master of the name has had."""
 
     cluster_name: str
     broker_name: str
     addresses: Mapping[int, str]
+    master_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +130,8 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
     }
     after[identity.broker_id] = LiveBroker(registration, session, now)
     table.brokers[identity.broker_name] = after
+    for one in [one for one in table.lost if _is_back(one, identity)]:
+        del table.lost[one]
     if registration.is_master:
         table.fences.raise_for(identity.broker_name, registration.epoch, identity.address)
     else:
@@ -125,6 +141,13 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
         table.fences.epoch(identity.broker_name),
         is_new=current is None or current.session != session,
         topics_changed=_reindex(table, identity.broker_name, before),
+    )
+
+
+def _is_back(lost: BrokerIdentity, identity: BrokerIdentity) -> bool:
+    """Whether the broker that was lost is this one, at another address or in another role."""
+    return lost.address == identity.address or (
+        (lost.broker_name, lost.broker_id) == (identity.broker_name, identity.broker_id)
     )
 
 
@@ -204,9 +227,9 @@ def unregister(table: RouteTable, identity: BrokerIdentity) -> LiveBroker | None
     return removed[0] if removed else None
 
 
-def close_session(table: RouteTable, session: int) -> list[LiveBroker]:
+def close_session(table: RouteTable, session: int, now: float) -> list[LiveBroker]:
     """Remove at once what the ended session registered and no newer one took over; returns it."""
-    return _remove(table, lambda broker: broker.session == session)
+    return _lose(table, lambda broker: broker.session == session, now)
 
 
 def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
@@ -214,9 +237,24 @@ def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
 
     Fences of names of which nobody is left are forgotten after the same time.
     """
-    removed = _remove(table, lambda broker: now - broker.last_seen > timeout)
+    removed = _lose(table, lambda broker: now - broker.last_seen > timeout, now)
     table.fences.expire(table.brokers.keys(), now, timeout)
+    for identity in [identity for identity, lost_at in table.lost.items() if now - lost_at > timeout]:
+        del table.lost[identity]
     return removed
+
+
+def is_uncertain(table: RouteTable, names: Iterable[str], now: float, timeout: float) -> bool:
+    """Whether others may know more: brokers were lost within `timeout` seconds, or one of these names is silent."""
+    return (
+        now - table.started <= timeout
+        or any(now - lost_at <= timeout for lost_at in table.lost.values())
+        or any(
+            now - broker.last_seen > SILENT_SHARE * timeout
+            for name in names
+            for broker in table.brokers.get(name, {}).values()
+        )
+    )
 
 
 def route(table: RouteTable, topic: str) -> TopicRoute | None:
@@ -227,7 +265,7 @@ def route(table: RouteTable, topic: str) -> TopicRoute | None:
     names = sorted(offers)
     return TopicRoute(
         tuple((name, offers[name]) for name in names),
-        tuple(_broker_data(table.brokers[name]) for name in names),
+        tuple(_broker_data(table, name) for name in names),
     )
 
 
@@ -248,7 +286,7 @@ def topic_list(table: RouteTable) -> list[str]:
 
 def cluster_list(table: RouteTable) -> list[BrokerData]:
     """Every broker name, sorted by cluster and name."""
-    brokers = (_broker_data(siblings) for siblings in table.brokers.values())
+    brokers = (_broker_data(table, name) for name in table.brokers)
     return sorted(brokers, key=lambda data: (data.cluster_name, data.broker_name))
 
 
@@ -302,6 +340,16 @@ def _check_fence(table: RouteTable, name: str) -> None:
         raise InvariantError(f"the master of {name} has epoch {master.registration.epoch}; the highest is {highest}")
 
 
+def _lose(table: RouteTable, is_gone: Callable[[LiveBroker], bool], now: float) -> list[LiveBroker]:
+    """Remove brokers that have not unregistered, and remember them as lost."""
+    removed = _remove(table, is_gone)
+    for broker in removed:
+        table.lost[broker.registration.identity] = now
+    for identity in list(table.lost)[: max(0, len(table.lost) - LOST_BROKERS_MAX)]:
+        del table.lost[identity]
+    return removed
+
+
 def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
     removed = []
     for name, siblings in list(table.brokers.items()):
@@ -343,7 +391,8 @@ def _master_ha_address(siblings: Mapping[int, LiveBroker]) -> str:
     return master.registration.ha_address if master is not None else ""
 
 
-def _broker_data(siblings: Mapping[int, LiveBroker]) -> BrokerData:
+def _broker_data(table: RouteTable, name: str) -> BrokerData:
+    siblings = table.brokers[name]
     addresses = {broker_id: siblings[broker_id].registration.identity.address for broker_id in sorted(siblings)}
     identity = next(iter(siblings.values())).registration.identity
-    return BrokerData(identity.cluster_name, identity.broker_name, addresses)
+    return BrokerData(identity.cluster_name, name, addresses, table.fences.epoch(name))

@@ -220,8 +220,13 @@ class QueryRouteResponse(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
     ROUTE_FIELD_NUMBER: _builtins.int
+    UNCERTAIN_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
+    uncertain: _builtins.bool
+    """This name server may know less than others, or may be out of date: it has just started, or a broker has left it
+    without unregistering or has been silent, within its expiry time.
+    """
     @_builtins.property
     def route(self) -> Global___TopicRoute: ...
     def __init__(
@@ -230,10 +235,11 @@ class QueryRouteResponse(_message.Message):
         code: _common_pb2.ResponseCode.ValueType = ...,
         remark: _builtins.str = ...,
         route: Global___TopicRoute | None = ...,
+        uncertain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark", "route", b"route"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark", "route", b"route", "uncertain", b"uncertain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,11 +326,16 @@ class BrokerData(_message.Message):
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     BROKER_NAME_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    MASTER_EPOCH_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     broker_name: _builtins.str
     @_builtins.property
     def addresses(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
         """broker id -> host:port; 0 is the master."""
+
+    @_builtins.property
+    def master_epoch(self) -> _replication_service_pb2.Epoch:
+        """The highest epoch that a master of this broker_name has registered with, also when it is not there any more."""
 
     def __init__(
         self,
@@ -332,10 +343,11 @@ class BrokerData(_message.Message):
         cluster_name: _builtins.str = ...,
         broker_name: _builtins.str = ...,
         addresses: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
+        master_epoch: _replication_service_pb2.Epoch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["master_epoch", b"master_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_name", b"broker_name", "cluster_name", b"cluster_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "master_epoch", b"master_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,16 +408,20 @@ class ListClustersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: _builtins.int
+    UNCERTAIN_FIELD_NUMBER: _builtins.int
+    uncertain: _builtins.bool
+    """As in QueryRouteResponse."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerData]: ...
     def __init__(
         self,
         *,
         brokers: _abc.Iterable[Global___BrokerData] | None = ...,
+        uncertain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "uncertain", b"uncertain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
