@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, MetaData, String, Table, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase
 
 import mqclient
 from mqclient import (
+    CheckUnansweredError,
     LocalTransactionState,
     Message,
+    MessageExt,
     RetryableError,
     TransactionNotBegunError,
     TransactionProducer,
@@ -26,6 +28,8 @@ from mqclient import (
 from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
 from mqclient.testing import FakeBroker, FakeCluster
 from mqclient.testing.engines import open_postgresql, open_sqlite
+from mqproto.properties import encode_properties
+from mqproto.record import decode_record, encode_record, pack_ip
 from osenv import SimClock
 from osenv.sim_clock import settle
 
@@ -70,11 +74,18 @@ async def answer(engine: AsyncEngine, id_: str) -> LocalTransactionState:
 
 
 async def answer_of_listener(engine: AsyncEngine, id_: str) -> LocalTransactionState:
-    """What a broker would hear; a database that does not even begin cannot tell."""
-    try:
-        return await answer(engine, id_)
-    except DBAPIError:
-        return UNKNOW
+    """What a broker would be told. Raises CheckUnansweredError."""
+    listener = SqlTransactionListener(TRANSACTIONS, engine.begin, SimClock())
+    return await listener.check_local_transaction(asked_for(id_))
+
+
+def asked_for(id_: str) -> MessageExt:
+    """The half message of a check."""
+    properties = encode_properties({"PGROUP": "shop", "UNIQ_KEY": id_})
+    record = encode_record(
+        topic=b"orders", body=b"x", properties=properties, queue_id=0, born_timestamp_ms=1, born_ip=pack_ip("127.0.0.1")
+    )
+    return MessageExt(decode_record(bytes(record)), "broker-a")
 
 
 def placing(order: str) -> Callable[..., Awaitable[None]]:
@@ -145,19 +156,24 @@ class TestTable:
         assert await answer(engine, "tx") is COMMIT
         assert looks == 2
 
-    async def test_a_local_transaction_at_work_is_unknown_until_it_has_ended(self, engine: AsyncEngine) -> None:
+    async def test_a_check_has_no_answer_until_the_local_transaction_has_ended(self, engine: AsyncEngine) -> None:
         async with engine.connect() as local:
             await TRANSACTIONS.record(local, "tx", 1_000)
-            assert await answer_of_listener(engine, "tx") is UNKNOW
+            with pytest.raises(CheckUnansweredError):
+                await answer_of_listener(engine, "tx")
             await local.commit()
         assert await answer(engine, "tx") is COMMIT
 
-    async def test_a_database_without_the_table_cannot_tell(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_database_without_the_table_has_no_answer(self, tmp_path: Path) -> None:
         engine = open_sqlite(tmp_path / "empty.db", strict=False)
-        assert await answer(engine, "tx") is UNKNOW
-        assert "cannot be looked up now" in caplog.text
+        with pytest.raises(CheckUnansweredError, match="no such table"):
+            await answer(engine, "tx")
+        await engine.dispose()
+
+    async def test_a_database_that_cannot_be_opened_has_no_answer(self, tmp_path: Path) -> None:
+        engine = open_sqlite(tmp_path / "gone" / "shop.db", strict=False)
+        with pytest.raises(CheckUnansweredError, match="unable to open"):
+            await answer_of_listener(engine, "tx")
         await engine.dispose()
 
     async def test_purge_forgets_what_is_older(self, engine: AsyncEngine) -> None:
@@ -342,9 +358,9 @@ class TestCrashPoints:
 
         async def check() -> LocalTransactionState:
             async with asyncio.timeout(10):
-                while (state := await answer_of_listener(engine, "tx")) is UNKNOW:
-                    pass  # the local transaction holds the file
-                return state
+                while True:
+                    with suppress(CheckUnansweredError):  # the local transaction holds the file
+                        return await answer_of_listener(engine, "tx")
 
         committed, state = await asyncio.gather(local(), check())
         assert (state is COMMIT) == committed

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient import ClientConfig, LocalTransactionState, Message, MessageExt, Producer, TransactionProducer
+from mqclient import (
+    CheckUnansweredError,
+    ClientConfig,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Producer,
+    TransactionProducer,
+)
 from mqclient.producer.transaction_checks import CHECKS_AT_ONCE, CHECKS_WAITING_MAX, TransactionChecks
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqproto.properties import encode_properties
@@ -60,6 +68,22 @@ async def test_a_listener_that_cannot_tell_does_not_know(answer: Any, caplog: py
     _, _, request = await checked(answer)
     assert request.state == broker_pb.UNKNOW
     assert ("no database" if answer else "the listener returned None") in caplog.text
+
+
+async def test_a_check_that_cannot_reach_its_database_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a")
+    listener = RecordingTransactionListener(UNKNOW, CheckUnansweredError("the database is away"))
+    async with TransactionProducer("shop", cluster.url, transaction_listener=listener) as producer:
+        result = await producer.send_message_in_transaction(Message("orders", b"x"))
+        for _ in range(20):  # more often than the 15 answers that park a message
+            broker.check(result.transaction_id)
+            await settle()
+        assert broker.transactions.requests == []
+        listener.check_state = COMMIT
+        broker.check(result.transaction_id)
+        await settle()
+    assert broker.bodies == [b"x"]
+    assert "no answer to the check of transaction" in caplog.text
 
 
 async def test_any_member_of_the_group_can_be_asked() -> None:

@@ -341,12 +341,16 @@ async def test_a_half_message_that_is_not_taken_runs_nothing(open_queue: OpenQue
         assert (local.ids, queue.bodies()) == ([], [])
 
 
-async def test_a_check_while_the_database_is_away_is_asked_again() -> None:
+async def test_a_check_while_the_database_is_away_is_not_answered_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with mq_queue() as queue:
         await queue.under_test.send_in_transaction(MESSAGE, Local(LocalOutcome.UNKNOWN))
         queue.answers.outcome = LocalOutcome.COMMITTED
         queue.answers.is_storage_away = True
-        await queue.ask()
+        for _ in range(16):  # the fifteenth answer that does not know would park the message
+            await queue.ask()
+        assert caplog.text.count("no answer to the check of transaction") == 16
         assert queue.bodies() == []
         queue.answers.is_storage_away = False
         await queue.ask()

@@ -114,6 +114,7 @@ from mqclient.producer.selectors import SelectMessageQueueByHash, SelectMessageQ
 from mqclient.producer.send_callback import SendCallback
 from mqclient.producer.send_result import BatchSendResult, SendResult, SendStatus, TransactionSendResult
 from mqclient.producer.transaction_listener import (
+    CheckUnansweredError,
     LocalTransactionRolledBackError,
     LocalTransactionState,
     TransactionListener,
@@ -140,6 +141,7 @@ __all__ = [
     "BrokerRole",
     "BrokerStatus",
     "BrokerUnreachableError",
+    "CheckUnansweredError",
     "ClientConfig",
     "ClusterBroker",
     "CommunicationMode",

@@ -46,7 +46,10 @@ class TransactionRows(Protocol):
         """Write the row of this unit. Raises TransactionGivenUpError when a check has come before."""
 
     async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
-        """What became of the transaction. If nothing yet, its row is written and committed now: it never can be."""
+        """What became of the transaction. If nothing yet, its row is written and committed now: it never can be.
+
+        Raises StorageUnavailableError.
+        """
 
 
 class TransactionalUnit(Protocol):

@@ -61,9 +61,9 @@ async def traced_end(
 
 
 async def traced_check(
-    message: MessageExt, topic: str, checking: Coroutine[Any, Any, LocalTransactionState]
-) -> LocalTransactionState:
-    """What `checking` returns, in the trace of the half message."""
+    message: MessageExt, topic: str, checking: Coroutine[Any, Any, LocalTransactionState | None]
+) -> LocalTransactionState | None:
+    """What `checking` returns, in the trace of the half message; None when there was no answer."""
     parent: Context = extract(message.properties)
     with OperationSpan(names.CHECK, "", topic, SpanKind.INTERNAL, parent=parent) as span:
         if span.is_recording():
@@ -72,7 +72,8 @@ async def traced_check(
             if checks.isdigit():
                 span.set_attribute(names.TRANSACTION_CHECKS, int(checks))
         state = await checking
-        span.set_attribute(names.TRANSACTION_STATE, state.value)
+        if state is not None:
+            span.set_attribute(names.TRANSACTION_STATE, state.value)
         return state
 
 

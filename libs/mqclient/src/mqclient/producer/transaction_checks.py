@@ -14,7 +14,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
 from mqclient.message_ext import MessageExt
 from mqclient.observed.transactions import check_failed, traced_check
-from mqclient.producer.transaction_listener import LocalTransactionState, TransactionListener
+from mqclient.producer.transaction_listener import CheckUnansweredError, LocalTransactionState, TransactionListener
 from mqproto.properties import PropertiesError
 from mqproto.record import RecordError, decode_record
 from osenv import Clock
@@ -87,18 +87,23 @@ class TransactionChecks:
         asking = self._ask_and_answer(message)
         await (traced_check(message, message.topic, asking) if is_tracing() else asking)
 
-    async def _ask_and_answer(self, message: MessageExt) -> LocalTransactionState:
+    async def _ask_and_answer(self, message: MessageExt) -> LocalTransactionState | None:
         state = await self._ask_listener(message)
-        await self._answer(message, state)
+        if state is not None:
+            await self._answer(message, state)
         return state
 
-    async def _ask_listener(self, message: MessageExt) -> LocalTransactionState:
+    async def _ask_listener(self, message: MessageExt) -> LocalTransactionState | None:
+        """None when the listener has no answer now."""
         try:
             state: object = await self._listener.check_local_transaction(message)
         except Exception as error:
-            logger.exception("the listener failed to check transaction %s", message.transaction_id)
             if is_tracing():
                 check_failed(error)
+            if isinstance(error, CheckUnansweredError):
+                logger.warning("no answer to the check of transaction %s: %s", message.transaction_id, error)
+                return None
+            logger.exception("the listener failed to check transaction %s", message.transaction_id)
             return LocalTransactionState.UNKNOW
         return known_state(state, message.transaction_id)
 

@@ -31,8 +31,17 @@ class TransactionListener(Protocol):
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """What has become of `message.transaction_id`? It may never have begun, or still be at work.
 
-        Before ROLLBACK_MESSAGE make sure that it cannot commit any more. An exception counts as UNKNOW.
+        Before ROLLBACK_MESSAGE make sure that it cannot commit any more. Raise CheckUnansweredError while what has to
+        be asked cannot be reached. Any other exception counts as UNKNOW, of which a broker takes 15
+        (transactionCheckMax).
         """
+
+
+class CheckUnansweredError(Exception):
+    """Raised by a listener that cannot find out now, as while its database is away: the broker gets no answer.
+
+    It asks again, every minute, for as long as it takes. UNKNOW would count, and the fifteenth one parks the message.
+    """
 
 
 class LocalTransactionRolledBackError(Exception):

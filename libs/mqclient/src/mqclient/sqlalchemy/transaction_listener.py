@@ -6,15 +6,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TypeAlias
 
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from mqclient.message import Message
 from mqclient.message_ext import MessageExt
-from mqclient.producer.transaction_listener import LocalTransactionRolledBackError, LocalTransactionState
+from mqclient.producer.transaction_listener import (
+    CheckUnansweredError,
+    LocalTransactionRolledBackError,
+    LocalTransactionState,
+)
 from mqclient.sqlalchemy.connection import Connection, SyncConnection
 from mqclient.sqlalchemy.transaction_table import TransactionTable
 from osenv import Clock
+
+# What connecting raises: the driver's errors, as SQLAlchemy wraps them or not, and a pool without a free connection.
+AWAY = (DBAPIError, PoolTimeoutError, OSError)
 
 # The business part of a local transaction: gets the connection and the transaction id, and commits nothing.
 LocalTransaction: TypeAlias = Callable[..., Awaitable[object]]
@@ -60,9 +69,15 @@ class SqlTransactionListener:
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the attempt up, and bury it if it is not there."""
-        async with self._begin() as connection:
-            return await self._table.answer_check(connection, message.transaction_id, self._clock.wall_ms())
+        """Look the attempt up, and bury it if it is not there.
+
+        Raises CheckUnansweredError while the database is away.
+        """
+        try:
+            async with self._begin() as connection:
+                return await self._table.answer_check(connection, message.transaction_id, self._clock.wall_ms())
+        except AWAY as error:
+            raise CheckUnansweredError(str(error)) from error
 
 
 class SyncSqlTransactionListener:
@@ -99,6 +114,9 @@ class SyncSqlTransactionListener:
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the attempt up, and bury it if it is not there."""
-        with self._begin() as connection:
-            return self._table.answer_check_sync(connection, message.transaction_id, self._clock.wall_ms())
+        """As SqlTransactionListener.check_local_transaction."""
+        try:
+            with self._begin() as connection:
+                return self._table.answer_check_sync(connection, message.transaction_id, self._clock.wall_ms())
+        except AWAY as error:
+            raise CheckUnansweredError(str(error)) from error

@@ -5,12 +5,12 @@ commits the message. One that finds none writes a tombstone under the same key b
 a local transaction that comes later fails on the key.
 
 Invariants: a transaction id has at most one row, for ever COMMITTED or for ever TOMBSTONE; ROLLBACK_MESSAGE is answered
-only after the tombstone is committed; whatever the database cannot tell for certain is UNKNOW.
+only after the tombstone is committed; a check that cannot reach the database has no answer; whatever else the database
+cannot tell for certain is UNKNOW.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import sqlalchemy
@@ -19,11 +19,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mqclient.errors import TransactionTombstonedError
-from mqclient.producer.transaction_listener import LocalTransactionState
+from mqclient.producer.transaction_listener import CheckUnansweredError, LocalTransactionState
 from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
-
-logger = logging.getLogger("mqclient.sqlalchemy")
 
 COMMITTED = "COMMITTED"
 TOMBSTONE = "TOMBSTONE"
@@ -82,14 +80,14 @@ class TransactionTable:
     async def answer_check(self, connection: Connection, transaction_id: str, now_ms: int) -> LocalTransactionState:
         """What a check-back is to be told. Commits; the connection must have no other work in its transaction.
 
-        UNKNOW when the database cannot tell now (a lock timeout, a lost connection); the connection's owner rolls back.
+        Raises CheckUnansweredError when the database cannot tell now (a lock timeout, a lost connection); the
+        connection's owner rolls back.
         """
         try:
             state = await self._find_or_bury(await connection_of(connection), transaction_id, now_ms)
             await connection.commit()
         except DBAPIError as error:
-            logger.warning("transaction %s cannot be looked up now: %s", transaction_id, error)
-            return LocalTransactionState.UNKNOW
+            raise CheckUnansweredError(str(error)) from error
         return state
 
     def answer_check_sync(self, connection: SyncConnection, transaction_id: str, now_ms: int) -> LocalTransactionState:
@@ -98,8 +96,7 @@ class TransactionTable:
             state = self._find_or_bury_sync(sync_connection_of(connection), transaction_id, now_ms)
             connection.commit()
         except DBAPIError as error:
-            logger.warning("transaction %s cannot be looked up now: %s", transaction_id, error)
-            return LocalTransactionState.UNKNOW
+            raise CheckUnansweredError(str(error)) from error
         return state
 
     async def purge(self, connection: Connection, older_than_ms: int, rows_max: int = ROWS_MAX) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from mqclient import (
+    CheckUnansweredError,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -109,8 +110,7 @@ class _Listener:
         try:
             outcome = await self._check(message.transaction_id)
         except ServiceError as error:
-            log.warning("a transaction cannot be looked up now", transaction=message.transaction_id, error=str(error))
-            return LocalTransactionState.UNKNOW
+            raise CheckUnansweredError(str(error)) from error
         log.info("a transaction was looked up", transaction=message.transaction_id, outcome=outcome.value)
         return _STATE_OF_OUTCOME[outcome]
 

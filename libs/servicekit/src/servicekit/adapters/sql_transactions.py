@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from mqclient import LocalTransactionState
+from mqclient import CheckUnansweredError, LocalTransactionState
 from mqclient.errors import TransactionTombstonedError
 from mqclient.sqlalchemy import TransactionTable
-from servicekit.errors import TransactionGivenUpError
+from servicekit.errors import StorageUnavailableError, TransactionGivenUpError
 from servicekit.transactions import LocalOutcome
 
 _OUTCOME_OF_STATE = {
@@ -31,4 +31,7 @@ class SqlTransactionRows:
             raise TransactionGivenUpError(transaction_id) from error
 
     async def answer_check(self, transaction_id: str, at_ms: int) -> LocalOutcome:
-        return _OUTCOME_OF_STATE[await self._table.answer_check(self._connection, transaction_id, at_ms)]
+        try:
+            return _OUTCOME_OF_STATE[await self._table.answer_check(self._connection, transaction_id, at_ms)]
+        except CheckUnansweredError as error:
+            raise StorageUnavailableError(f"the database does not answer: {error}") from error
