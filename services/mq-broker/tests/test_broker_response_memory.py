@@ -129,14 +129,37 @@ async def test_connections_that_do_not_read_are_broken_when_there_is_no_room_for
     for share in stopped:
         share.take(RESPONSE_BYTES)
         share.writing_since = clock.monotonic()
-    good = memory.share("good")
-    waiting = asyncio.create_task(good.reserve())
+    good = [memory.share(client) for client in ("d", "e", "f")]
+    waiting = [asyncio.create_task(share.reserve()) for share in good]
     await clock.advance(STALLED_WRITE_S - 0.001)
-    assert (broken, waiting.done()) == ([], False)
+    assert (broken, any(task.done() for task in waiting)) == ([], False)
     await clock.advance(0.001)
-    await waiting
+    await asyncio.gather(*waiting)
     assert broken == ["a", "b", "c"]
-    assert memory.used == RESPONSE_BYTES
+    assert memory.used == 3 * RESPONSE_BYTES
+
+
+async def test_no_more_stalled_connections_are_broken_than_room_is_needed_the_largest_first() -> None:
+    clock, broken = SimClock(), list[str]()
+    memory = ResponseMemory(clock, 6 * RESPONSE_BYTES)
+    stalled = {client: [memory.share(client), memory.share(client)] for client in ("small", "large", "middle")}
+
+    def break_connections(clients: Collection[str]) -> None:
+        broken.extend(clients)
+        for share in (share for client in clients for share in stalled[client]):
+            share.close()
+
+    memory.break_connections = break_connections
+    for client, count in (("small", 1), ("large", 3), ("middle", 2)):
+        for number in range(count):
+            stalled[client][number % 2].take(RESPONSE_BYTES)
+        for share in stalled[client]:
+            share.writing_since = clock.monotonic()
+    waiting = [asyncio.create_task(memory.share(client).reserve()) for client in ("a", "b")]
+    stalled["small"][0].wait(lambda: None)
+    await clock.advance(STALLED_WRITE_S)
+    await asyncio.gather(*waiting)
+    assert broken == ["large"]
 
 
 async def test_a_stopped_client_alone_keeps_its_connection() -> None:

@@ -102,7 +102,10 @@ class ResponseMemory:
         go_on()
 
     def _relieve(self) -> None:
-        """No room for a while: break the connections that have not taken a response for as long."""
+        """No room for a while: break connections that have not taken a response for as long, those with most first.
+
+        As many as it needs for one response of each other client that waits.
+        """
         self._relief = None
         if not self._waiting:
             return
@@ -111,9 +114,20 @@ class ResponseMemory:
             return  # who waits has its own part in use
         before = self.clock.monotonic() - STALLED_WRITE_S
         stalled = {one.client for one in self._shares if one.writing_since is not None and one.writing_since <= before}
-        if stalled:
-            log.warning("no room for responses: breaking %d connections that do not read", len(stalled))
-            self.break_connections(stalled)
+        parts = (self._accounts[client].used for client in self._waiting.keys() - stalled)
+        waiting = sum(used + RESPONSE_BYTES <= CLIENT_RESPONSE_BYTES_MAX for used in parts)
+        needed = waiting * RESPONSE_BYTES - (self.bytes_max - self.used)
+        broken = []
+        for client in sorted(stalled, key=lambda client: self._accounts[client].used, reverse=True):
+            if needed <= 0:
+                break
+            needed -= self._accounts[client].used
+            broken.append(client)
+        if broken:
+            log.warning(
+                "no room for responses: breaking %d of %d connections that do not read", len(broken), len(stalled)
+            )
+            self.break_connections(broken)
 
 
 @dataclass(eq=False, slots=True)
