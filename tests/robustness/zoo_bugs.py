@@ -599,4 +599,22 @@ BUGS: tuple[Bug, ...] = (
         "await self._disk.offload_in(Lane.READ, sync_to_end)",
         f"{BROKER_TESTS}/test_broker_read_turns.py::test_syncs_and_checkpoints_wait_for_no_reads",
     ),
+    bug(
+        "54",
+        "a send back is answered before the in-sync replicas have it",
+        "what became of the replicas' copies is thrown away",
+        f"{BROKER}/processor/send_back.py",
+        "            await store.wait_acknowledged()\n",
+        "            await store.wait_stored(store.log_end)\n",
+        f"{BROKER_TESTS}/test_broker_durable_answers.py::test_a_send_back_that_the_replica_does_not_have_is_no_success",
+    ),
+    bug(
+        "55",
+        "REMOVED is answered before the in-sync replicas have the note",
+        "what became of the replicas' copies is thrown away",
+        f"{BROKER}/processor/recalling.py",
+        "        await self.store.wait_acknowledged()\n        end",
+        "        await self.store.wait_stored(self.store.log_end)\n        end",
+        f"{BROKER_TESTS}/test_broker_durable_answers.py::test_a_recall_that_the_replica_does_not_have_claims_nothing",
+    ),
 )

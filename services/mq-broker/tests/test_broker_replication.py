@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -15,38 +13,11 @@ from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.epochs import Epoch
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.transactions import TransactionState
-from mq_broker.processor.producing import BatchOutcome
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, half, incoming, produce, read_all
-from mq_broker.testing_replication import Member, Network, make_pair
+from mq_broker.testing_replication import Member, make_pair, pair, send, until
 from mqproto.codes import ResponseCode
 from osenv import SeededRng, SimClock, SimDisk
-
-
-@asynccontextmanager
-async def pair(clock: SimClock, **options: object) -> AsyncIterator[tuple[Network, Member, Member]]:
-    """Both at work, the slave in sync."""
-    network, master, slave = make_pair(clock, **options)  # type: ignore[arg-type]
-    await master.start()
-    await slave.start()
-    await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
-    try:
-        yield network, master, slave
-    finally:
-        for member in (slave, master):
-            if member.broker is not None:
-                await member.stop()
-
-
-async def until(clock: SimClock, holds: Callable[[], bool], *, seconds: float = 60) -> None:
-    await clock.until(holds, within_s=seconds, step_s=0.1)
-
-
-async def send(clock: SimClock, member: Member, *bodies: bytes) -> list[BatchOutcome]:
-    """Sent, and acknowledged after a while if need be."""
-    sending = asyncio.ensure_future(produce(member.at_work, incoming("t", bodies)))
-    await until(clock, sending.done)
-    return sending.result()
 
 
 async def bodies(member: Member) -> list[bytes]:

@@ -146,7 +146,8 @@ def code_name(code: int) -> str:
 
 def broker_answer_error(code: int, remark: str, broker: str) -> BrokerRefusedError | BrokerRejectedError:
     """The error that says what the caller can do about an answer other than SUCCESS."""
-    kind = BrokerRefusedError if code in REFUSED_FOR_NOW else BrokerRejectedError
+    is_for_now = code in REFUSED_FOR_NOW or code == ResponseCode.FLUSH_SLAVE_TIMEOUT  # of a send it is a status
+    kind = BrokerRefusedError if is_for_now else BrokerRejectedError
     return kind(code, remark, broker)
 
 

@@ -16,9 +16,10 @@ from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.ha.links import LinkError
 from mq_broker.processor.broker import Broker
+from mq_broker.processor.producing import BatchOutcome
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.testing import STORE_ROOT, broker_options, store_options
+from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, store_options
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.disk import read_file
 
@@ -235,6 +236,33 @@ def make_pair(
     slave = Member("b:10912", clock, network, BrokerRole.SLAVE, 1, replace(options, master_ha_address="a:10912"), flush)
     network.members = {member.name: member for member in (master, slave)}
     return network, master, slave
+
+
+@asynccontextmanager
+async def pair(clock: SimClock, **options: Any) -> AsyncIterator[tuple[Network, Member, Member]]:
+    """Both at work, the slave in sync; `options` are those of `make_pair`."""
+    network, master, slave = make_pair(clock, **options)
+    await master.start()
+    await slave.start()
+    await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+    try:
+        yield network, master, slave
+    finally:
+        for member in (slave, master):
+            if member.broker is not None:
+                await member.stop()
+
+
+async def until(clock: SimClock, holds: Callable[[], bool], *, seconds: float = 60) -> None:
+    """Let time pass until this holds. Raises TimeoutError."""
+    await clock.until(holds, within_s=seconds, step_s=0.1)
+
+
+async def send(clock: SimClock, member: Member, *bodies: bytes) -> list[BatchOutcome]:
+    """Messages of one batch for topic `t`, acknowledged after a while if need be."""
+    sending = asyncio.ensure_future(produce(member.at_work, incoming("t", bodies)))
+    await until(clock, sending.done)
+    return sending.result()
 
 
 def replica_path(root: Path = STORE_ROOT) -> Path:

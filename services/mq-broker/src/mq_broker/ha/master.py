@@ -194,7 +194,7 @@ class MasterReplication:
 
     def _look_at_replicas(self) -> None:
         have, need = len(self._ledger.in_sync.replicas), self._node.options.min_in_sync_replicas
-        self._node.store.too_few_replicas = (
+        self._node.store.count_replicas(
             "" if self._ledger.is_sufficient else f"{have} of {need} replicas are in sync (minInSyncReplicas={need})"
         )
 

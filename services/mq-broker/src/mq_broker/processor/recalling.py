@@ -1,8 +1,8 @@
 """Messages that wait are taken back, or wait for another time (issue 7, item 3b).
 
 The index finds the waiting records of a key. What becomes of each is decided in one step of the event loop with the
-write that says so, as a delivery is: so a message is either removed or delivered. An answer is given when the disk has
-what it says, as the flush policy demands.
+write that says so, as a delivery is: so a message is either removed or delivered. An answer is given when what it says
+is as durable as an acknowledged message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mq_broker.core.refusals import RefusedError
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
 from mq_broker.processor.refusals import code_of, require_master
-from mq_broker.store.errors import StoreError
+from mq_broker.store.errors import NotReplicatedError, StoreError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.names import RECALLED_TOPIC, WAITING_TOPICS
@@ -125,6 +125,8 @@ class Recalling:
         try:
             async with self._turn(topic, key):  # one recall of a key sees all that another one has done
                 return await self._recall(topic, key, new_time)
+        except NotReplicatedError as error:
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, str(error)) from error
         except StoreError as error:
             raise RefusedError(code_of(error), str(error)) from error
         except ValueError as error:  # a waiting record that is damaged, or has just been deleted
@@ -161,7 +163,7 @@ class Recalling:
                 for recalled in await (self._reschedule(taken, new_time) if new_time else self._remove(taken)):
                     told[recalled.message_id] = recalled
                 if truncated:
-                    await self.store.wait_stored(self.store.log_end)
+                    await self.store.wait_acknowledged()
                     return RecallAnswer(list(told.values()), truncated=True)
                 continue
             ends = await self._ends(topic, key, {one.position for one in open_})
@@ -268,7 +270,7 @@ class Recalling:
 
     async def _look(self, look: Iterator[int | FoundT]) -> FoundT:
         """What the index finds of all that was stored until now. Raises RefusedError, StoreError, OSError."""
-        await self.store.wait_stored(self.store.log_end)
+        await self.store.wait_acknowledged()
         end = self.store.log_end
         await self.store.index.catch_up()
         if self.store.index.indexed_end < end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq_broker.core.refusals import RefusedError
-from mq_broker.store.errors import NotMasterError, StoreError, StoreFencedError
+from mq_broker.store.errors import NotMasterError, NotReplicatedError, StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 
@@ -16,6 +16,8 @@ def code_of(error: StoreError) -> ResponseCode:
         return ResponseCode.NOT_LEADER_FOR_QUEUE
     if isinstance(error, StoreFencedError):
         return ResponseCode.SERVICE_NOT_AVAILABLE
+    if isinstance(error, NotReplicatedError):
+        return ResponseCode.FLUSH_SLAVE_TIMEOUT
     return ResponseCode.SYSTEM_ERROR
 
 

@@ -80,7 +80,7 @@ class SendBack:
             self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)
             self._forward(batch, None if is_retry else record.store_timestamp_ms)
             self.dead_letters[group] += not is_retry
-            await store.wait_stored(store.log_end)
+            await store.wait_acknowledged()
         except StoreError as error:
             return code_of(error), str(error)
         except ValueError as error:  # the properties do not fit any more

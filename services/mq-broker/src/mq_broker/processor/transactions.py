@@ -150,7 +150,7 @@ class Transactions:
                 self._close(half, action, record)
                 break
         phase = self.table.phase(id_)
-        await self.store.wait_stored(self.store.log_end)
+        await self.store.wait_acknowledged()
         return phase
 
     async def _record(self, half: Half, action: Action) -> Record | None:

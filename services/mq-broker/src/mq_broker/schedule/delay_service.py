@@ -74,6 +74,7 @@ class DelayService:
         for level in sorted({*range(1, self.levels.highest + 1), *earlier}):
             self._add_level(level)
         self.store.on_readable(self._arrived)
+        self.store.on_enough_replicas(self._try_again)
 
     async def open(self) -> None:
         """Take up what the last process has left. Raises StoreError, OSError."""
@@ -165,6 +166,11 @@ class DelayService:
         level = level_of(topic, queue_id)
         if level in self._queues and self._queues[level].arrived():
             self._wake.set()
+
+    def _try_again(self) -> None:
+        """The store takes writes again."""
+        self._retry_at_ms.clear()
+        self._wake.set()
 
     def _wake_ms(self, queue: WaitingQueue) -> int | None:
         """When the queue has something to do, and a disk that has refused may be asked again."""

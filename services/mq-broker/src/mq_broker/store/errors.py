@@ -5,6 +5,7 @@ StoreError
 ├── StoreWriteError       this write did not happen; the next one may
 │   ├── StoreFullError    writes are refused until there is room again; reads go on
 │   └── TooFewReplicasError  writes are refused until enough slaves are in sync; reads go on
+├── NotReplicatedError    this write happened here; the in-sync replicas did not have it in time
 ├── NotMasterError        only the master may be written; the caller goes there
 ├── CopyError             bytes from a master that do not continue the log; nothing of them is there
 ├── StoreLockedError      another process has the store
@@ -33,6 +34,10 @@ class StoreFullError(StoreWriteError):
 
 class TooFewReplicasError(StoreWriteError):
     """Fewer replicas are in sync than minInSyncReplicas says; the message says how many."""
+
+
+class NotReplicatedError(StoreError):
+    """What was written is on this master alone so far, and would be lost with it; asking again tells."""
 
 
 class NotMasterError(StoreError):

@@ -27,6 +27,7 @@ from mq_broker.store.consume_queues import ConsumeQueues
 from mq_broker.store.copying import Copier
 from mq_broker.store.errors import (
     NotMasterError,
+    NotReplicatedError,
     StoreFencedError,
     StoreFullError,
     StoreLockedError,
@@ -149,6 +150,7 @@ class MessageStore:
         self.on_readable = self.readable.on_readable
         self._grown: Callable[[], None] = lambda: None
         self.too_few_replicas = ""  # a sentence while the in-sync set is too small to accept writes
+        self._enough_replicas: Callable[[], None] = lambda: None
         self.newest_store_ms = 0
         self.is_new = False  # after `open`: whether there was no log
         self._fencing: OSError | None = None
@@ -297,6 +299,14 @@ class MessageStore:
             self.require_sound()
         return await self.confirmation.wait(end, deadline)
 
+    async def wait_acknowledged(self) -> None:
+        """Return when everything that `put` has appended is as durable as an acknowledged message.
+
+        Raises StoreFencedError, and NotReplicatedError where a producer would be answered FLUSH_SLAVE_TIMEOUT.
+        """
+        if await self.wait_stored(self.log_end) is Copies.FLUSH_SLAVE_TIMEOUT:
+            raise NotReplicatedError("written, but the in-sync replicas did not have it in time: ask again")
+
     async def sync(self) -> None:
         """Have all that `put` has appended so far on disk, on return. Raises StoreFencedError when it cannot be."""
         await self.flusher.flush()
@@ -427,6 +437,16 @@ class MessageStore:
         self.confirmation.begin(end, timeout_s=timeout_s)
         if end < self.log.end:  # whoever waits for what was recovered beyond it is told when it can be read
             self.readable.appended(self.log.end, [(queue.topic, queue.queue_id) for queue in self.queues])
+
+    def count_replicas(self, too_few: str) -> None:
+        """Accept writes, or refuse them with this sentence as long as too few replicas are in sync."""
+        were_too_few, self.too_few_replicas = self.too_few_replicas, too_few
+        if were_too_few and not too_few:
+            self._enough_replicas()
+
+    def on_enough_replicas(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called whenever writes are accepted again after too few replicas were in sync."""
+        self._enough_replicas = listener
 
     def on_grown(self, listener: Callable[[], None]) -> None:
         """Have `listener` called whenever the log, or what is durable of it, has grown."""

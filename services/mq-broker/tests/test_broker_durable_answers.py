@@ -1,0 +1,107 @@
+"""Whatever a master answers is as durable as an acknowledged message: the in-sync replicas have it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from mq_broker.core.refusals import RefusedError
+from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.transactions import TransactionState
+from mq_broker.processor.recalling import NewTime
+from mq_broker.testing import half, incoming, keyed, produce, timed
+from mq_broker.testing_delays import outcomes
+from mq_broker.testing_replication import Member, Network, pair, send, until
+from mqproto.codes import RecallOutcome, ResponseCode
+from osenv import SimClock
+
+T = TypeVar("T")
+
+
+async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:
+    """What the call returns or raises after a while."""
+    task = asyncio.ensure_future(call)
+    await until(clock, task.done)
+    return task.result()
+
+
+async def promoted(clock: SimClock, network: Network, master: Member, slave: Member) -> None:
+    """The master is lost, and the slave is the master, alone."""
+    network.cut(master)
+    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+
+
+async def test_a_send_back_that_the_replica_does_not_have_is_no_success() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, _):
+        (outcome,) = await send(clock, master, b"x")
+        network.cut(master)
+        code, remark = await result_of(
+            clock,
+            master.at_work.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0),
+        )
+        assert code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert "in-sync replicas" in remark
+
+
+@pytest.mark.parametrize("new_time", [None, NewTime(delay_ms=60_000)])
+async def test_a_recall_that_the_replica_does_not_have_claims_nothing(new_time: NewTime | None) -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        (outcome,) = await result_of(clock, produce(master.at_work, keyed("t", key="k", unique_id="m", delay_level=3)))
+        assert outcome.code is ResponseCode.SUCCESS
+        await clock.advance(1)
+        network.cut(master)
+        with pytest.raises(RefusedError, match="in-sync replicas") as refused:
+            await result_of(clock, master.at_work.recalling.recall("t", "k", new_time))
+        assert refused.value.code is ResponseCode.SYSTEM_BUSY
+        with pytest.raises(RefusedError):  # and asking again does not make it so
+            await result_of(clock, master.at_work.recalling.recall("t", "k", new_time))
+        await promoted(clock, network, master, slave)
+        await until(clock, lambda: slave.at_work.store.queue_end("t", 0) == 1)
+
+
+async def test_a_recall_is_told_when_the_replica_has_come_back() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        await result_of(clock, produce(master.at_work, keyed("t", key="k", unique_id="m", delay_level=5)))
+        network.cut(slave)
+        with pytest.raises(RefusedError):
+            await result_of(clock, master.at_work.recalling.recall("t", "k"))
+        network.heal()
+        await until(clock, lambda: slave.at_work.replication.is_connected)
+        answer = await result_of(clock, master.at_work.recalling.recall("t", "k"))
+        assert outcomes(answer) == {"m": RecallOutcome.REMOVED}
+
+
+async def test_an_operators_decision_that_the_replica_does_not_have_is_no_success() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        await result_of(clock, produce(master.at_work, half("t", b"paid", "tx-1")))
+        network.cut(slave)
+        ended = await result_of(
+            clock,
+            master.at_work.transactions.end("shop", "tx-1", TransactionState.COMMIT_MESSAGE, from_check=False),
+        )
+        assert ended.code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_a_delayed_message_is_delivered_as_soon_as_enough_replicas_are_in_sync_again() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (network, master, slave):
+        begun = clock.monotonic()
+        for message in (incoming("t", [b"level"], delay_level=4), timed("t", b"timer", delay_ms=30_000, queue_id=1)):
+            (outcome,) = await result_of(clock, produce(master.at_work, message))
+            assert outcome.code is ResponseCode.SUCCESS
+        network.cut(slave)
+        in_sync = master.at_work.replication.status
+        await until(clock, lambda: in_sync().in_sync_replicas == 1)
+        await until(clock, lambda: clock.monotonic() - begun > 31)  # both were due, and refused
+        network.heal()
+        await until(clock, lambda: in_sync().in_sync_replicas == 2)
+        await clock.advance(0.1)
+        assert [master.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [1, 1]
