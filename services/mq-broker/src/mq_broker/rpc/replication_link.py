@@ -26,8 +26,6 @@ MASTER_FRAME_BYTES_MAX = STATE_BYTES_MAX + OTHER_FIELDS_BYTES
 # A slave sees within 8 s that a master is gone which says nothing any more: stopped, or behind a network that swallows.
 # It is gRPC's ping timeout that counts; the keepalive timeout alone would let a minute go by.
 SLAVE_KEEPALIVE_MS, SLAVE_PING_TIMEOUT_MS = 3_000, 5_000
-# No probes for the bandwidth, whose answers a slow link delays for longer than a ping may take: the window is fixed.
-WINDOW_BYTES = 4 * 1024 * 1024
 # A master has no hurry: it waits for a slave by haMaxTimeSlaveNotCatchup.
 MASTER_KEEPALIVE_MS = 10_000
 CONNECT_TIMEOUT_MS = 5_000
@@ -46,7 +44,7 @@ def server_options() -> tuple[tuple[str, int], ...]:
             "grpc.max_send_message_length": MASTER_FRAME_BYTES_MAX,
             "grpc.http2.min_ping_interval_without_data_ms": SLAVE_KEEPALIVE_MS // 2,
             "grpc.keepalive_time_ms": MASTER_KEEPALIVE_MS,
-            "grpc.http2.bdp_probe": 0,
+            "grpc.http2.bdp_probe": 0,  # as on the slave's side (CHANNEL_OPTIONS)
         },
     )
 
@@ -61,8 +59,6 @@ def channel_options() -> tuple[tuple[str, int], ...]:
             "grpc.keepalive_time_ms": SLAVE_KEEPALIVE_MS,
             "grpc.keepalive_timeout_ms": SLAVE_PING_TIMEOUT_MS,
             "grpc.http2.ping_timeout_ms": SLAVE_PING_TIMEOUT_MS,
-            "grpc.http2.bdp_probe": 0,
-            "grpc.http2.lookahead_bytes": WINDOW_BYTES,
             "grpc.http2.max_pings_without_data": 0,
             "grpc.min_reconnect_backoff_ms": CONNECT_TIMEOUT_MS,
             "grpc.use_local_subchannel_pool": 1,
