@@ -137,9 +137,10 @@ def test_up_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
             banner += line
         services = re.findall(r"(?:orders|payments) +(http://\S+) +described at (http://\S+)", banner)
         assert len(services) == 2
-        for url, openapi_url in services:
+        for url, docs_url in services:
             assert httpx.get(f"{url}/health/ready").status_code == 200
-            assert httpx.get(openapi_url).json()["openapi"].startswith("3.")
+            (openapi_path,) = re.findall('href="(.*?)"', httpx.get(docs_url).raise_for_status().text)
+            assert httpx.get(f"{url}{openapi_path}").json()["openapi"].startswith("3.")
         (shop_url,) = re.findall(r"shop +(http://\S+) ", banner)
         assert "G1" not in httpx.get(shop_url, follow_redirects=True).raise_for_status().text  # nothing is on sale yet
         pages = re.findall(r"(\S+) (http://\S+/metrics)", banner)

@@ -96,7 +96,8 @@ async def test_a_client_sends_no_pings_whose_answers_wait_behind_a_large_message
     await server.start()
     async with observed(port) as (address, pings):
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            call: Any = channel.unary_unary("/queue/Pull")
             for _ in range(5):
-                assert len(await channel.unary_unary("/queue/Pull")(b"")) == RECORD_BYTES_MAX
+                assert len(await call(b"")) == RECORD_BYTES_MAX
         await server.stop(0)
     assert pings.count == 0

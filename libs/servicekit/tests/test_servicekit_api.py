@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import hashlib
+import re
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,7 +55,7 @@ TOO_TALL = ProblemType("too-tall", 409, "That is too tall", ("height",))
 @asynccontextmanager
 async def serving() -> AsyncIterator[httpx.AsyncClient]:
     telemetry.configure("towers", "CRITICAL")
-    router = APIRouter()
+    router = APIRouter(tags=["operations"])
 
     @router.post("/towers")
     async def build(tower: Tower, key: IdempotencyKey) -> str:
@@ -146,7 +149,7 @@ async def test_a_key_that_is_not_one_string_is_refused(sent: str) -> None:
     [
         ("GET", "/nowhere", "no-such-route", 404),
         ("GET", "/towers/", "no-such-route", 404),
-        ("GET", "/docs", "no-such-route", 404),
+        ("GET", "/redoc", "no-such-route", 404),
         ("DELETE", "/towers", "method-not-allowed", 405),
         ("POST", "/health/live", "method-not-allowed", 405),
     ],
@@ -167,6 +170,23 @@ async def test_health_and_the_schema_of_problems_are_there() -> None:
         assert (await http.get("/health/ready")).json() == {"status": "ready", "checks": {"database": "ok"}}
         document = (await http.get("/openapi.json")).json()
     assert {"Problem", "FieldError"} <= set(document["components"]["schemas"])
+
+
+async def test_docs_describes_every_operation_and_loads_nothing() -> None:
+    async with serving() as http:
+        answer = await http.get("/docs")
+        document = (await http.get("/openapi.json")).json()
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    operations = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
+    assert [one for one in operations if f"<h3>{one}</h3>" not in answer.text] == []
+    assert 'href="/openapi.json"' in answer.text
+    assert re.findall(r"https?:|//|<script|<link|<img|src=|@import|url\(", answer.text) == []
+    style = re.search("<style>(.*)</style>", answer.text)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    assert f"style-src 'sha256-{digest}'" in policy
 
 
 async def test_an_application_that_is_over_leaves_nothing_in_the_process() -> None:

@@ -18,9 +18,9 @@ def print_report(console: Console, summary: Summary, shopped: Shopped, folder: P
     console.print(
         f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
         " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the shop's pages are then at"
-        " http://127.0.0.1:8001/shop, its interfaces are described at http://127.0.0.1:8001/openapi.json and"
-        " http://127.0.0.1:8002/openapi.json, and"
-        " `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and slave.",
+        " http://127.0.0.1:8001/shop, its interfaces are described at http://127.0.0.1:8001/docs and"
+        " http://127.0.0.1:8002/docs, and `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and"
+        " slave.",
         highlight=False,
         soft_wrap=True,
     )

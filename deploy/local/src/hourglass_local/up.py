@@ -114,4 +114,4 @@ def _metrics(cluster: Cluster) -> str:
 
 
 def _described(url: str) -> str:
-    return f"{url}   described at {url}/openapi.json"
+    return f"{url}   described at {url}/docs"

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 import telemetry
 from osenv import Clock
 from servicekit.admission import Admission, AdmissionLimit
-from servicekit.api import health_routes, openapi, problem_handlers
+from servicekit.api import docs_page, health_routes, openapi, problem_handlers
 from servicekit.api.body_limit import BodyLimit
 from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
@@ -96,8 +96,7 @@ def build_api(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,  # an address is right or wrong; a redirected POST is neither
-        # Their pages run scripts of other hosts, next to those pages of the shop in which people are signed in.
-        docs_url=None,
+        docs_url=None,  # docs_page says why
         redoc_url=None,
     )
     app.is_untraced = is_untraced
@@ -105,6 +104,7 @@ def build_api(
         app.include_router(router)
     app.state.health = health
     app.include_router(health_routes.router)
+    app.include_router(docs_page.router)
     # The last one added sees a request first. A place in work is for a request that is complete: a client that is slow,
     # or has no token, takes none.
     if admission_limit is not None:
