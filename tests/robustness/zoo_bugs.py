@@ -617,4 +617,14 @@ BUGS: tuple[Bug, ...] = (
         "        await self.store.wait_stored(self.store.log_end)\n        end",
         f"{BROKER_TESTS}/test_broker_durable_answers.py::test_a_recall_that_the_replica_does_not_have_claims_nothing",
     ),
+    bug(
+        "56",
+        "progress overtakes the log that it depends on",
+        "progress is told to a replica without the log offset that it depends on",
+        f"{BROKER}/ha/exchange.py",
+        "ProgressEntries(entries, self._store.log_end) if entries",
+        "ProgressEntries(entries) if entries",
+        f"{BROKER_TESTS}/test_broker_durable_answers.py"
+        "::test_a_message_that_its_group_sent_back_is_not_finished_where_its_retry_is_not",
+    ),
 )

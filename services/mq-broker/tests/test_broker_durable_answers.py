@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.transactions import TransactionState
+from mq_broker.ha.feed import STATES_INTERVAL_S
 from mq_broker.processor.recalling import NewTime
-from mq_broker.testing import half, incoming, keyed, produce, timed
+from mq_broker.store.log_feed import LogChunk
+from mq_broker.testing import LOG_FILE_BYTES, half, incoming, keyed, produce, timed
 from mq_broker.testing_delays import outcomes
 from mq_broker.testing_replication import Member, Network, pair, send, until
 from mqproto.codes import RecallOutcome, ResponseCode
@@ -46,6 +49,46 @@ async def test_a_send_back_that_the_replica_does_not_have_is_no_success() -> Non
         )
         assert code is ResponseCode.FLUSH_SLAVE_TIMEOUT
         assert "in-sync replicas" in remark
+
+
+async def test_a_message_that_its_group_sent_back_is_not_finished_where_its_retry_is_not() -> None:
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, slave):
+        (outcome,) = await send(clock, master, b"x")
+        master.at_work.consumer_offsets.begin("g", "t", 0, 0)
+        finished = slave.at_work.consumer_offsets
+        await until(clock, lambda: finished.query("g", "t", 0) == 0)
+        send_more = hold_log(master)
+        for _ in range(3):
+            await send(clock, master, bytes(LOG_FILE_BYTES // 2))  # what the slave has to take over first
+        code, _ = await master.at_work.send_back.send_back(
+            "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0
+        )
+        assert code is ResponseCode.SUCCESS
+        master.at_work.consumer_offsets.put("g", "t", 0, Progress(1))
+        await clock.advance(2 * STATES_INTERVAL_S)  # it may go out between two chunks
+        send_more()
+        await until(clock, lambda: slave.at_work.store.log_end > LOG_FILE_BYTES // 2)
+        await clock.advance(1)
+        assert slave.at_work.store.log_end < master.at_work.store.log_end
+        assert finished.query("g", "t", 0) == 0, "promoted now, the slave delivers the message again"
+        for _ in range(4):
+            send_more()
+        await until(clock, lambda: finished.query("g", "t", 0) == 1)
+        assert master.log_bytes == slave.log_bytes
+
+
+def hold_log(master: Member) -> Callable[[], None]:
+    """The master sends its log as over a slow link: one chunk for each call of what is returned."""
+    feed, allowed = master.at_work.store.log_feed, asyncio.Semaphore(0)
+    read = feed.read
+
+    async def held(offset: int, bytes_max: int) -> LogChunk:
+        await allowed.acquire()
+        return await read(offset, bytes_max)
+
+    feed.read = held  # type: ignore[method-assign]
+    return allowed.release
 
 
 @pytest.mark.parametrize("new_time", [None, NewTime(delay_ms=60_000)])

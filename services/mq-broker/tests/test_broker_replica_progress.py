@@ -10,6 +10,7 @@ import pytest
 from mq_broker.core.consumer_offsets import RENEWALS_MAX, RENEWALS_PER_TERM, ConsumerOffsets
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
 from mq_broker.core.progress import Progress, version_of
+from mq_broker.core.replication.frames import ProgressEntries
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.ha.progress import ENTRIES_BYTES_MAX, ProgressIn, ProgressOut
 from mq_broker.store.progress_entries import Entry, encode_entry
@@ -136,6 +137,10 @@ class Side:
         self.unflushed: list[tuple[int, int]] = []  # resets and message, since the last flush
         self.link()
 
+    @property
+    def log_end(self) -> int:
+        return len(self.log)
+
     def queue(self, topic: str, queue_id: int) -> object | None:
         return self.log if self.log and (topic, queue_id) == PLACE[1:] else None
 
@@ -204,7 +209,7 @@ class History:
         self.safe: set[tuple[int, int]] = set()  # accepted, and on the disk of who has accepted it
         self.resets = 0
         self.connected = False
-        self.old: list[tuple[Side, bytes]] = []  # frames that come late, or twice
+        self.old: list[tuple[Side, ProgressEntries]] = []  # frames that come late, or twice
 
     def run(self, steps: int) -> None:
         work = [self.send, self.copy, self.copy, self.finish, self.finish, self.finish, self.report, self.report]
@@ -248,14 +253,15 @@ class History:
         if self.connected:
             for side, other in ((self.master, self.slave), (self.slave, self.master)):
                 if entries := side.out.take():
-                    self.old.append((other, entries))
-                    if other.in_.merge(entries):
+                    frame = ProgressEntries(entries, side.log_end)
+                    self.old.append((other, frame))
+                    if other.in_.merge(frame):
                         self.safe.update(other.flush())
 
     def come_late(self) -> None:
         if self.old and self.connected:
-            side, entries = self.rng.choice(self.old)
-            side.in_.merge(entries)
+            side, frame = self.rng.choice(self.old)
+            side.in_.merge(frame)
 
     def flush(self) -> None:
         self.safe.update(self.rng.choice([self.master, self.slave]).flush())
@@ -325,6 +331,10 @@ def exchange_of(side: Side, *queue_ids: int) -> None:
         side.offsets.begin("g", "t", queue_id, 0)
 
 
+def said(entries: bytes, log_end: int = 0) -> ProgressEntries:
+    return ProgressEntries(entries, log_end)
+
+
 def entry(progress: Progress | None, group: str = "g", topic: str = "t", queue_id: int = 0) -> bytes:
     return encode_entry(Entry(1, group, topic, queue_id, progress))
 
@@ -346,17 +356,17 @@ class TestMerge:
     def test_of_frames_in_which_anything_is_wrong_nothing_is_taken(self, wrong: bytes) -> None:
         side = Side([1, 2, 3])
         with pytest.raises(ValueError, match=r"entry|group"):
-            side.in_.merge(entry(Progress(1)) + wrong)
+            side.in_.merge(said(entry(Progress(1)) + wrong))
         assert side.known is None
 
     def test_other_topics_and_queues_are_passed_over_until_they_are_there(self) -> None:
         side = Side([1, 2, 3])
-        side.in_.merge(entry(Progress(2), topic="u") + entry(Progress(2), queue_id=7))
+        side.in_.merge(said(entry(Progress(2), topic="u") + entry(Progress(2), queue_id=7)))
         assert side.offsets.places() == []
 
     def test_what_is_ahead_of_the_log_waits_for_it(self) -> None:
         side = Side([1, 2, 3])
-        side.in_.merge(entry(Progress(2, ((4, 6),))))
+        side.in_.merge(said(entry(Progress(2, ((4, 6),)))))
         assert side.known == Progress(2)
         side.log += [4, 5]
         side.in_.catch_up()
@@ -365,10 +375,50 @@ class TestMerge:
         side.in_.catch_up()
         assert side.known == Progress(2, ((4, 6),))
 
+    def test_what_depends_on_more_log_than_is_here_waits_for_it(self) -> None:
+        side = Side([1, 2, 3])
+        side.offsets.put(*PLACE, Progress(1))
+        side.in_.merge(said(entry(Progress(2)), log_end=5))
+        side.log += [4]
+        side.in_.catch_up()
+        assert side.known == Progress(1)
+        side.log += [5]
+        side.in_.catch_up()
+        assert side.known == Progress(2)
+
+    def test_under_a_steady_backlog_what_is_finished_comes_all_the_same_and_two_reports_wait_at_most(self) -> None:
+        side = Side(list(range(100)))
+        side.offsets.put(*PLACE, Progress(0))
+        for finished in range(1, 90):
+            side.in_.merge(said(entry(Progress(finished)), log_end=len(side.log) + 10))
+            side.log += [0]
+            side.in_.catch_up()
+            assert len(side.in_._aside) <= 2
+        assert side.known is not None
+        assert 60 < side.known.offset < 90
+
+    def test_a_renewal_does_not_wait(self) -> None:
+        side = Side([1, 2, 3])
+        side.offsets.put(*PLACE, Progress(1))
+        assert side.in_.merge(said(entry(Progress(2).renewed(3)), log_end=5))
+        assert side.known == Progress(1).renewed(3)
+        side.log += [4, 5]
+        side.in_.catch_up()
+        assert side.known == Progress(2).renewed(3)
+
+    def test_a_group_without_an_offset_gets_one_at_once(self) -> None:
+        """Promoted without one, the slave would let it begin at the end."""
+        side = Side([1, 2, 3])
+        side.in_.merge(said(entry(Progress(1, ((2, 3),))), log_end=5))
+        assert side.known == Progress(1)
+        side.log += [4, 5]
+        side.in_.catch_up()
+        assert side.known == Progress(1, ((2, 3),))
+
     def test_what_waits_does_not_undo_a_reset(self) -> None:
         side = Side([1, 2, 3])
-        side.in_.merge(entry(Progress(6)))
-        side.in_.merge(entry(Progress(1, (), 1)))
+        side.in_.merge(said(entry(Progress(6))))
+        side.in_.merge(said(entry(Progress(1, (), 1))))
         side.log += [4, 5, 6]
         side.in_.catch_up()
         assert side.known == Progress(1, (), 1)
@@ -377,17 +427,17 @@ class TestMerge:
         side = Side([1, 2, 3])
         side.topics.delete("t", {0: 3})
         side.topics.update(TopicConfig("t", 1, 1))
-        side.in_.merge(entry(Progress(2)))
+        side.in_.merge(said(entry(Progress(2))))
         assert side.known is None
-        side.in_.merge(entry(Progress(3)))
+        side.in_.merge(said(entry(Progress(3))))
         assert side.known == Progress(3)
 
     def test_an_offset_from_before_the_group_was_deleted_is_not_taken(self) -> None:
         side = Side([1, 2, 3])
         side.offsets.first_resets = lambda _group: 1
-        side.in_.merge(entry(Progress(2)))
+        side.in_.merge(said(entry(Progress(2))))
         assert side.known is None
-        side.in_.merge(entry(Progress(1, (), 1)))
+        side.in_.merge(said(entry(Progress(1, (), 1))))
         assert side.known == Progress(1, (), 1)
 
 
@@ -406,14 +456,14 @@ class TestTake:
 
     def test_what_was_just_taken_over_is_not_echoed_unless_more_is_known(self) -> None:
         side = Side([1, 2, 3])
-        side.in_.merge(entry(Progress(2)))
+        side.in_.merge(said(entry(Progress(2))))
         assert side.out.take() == b""
-        side.in_.merge(entry(Progress(9)))
+        side.in_.merge(said(entry(Progress(9))))
         assert side.out.take() == b"", "the other side knows more than this one"
         side = Side([1, 2, 3])
         side.offsets.put(*PLACE, Progress(0, ((1, 2),)))
         side.out.take()
-        side.in_.merge(entry(Progress(0, ((2, 3),))))
+        side.in_.merge(said(entry(Progress(0, ((2, 3),)))))
         assert side.out.take() == encode_entry(Entry(side.offsets.data_version, *PLACE, Progress(0, ((1, 3),))))
 
     def test_a_frame_has_a_mebibyte_at_most(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.replication.frames import StateDocument
+from mq_broker.core.replication.frames import ProgressEntries, StateDocument
 from mq_broker.core.topics import TopicTable
 from mq_broker.ha.progress import ProgressIn, ProgressOut
 from mq_broker.ha.states import StatesOut
@@ -21,7 +21,7 @@ class Exchange:
     def __init__(
         self, store: MessageStore, topics: TopicTable, offsets: ConsumerOffsets, states: StatesOut | None
     ) -> None:
-        self._topics, self._offsets, self._states = topics, offsets, states
+        self._store, self._topics, self._offsets, self._states = store, topics, offsets, states
         self._out = ProgressOut(offsets)
         self._in = ProgressIn(store, topics, offsets, self._out)
         self._unlisten: list[Callable[[], None]] = []
@@ -38,23 +38,24 @@ class Exchange:
             self._unlisten.append(self._topics.on_change(wake))
 
     def documents(self) -> list[StateDocument]:
-        """What the slave has to take over, to be sent before any `entries` that are taken later."""
+        """What the slave has to take over, to be sent before any `progress` that is taken later."""
         return [] if self._states is None else self._states.take()
 
-    def entries(self) -> bytes:
-        """What groups have finished that the other side has to hear; empty when there is nothing.
+    def progress(self) -> ProgressEntries | None:
+        """What groups have finished that the other side has to hear; None when there is nothing.
 
         Also while there are documents to be sent before: a group may have begun a topic anew of which the slave has
         still to hear the deletion.
         """
-        return b"" if self._has_documents else self._out.take()
+        entries = b"" if self._has_documents else self._out.take()
+        return ProgressEntries(entries, self._store.log_end) if entries else None
 
-    def merge(self, entries: bytes) -> bool:
+    def merge(self, progress: ProgressEntries) -> bool:
         """Take over what the other side says. Raises ValueError; then nothing has changed.
 
         Returns whether a slave has to have that on disk before it takes more of the log.
         """
-        return self._in.merge(entries)
+        return self._in.merge(progress)
 
     def catch_up(self) -> None:
         """The log has grown: take over what was reported ahead of it."""

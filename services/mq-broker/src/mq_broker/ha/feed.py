@@ -1,7 +1,8 @@
 """One slave as its master serves it: the comparison of the logs, then bytes, states and beats as it can follow.
 
 Invariants: nothing is sent before the slave has shown that both logs are the same up to where it asks to follow; no
-more than WINDOW_BYTES are on their way; a state is sent behind the log that it speaks of.
+more than WINDOW_BYTES are on their way; a document is sent behind the log that it speaks of, and progress with the end
+of the log that it depends on.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class Feed:
                     self._begin_stream(log_offset)
                 case Report():
                     self._take_report(event)
-                case ProgressEntries(entries):
-                    self._take_progress(entries)
+                case ProgressEntries():
+                    self._take_progress(event)
                 case Farewell():
                     log.info("slave %s stops", self.name)
                     self._master.step(Left(self.replica_id))
@@ -222,9 +223,9 @@ class Feed:
         self._master.step(Acknowledged(self.replica_id, report.acknowledged))
         self.wake.set()
 
-    def _take_progress(self, entries: bytes) -> None:
+    def _take_progress(self, progress: ProgressEntries) -> None:
         try:
-            self._exchange.merge(entries)
+            self._exchange.merge(progress)
         except ValueError as error:
             raise FeedError(f"progress of groups: {error}") from error
 
@@ -259,8 +260,8 @@ class Feed:
         while self._exchange.is_waiting:
             for document in self._exchange.documents():
                 await self._send(document)
-            if entries := self._exchange.entries():
-                await self._send(ProgressEntries(entries))
+            if (progress := self._exchange.progress()) is not None:
+                await self._send(progress)
 
     def _may_tell_confirmed(self, now: float) -> bool:
         return self._told_confirmed < self._node.store.readable_end and now - self._confirm_at >= CONFIRM_INTERVAL_S

@@ -200,8 +200,8 @@ class Following:
                     await self._take_beat(event)
                 case StateDocument():
                     self._node.states_in.apply(event)
-                case ProgressEntries(entries):
-                    if self._exchange.merge(entries):
+                case ProgressEntries():
+                    if self._exchange.merge(event):
                         await store.persist(CONSUMER_OFFSETS)
                 case _:
                     raise _out_of_place(event)
@@ -236,8 +236,8 @@ class Following:
                 await self._send(report)
             elif self._exchange.is_waiting and now - progress_at >= PROGRESS_INTERVAL_S:
                 progress_at = now
-                while entries := self._exchange.entries():
-                    await self._send(ProgressEntries(entries))
+                while (progress := self._exchange.progress()) is not None:
+                    await self._send(progress)
             else:
                 progress_due = progress_at + PROGRESS_INTERVAL_S if self._exchange.is_waiting else math.inf
                 await rest(self._node.clock, self._changed, min(told_at + interval_s, progress_due) - now)

@@ -7,20 +7,29 @@ that it does not matter in which order, how late or how often they are heard of.
 A forgotten offset is not told: it was forgotten with its topic or with its group, and the documents of those say so
 (states.py). An offset from before that is not taken over.
 
-Everything that a master says at the beginning of a link has to be taken over before the first bytes of its log: it may
-have lost messages, and say with a renewed version that what members know of their numbers does not count for the new
-ones, which come with those bytes. For the same reason a renewal is on the slave's disk before them.
+A message that its group has sent back is finished because its retry stands further on in the log. So progress travels
+with the end of the log that it depends on, and the receiver keeps it aside until its own log reaches as far: what is
+finished at a slave that becomes the master is finished by what that slave has.
 
-Invariants: nothing that is finished is lost, and no reset is undone; nothing is finished beyond the end of its queue:
-what is reported ahead of the log waits until the log is there; bytes of which anything is wrong change nothing.
+Renewals do not wait. A master may have lost messages, and say with a renewed version that what members know of their
+numbers does not count for the new ones: everything that it says at the beginning of a link is looked at before the
+first bytes of its log, which bring the new ones, and a renewal is on the slave's disk before them. Nor does the offset
+wait of a queue in which the group has none here: without one a group begins at the end, and passes over messages.
+
+Invariants: nothing that is finished is lost, and no reset is undone; nothing is finished beyond the end of its queue,
+nor, where the group has an offset, ahead of the log that it depends on; of each queue two reports wait at most; bytes
+of which anything is wrong change nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from dataclasses import dataclass
 from typing import Protocol
 
 from mq_broker.core.consumer_offsets import QUEUE_ID_MAX, ConsumerOffsets
 from mq_broker.core.progress import Progress
+from mq_broker.core.replication.frames import ProgressEntries
 from mq_broker.core.topics import TopicTable
 from mq_broker.store.progress_entries import Entry, encode_entry, scan
 
@@ -30,7 +39,11 @@ Place = tuple[str, str, int]  # group, topic, queue id
 
 
 class Queues(Protocol):
-    """What a store says of its queues."""
+    """What a store says of its log and its queues."""
+
+    @property
+    def log_end(self) -> int:
+        """Offset behind the log's last record."""
 
     def queue(self, topic: str, queue_id: int) -> object | None:
         """The queue, when anything was ever stored in it."""
@@ -79,19 +92,31 @@ class ProgressOut:
         self._pending[group, topic, queue_id] = None
 
 
+@dataclass(slots=True)
+class _Aside:
+    """What waits until the log reaches `log_end`."""
+
+    log_end: int
+    place: Place
+    progress: Progress
+
+
 class ProgressIn:
     """What the other side of the same link says."""
 
     def __init__(self, store: Queues, topics: TopicTable, offsets: ConsumerOffsets, out: ProgressOut) -> None:
         self._store, self._topics, self._offsets, self._out = store, topics, offsets, out
         self._ahead: dict[Place, tuple[Progress, int]] = {}  # and where the queue ended when it was looked at
+        self._aside: deque[_Aside] = deque()  # the log ends ascend, but for reports that have replaced earlier ones
+        self._newest: dict[Place, _Aside] = {}  # of each queue, what waits and came last
+        self._waiting: Counter[Place] = Counter()
 
-    def merge(self, entries: bytes) -> bool:
+    def merge(self, said: ProgressEntries) -> bool:
         """Reconcile what is known here with these entries. Raises ValueError; then nothing has changed.
 
         Returns whether versions were renewed: that has to be on disk before the log gets anything more.
         """
-        found = scan(entries)
+        found = scan(said.entries)
         if found.damages or found.torn:
             raise ValueError("bytes that are no entry")
         for entry in found.entries:
@@ -102,11 +127,43 @@ class ProgressIn:
         is_renewed = False
         for entry in found.entries:
             if entry.progress is not None:
-                is_renewed |= self._reconcile((entry.group, entry.topic, entry.queue_id), entry.progress)
+                place = entry.group, entry.topic, entry.queue_id
+                if said.log_end > self._store.log_end:
+                    is_renewed |= self._put_aside(_Aside(said.log_end, place, entry.progress))
+                else:
+                    is_renewed |= self._reconcile(place, entry.progress)
         return is_renewed
+
+    def _put_aside(self, one: _Aside) -> bool:
+        """Whether the version was renewed, which does not wait."""
+        place = one.place
+        if self._waiting[place] == 2:
+            newest = self._newest[place]
+            newest.log_end, newest.progress = one.log_end, one.progress
+        else:
+            self._aside.append(one)
+            self._newest[place] = one
+            self._waiting[place] += 1
+        known = self._offsets.progress(*place)
+        if known is None:
+            return self._reconcile(place, Progress(one.progress.offset, (), one.progress.version))
+        if one.progress.renewals <= known.renewals:
+            return False
+        self._offsets.put(*place, known.renewed(one.progress.renewals))
+        return True
+
+    def _take_aside(self) -> None:
+        """Take over what the log has reached."""
+        while self._aside and self._aside[0].log_end <= self._store.log_end:
+            one = self._aside.popleft()
+            self._waiting[one.place] -= 1
+            if not self._waiting[one.place]:
+                del self._waiting[one.place], self._newest[one.place]
+            self._reconcile(one.place, one.progress)
 
     def catch_up(self) -> None:
         """The log has grown: what was reported ahead of it is taken over, as far as it is there now."""
+        self._take_aside()
         for place, (progress, looked_at) in list(self._ahead.items()):
             if self._store.queue_end(*place[1:]) != looked_at:
                 del self._ahead[place]

@@ -110,7 +110,7 @@ _REPLICA_EVENTS: _Encodings = {
             written_offset=one.written, durable_offset=one.durable, acknowledged_offset=one.acknowledged
         ),
     ),
-    ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries)),
+    ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries, log_end=one.log_end)),
     Farewell: ("farewell", lambda _: pb.Farewell()),
 }
 _MASTER_EVENTS: _Encodings = {
@@ -121,7 +121,7 @@ _MASTER_EVENTS: _Encodings = {
         lambda one: pb.LogBytes(log_offset=one.log_offset, data=one.data, confirm_offset=one.confirm_offset),
     ),
     StateDocument: ("state", lambda one: pb.StateDocument(name=one.name, content=one.content)),
-    ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries)),
+    ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries, log_end=one.log_end)),
     Beat: ("beat", _beat_message),
     Refusal: ("refusal", lambda one: pb.Refusal(remark=one.remark[:TEXT_MAX])),
 }
@@ -209,7 +209,7 @@ def _beat(message: pb.Beat) -> Beat:
 
 
 def _progress(message: pb.Progress) -> ProgressEntries:
-    return ProgressEntries(_data("entries", message.entries))
+    return ProgressEntries(_data("entries", message.entries), _number("log_end", message.log_end))
 
 
 _REPLICA_DECODERS: Mapping[str, Callable[[Any], Any]] = {

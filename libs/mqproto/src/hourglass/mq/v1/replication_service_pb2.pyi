@@ -269,15 +269,21 @@ class Progress(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
     entries: _builtins.bytes
+    log_end: _builtins.int
+    """Of the sender's log: what is finished counts for the receiver when its log reaches as far. What a group has sent back
+    is finished because of a record that stands below. 0 from senders that do not say.
+    """
     def __init__(
         self,
         *,
         entries: _builtins.bytes = ...,
+        log_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "log_end", b"log_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,9 +51,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ProgressEntries:
-    """What groups have finished, as journal entries (store/progress_entries.py); both ways."""
+    """What groups have finished, as journal entries (store/progress_entries.py); both ways.
+
+    It depends on the sender's log below `log_end`.
+    """
 
     entries: bytes
+    log_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
