@@ -2,7 +2,8 @@
 
 While generated hostile clients (`budget_attacks.py`) are at work, the broker and the name server stay within the memory
 that docs/guarantees.md says they need, a producer that sends 100 bytes every 10 ms waits at most `P99_MS` for 99 of 100
-acknowledgements, or `SLOWER` times what it waited before on this machine, and nothing acknowledged is lost.
+acknowledgements, or `SLOWER` times what it waited before on this machine, and nothing acknowledged is lost. The same
+holds for orders and payments under hostile HTTP clients (`budget_http.py`), with a buyer who orders every 10 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,9 @@ from numbered_load import Book, Sent, problems
 from sweep import Outcome
 
 from hourglass_local.cluster import SYNC_FLUSH, Cluster
+from hourglass_local.http_client import ShopError
 from hourglass_local.process import ManagedProcess
+from hourglass_local.shop import Product, Shop
 from mqclient import Admin, Message, MQClientError, Producer
 
 MIB = 1024 * 1024
@@ -30,86 +33,141 @@ RESPONSE_MEMORY_BYTES = 64 * MIB
 BROKER_BYTES_MAX = RESPONSE_MEMORY_BYTES + 352 * MIB
 NAME_SERVER_BYTES_MAX = 256 * MIB
 P99_MS, SLOWER = 250.0, 5.0
+SERVICE_BYTES_MAX = 384 * MIB  # the process itself (160 MiB), 2,000 connections with a head and a body (160), answers
+SHOP_P99_MS = 1_000.0  # an order is a transaction on disk, a half message, and its end
+SHOP_EVERY = 4  # of so many seeds one has the shop
+BUYER, PRODUCT, PRODUCT_UNITS = "buyer-1", "seat", 1_000_000
 CONTROL_SENDS = 200
 HOSTILE_CLIENTS = 50  # of one seed
 INTERVAL_S = 0.01
 BODY = bytes(100)
 
 
-@dataclass
 class Probe:
-    """The well-behaved client: what it sent, and how long each acknowledgement took."""
+    """The well-behaved client: how long each of its requests took, measured also when it fails."""
 
-    producer: Producer
-    book: Book = field(default_factory=Book)
-    took_ms: list[float] = field(default_factory=list)
-    failed: int = 0
+    def __init__(self) -> None:
+        self.sent = self.failed = 0
+        self._took_ms: list[float] = []
+
+    async def ask(self) -> None:
+        """One request. Raises the error of its kind when it fails."""
+        raise NotImplementedError
 
     async def send(self) -> None:
-        """One message; measured, also when it fails."""
-        number = len(self.book.tried) + 1
-        body = f"0:{number}:".encode() + BODY
-        sent = self.book.tried[body] = Sent(0, number, body)
         began = time.monotonic()
+        self.sent += 1
         try:
-            result = await self.producer.send(Message(TOPIC, body), timeout=TIMEOUT_S)
-        except MQClientError:
+            await self.ask()
+        except (MQClientError, ShopError):
             self.failed += 1
-        else:
-            queue = result.message_queue
-            self.book.acknowledge((queue.queue_id, result.queue_offset), sent)
-        self.took_ms.append((time.monotonic() - began) * 1_000)
+        self._took_ms.append((time.monotonic() - began) * 1_000)
         await asyncio.sleep(INTERVAL_S)
 
     def p99_ms(self) -> float:
         """Of all since the last call."""
-        took, self.took_ms = sorted(self.took_ms), []
+        took, self._took_ms = sorted(self._took_ms), []
         return took[len(took) * 99 // 100]
+
+
+class ProducerProbe(Probe):
+    """Sends messages that have numbers."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__()
+        self.book = Book()
+        self._producer = producer
+
+    async def ask(self) -> None:
+        body = f"0:{self.sent}:".encode() + BODY
+        sent = self.book.tried[body] = Sent(0, self.sent, body)
+        result = await self._producer.send(Message(TOPIC, body), timeout=TIMEOUT_S)
+        queue = result.message_queue
+        self.book.acknowledge((queue.queue_id, result.queue_offset), sent)
+
+
+class BuyerProbe(Probe):
+    """Orders a seat, again and again."""
+
+    def __init__(self, shop: Shop) -> None:
+        super().__init__()
+        self.orders: set[str] = set()
+        self._shop = shop
+
+    async def ask(self) -> None:
+        self.orders.add((await self._shop.place_order(BUYER, {PRODUCT: 1}, f"order-{self.sent}")).order_id)
+
+    async def lost(self) -> list[str]:
+        """What is wrong with the orders that were answered."""
+        gone = self.orders - (await self._shop.orders()).keys()
+        return [f"{len(gone)} orders that were answered are gone: {min(gone)}"] if gone else []
 
 
 async def run_budget(folder: Path, seed: int, hostile_clients: int) -> Outcome:
     """One broker and one name server under this many hostile clients."""
     settings = {"responseMemoryBytesMax": str(RESPONSE_MEMORY_BYTES)}
     async with Cluster(folder, orders=False, flush=SYNC_FLUSH, broker_settings=settings) as cluster:
+        limits = {cluster.brokers[0]: BROKER_BYTES_MAX, cluster.name_servers[0]: NAME_SERVER_BYTES_MAX}
         async with Admin(cluster.url) as admin:
             await admin.update_topic(TOPIC, read_queue_count=QUEUES, write_queue_count=QUEUES)
         async with Producer("numbers", cluster.url) as producer:
-            probe = Probe(producer)
-            for _ in range(CONTROL_SENDS):
-                await probe.send()
-            control_ms = probe.p99_ms()
-            found = await _under_attack(cluster, probe, seed, hostile_clients)
-            p99_ms = probe.p99_ms()
-        allowed_ms = max(P99_MS, SLOWER * control_ms)
-        if p99_ms > allowed_ms:
-            found.append(f"p99 {p99_ms:.0f} ms under attack, {control_ms:.0f} before; at most {allowed_ms:.0f}")
-        if probe.failed:
-            found.append(f"{probe.failed} sends of the well-behaved client failed")
+            probe = ProducerProbe(producer)
+            attackers = ["budget_attacks.py", cluster.broker_addresses[0], cluster.name_server_addresses[0]]
+            found, counts = await _measured(probe, attackers, seed, hostile_clients, limits, P99_MS)
         found += problems(probe.book, await read_queues(cluster.broker_addresses[0]))
-        counts = {"sends": len(probe.book.tried), "p99 ms": int(p99_ms), "control p99 ms": int(control_ms)}
-        for process, bytes_max in _limits(cluster):
-            process.sample()
-            counts[f"{process.name} MiB"] = peak = process.usage.rss_peak_bytes // MIB
-            if peak > bytes_max // MIB:
-                found.append(f"{process.name} took {peak} MiB; at most {bytes_max // MIB} are documented")
     return Outcome(hostile_clients, tuple(found), counts)
 
 
-async def _under_attack(cluster: Cluster, probe: Probe, seed: int, hostile_clients: int) -> list[str]:
+async def run_shop_budget(folder: Path, seed: int, hostile_clients: int) -> Outcome:
+    """Orders and payments, on SQLite, under this many hostile clients."""
+    async with Cluster(folder) as cluster, Shop(cluster.orders_url, cluster.badges) as shop:
+        limits = dict.fromkeys((cluster.orders, cluster.payments), SERVICE_BYTES_MAX)
+        await shop.add_product(Product(PRODUCT, PRODUCT, 100, "CNY", PRODUCT_UNITS))
+        probe = BuyerProbe(shop)
+        addresses = [url.removeprefix("http://") for url in (cluster.orders_url, cluster.payments_url)]
+        attackers = ["budget_http.py", *addresses, cluster.badges.buyer("hostile")]
+        found, counts = await _measured(probe, attackers, seed, hostile_clients, limits, SHOP_P99_MS)
+        found += await probe.lost()
+    return Outcome(hostile_clients, tuple(found), counts)
+
+
+async def _measured(
+    probe: Probe,
+    attackers: Sequence[str],
+    seed: int,
+    hostile_clients: int,
+    limits: Mapping[ManagedProcess, int],
+    p99_max_ms: float,
+) -> tuple[list[str], dict[str, int]]:
+    """What was wrong under attack, and figures; `limits` are bytes."""
+    for _ in range(CONTROL_SENDS):
+        await probe.send()
+    control_ms = probe.p99_ms()
+    found = await _under_attack([*attackers, str(seed), str(hostile_clients)], probe, limits)
+    p99_ms, allowed_ms = probe.p99_ms(), max(p99_max_ms, SLOWER * control_ms)
+    if p99_ms > allowed_ms:
+        found.append(f"p99 {p99_ms:.0f} ms under attack, {control_ms:.0f} before; at most {allowed_ms:.0f}")
+    if probe.failed:
+        found.append(f"{probe.failed} requests of the well-behaved client failed")
+    counts = {"sends": probe.sent, "p99 ms": int(p99_ms), "control p99 ms": int(control_ms)}
+    for process, bytes_max in limits.items():
+        process.sample()
+        counts[f"{process.name} MiB"] = peak = process.usage.rss_peak_bytes // MIB
+        if peak > bytes_max // MIB:
+            found.append(f"{process.name} took {peak} MiB; at most {bytes_max // MIB} are documented")
+    return found, counts
+
+
+async def _under_attack(command: Sequence[str], probe: Probe, processes: Iterable[ManagedProcess]) -> list[str]:
+    script, *arguments = command
     attackers = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(Path(__file__).with_name("budget_attacks.py")),
-        cluster.broker_addresses[0],
-        cluster.name_server_addresses[0],
-        str(seed),
-        str(hostile_clients),
-        stderr=asyncio.subprocess.DEVNULL,
+        sys.executable, str(Path(__file__).with_name(script)), *arguments, stderr=asyncio.subprocess.DEVNULL
     )
     ended = asyncio.create_task(attackers.wait())
     try:
         while not ended.done():
             await probe.send()
-            for process, _ in _limits(cluster):
+            for process in processes:
                 process.sample()
         return [] if ended.result() == 0 else [f"the attackers ended with code {ended.result()}"]
     finally:
@@ -119,15 +177,12 @@ async def _under_attack(cluster: Cluster, probe: Probe, seed: int, hostile_clien
             await attackers.wait()
 
 
-def _limits(cluster: Cluster) -> list[tuple[ManagedProcess, int]]:
-    return [(cluster.brokers[0], BROKER_BYTES_MAX), (cluster.name_servers[0], NAME_SERVER_BYTES_MAX)]
-
-
 class BudgetSweep:
-    """The hostile clients of `make robustness`; a seed is `HOSTILE_CLIENTS` of them on one broker."""
+    """The hostile clients of `make robustness`; a seed is `HOSTILE_CLIENTS` of them on one broker, or on one shop."""
 
     name, figure, unit, goal, share = "budget", "G13", "hostile clients", 10_000, 15
 
     def run(self, seed: int, deadline: float) -> Outcome:
+        world = run_budget if seed % SHOP_EVERY else run_shop_budget
         with tempfile.TemporaryDirectory(prefix="hourglass-budget-") as folder:
-            return asyncio.run(run_budget(Path(folder), seed, HOSTILE_CLIENTS))
+            return asyncio.run(world(Path(folder), seed, HOSTILE_CLIENTS))

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
-from hourglass.mq.v1 import broker_service_pb2_grpc, name_service_pb2, name_service_pb2_grpc
+from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2, name_service_pb2, name_service_pb2_grpc
 from mq_broker.testing import keyed, producer_record
 from mqproto.grpc_options import CHANNEL_OPTIONS
 from osenv import SeededRng
@@ -50,6 +50,17 @@ class Attack:
     async def stub(self) -> Any:
         """The broker's service on a new connection."""
         return broker_service_pb2_grpc.BrokerServiceStub(await self.channel())
+
+    def hostile_broker(self) -> name_service_pb2.BrokerIdentity:
+        """One of many brokers that there are not; never the one under attack."""
+        number = self.count(1, 400)
+        return name_service_pb2.BrokerIdentity(
+            cluster_name="hostile", broker_name=f"hostile-{number}", broker_id=self.count(0, 3), address=f"h{number}:1"
+        )
+
+    def client_id(self) -> str:
+        """Of a client that has not been there before, or has."""
+        return f"hostile@{self.count(0, 10_000)}"
 
     def count(self, least: int, most: int) -> int:
         """A random number of something."""
@@ -185,6 +196,131 @@ async def malformed_requests(attack: Attack) -> None:
             await call(attack.rng.randbytes(attack.count(0, 5_000)))
 
 
+async def huge_registrations(attack: Attack) -> None:
+    """Brokers with more topics than they may have, told in parts and not, that go at once."""
+    stub: Any = name_service_pb2_grpc.NameServiceStub(await attack.channel(attack.name_server))
+    for _ in range(attack.count(1, 3)):
+        stream, broker, prefix = stub.RegisterBroker(), attack.hostile_broker(), "t" * attack.count(1, 100)
+        for part in range(attack.count(1, 6)):
+            topics = [
+                common_pb2.TopicConfig(
+                    topic=f"{prefix}-{part}-{number}", read_queue_count=4, write_queue_count=4, perm=6
+                )
+                for number in range(attack.count(1, 20_000))
+            ]
+            request = name_service_pb2.RegisterBrokerRequest(
+                broker=broker, topics=topics, adds=part > 0, more_follows=attack.count(0, 3) > 0
+            )
+            await stream.write(request)
+            await stream.read()
+        stream.cancel()
+
+
+async def many_registrations(attack: Attack) -> None:
+    """Brokers that come and go, with and without a goodbye, under names of their own or one name."""
+    stub: Any = name_service_pb2_grpc.NameServiceStub(await attack.channel(attack.name_server))
+    streams = []
+    for _ in range(attack.count(10, 300)):
+        streams.append(stub.RegisterBroker())
+        await streams[-1].write(name_service_pb2.RegisterBrokerRequest(broker=attack.hostile_broker()))
+    await asyncio.sleep(HOLD_S)
+    for stream in streams:
+        if attack.count(0, 1):
+            goodbye = name_service_pb2.UnregisterBrokerRequest(broker=attack.hostile_broker())
+            await stub.UnregisterBroker(goodbye)
+        stream.cancel()
+
+
+async def unread_registrations(attack: Attack) -> None:
+    """One broker registers again and again, and reads no answer."""
+    stub: Any = name_service_pb2_grpc.NameServiceStub(await attack.channel(attack.name_server))
+    stream = stub.RegisterBroker()
+    broker = attack.hostile_broker()
+    host = "h" * attack.count(1, 16_000)
+    with suppress(asyncio.TimeoutError):
+        async with asyncio.timeout(2 * HOLD_S):
+            for _ in range(attack.count(10, 1_000)):
+                request = name_service_pb2.RegisterBrokerRequest(broker=broker, ha_address=f"{host}:1")
+                await stream.write(request)
+    await asyncio.sleep(HOLD_S)
+
+
+async def malformed_registrations(attack: Attack) -> None:
+    """Streams that begin with bytes that are no registration, with names that are none, and with nothing."""
+    channel = await attack.channel(attack.name_server)
+    stub: Any = name_service_pb2_grpc.NameServiceStub(channel)
+    for _ in range(attack.count(5, 50)):
+        raw: Any = channel.stream_stream("/hourglass.mq.v1.NameService/RegisterBroker")()
+        with suppress(*REFUSALS):
+            if attack.count(0, 2):
+                await raw.write(attack.rng.randbytes(attack.count(0, 5_000)))
+                await raw.read()
+    for _ in range(attack.count(1, 10)):
+        stream, broker = stub.RegisterBroker(), attack.hostile_broker()
+        broker.address = attack.rng.choice(["", "nowhere", "x" * 20_000, "h:99999"])
+        with suppress(*REFUSALS):
+            await stream.write(name_service_pb2.RegisterBrokerRequest(broker=broker, data_version=-1))
+            await stream.read()
+
+
+async def huge_heartbeats(attack: Attack) -> None:
+    """Clients with more groups, subscriptions and longer names than anybody has."""
+    stub = await attack.stub()
+    for _ in range(attack.count(1, 5)):
+        session, length = stub.Session(), attack.count(1, 5_000)
+        consumers = [
+            pb.ConsumerData(
+                group=f"hostile-{number}", subscriptions=[pb.Subscription(topic=TOPIC, expression="x" * length)]
+            )
+            for number in range(attack.count(1, 3_000_000 // (length + 100)))
+        ]
+        producers = [pb.ProducerData(group="p" * attack.count(0, 300)) for _ in range(attack.count(0, 1_000))]
+        with suppress(*REFUSALS):
+            await session.write(session_request(attack.client_id(), consumers=consumers, producers=producers))
+            await session.read()
+        session.cancel()
+
+
+async def many_heartbeats(attack: Attack) -> None:
+    """Clients that come with another id each, beat without a pause, and read no answer."""
+    stub = await attack.stub()
+    sessions = [(stub.Session(), attack.client_id()) for _ in range(attack.count(1, 100))]
+    for _ in range(attack.count(1, 30)):
+        for session, client_id in sessions:
+            consumer = pb.ConsumerData(
+                group=f"hostile-{attack.count(0, 50)}", subscriptions=[pb.Subscription(topic=TOPIC)]
+            )
+            await session.write(session_request(client_id, consumers=[consumer]))
+    await asyncio.sleep(HOLD_S)
+
+
+async def malformed_heartbeats(attack: Attack) -> None:
+    """Sessions of bytes that are no heartbeat, of answers to commands that nobody gave, and of nothing."""
+    channel = await attack.channel()
+    for _ in range(attack.count(5, 50)):
+        raw: Any = channel.stream_stream("/hourglass.mq.v1.BrokerService/Session")()
+        answer = pb.SessionRequest(command_answer=pb.CommandAnswer(command_id=attack.count(0, 1 << 40)))
+        for data in [answer.SerializeToString(), attack.rng.randbytes(attack.count(0, 5_000)), b""][
+            attack.count(0, 3) :
+        ]:
+            with suppress(*REFUSALS):
+                await raw.write(data)
+        if attack.count(0, 1):
+            raw.cancel()
+
+
+async def half_open_sessions(attack: Attack) -> None:
+    """Clients that say who they are, and vanish without a word: their connections break in the middle of a frame."""
+    host, _, port = attack.broker.rpartition(":")
+    for _ in range(attack.count(1, 20)):
+        session = (await attack.stub()).Session()
+        await session.write(session_request(attack.client_id()))
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(PREFACE + (b"\0\0\0\4\0\0\0\0\0" + b"\0\xff\xff\1\4\0\0\0\1")[: attack.count(1, 18)])
+        writer.transport.abort()
+    await asyncio.sleep(HOLD_S)
+
+
 async def routes(attack: Attack) -> None:
     """Routes of topics that there are not, and all topics, unread."""
     stub: Any = name_service_pb2_grpc.NameServiceStub(await attack.channel(attack.name_server))
@@ -200,8 +336,14 @@ async def routes(attack: Attack) -> None:
 Behaviour = Callable[[Attack], Awaitable[None]]
 BEHAVIOURS: tuple[Behaviour, ...] = (
     unread_polls, slow_reader, unread_refusals, many_unary_pulls, held_polls, cold_polls, long_expressions, key_queries,
-    huge_messages, many_streams, half_open_connections, malformed_requests, routes,
+    huge_messages, many_streams, half_open_connections, malformed_requests, routes, huge_registrations,
+    many_registrations, unread_registrations, malformed_registrations, huge_heartbeats, many_heartbeats,
+    malformed_heartbeats, half_open_sessions,
 )  # fmt: skip
+
+
+def session_request(client_id: str, **fields: Any) -> pb.SessionRequest:
+    return pb.SessionRequest(heartbeat=pb.Heartbeat(client_id=client_id, **fields))
 
 
 async def send(stub: Any, records: bytes) -> None:
