@@ -115,7 +115,7 @@ class Operator:
         return (status.epoch, status.durable_end) == (switch.epoch, switch.log_end)
 
     async def _promote(self, switch: Switch) -> bool:
-        return await self._promoted(switch.new, switch.role, switch.log_end, may_lose="")
+        return await self._promoted(switch.new, switch.role, switch.log_end, may_lose="", old_epoch=switch.epoch)
 
     async def _demote(self, switch: Switch) -> bool:
         old, new = switch.old, switch.new
@@ -125,8 +125,10 @@ class Operator:
         answer = await self._world.answer(old.process, old.broker.replication.become_slave(2, new.ha_address, epoch))
         return answer is None
 
-    async def _promoted(self, node: Node, role: BrokerRole, log_end: int, *, may_lose: str) -> bool:
-        """Whether the node is the master from now on."""
+    async def _promoted(
+        self, node: Node, role: BrokerRole, log_end: int, *, may_lose: str, old_epoch: Epoch = NO_EPOCH
+    ) -> bool:
+        """Whether the node is the master from now on; the one of `old_epoch` has stepped down."""
         broker, process = node.broker, node.process
         if broker is None or process is None or not broker.store.follows:
             return False
@@ -134,7 +136,8 @@ class Operator:
         term = 1 + max(*known, *(one.term for one in self._world.coming), 0)  # nobody else may get one that was tried
         coming = Leader(node, term, is_open=False, may_lose=may_lose)
         self._world.coming.append(coming)
-        answer = await self._world.answer(process, broker.replication.promote(term, log_end, role))
+        promotion = broker.replication.promote(term, log_end, role, old_epoch, whole=old_epoch != NO_EPOCH)
+        answer = await self._world.answer(process, promotion)
         self._world.counts["promotions refused"] += answer is not None
         return self._world.leader is coming
 

@@ -70,21 +70,31 @@ class TestVersions:
     def test_a_master_of_a_new_term_renews_once(self) -> None:
         offsets = ConsumerOffsets()
         offsets.begin(*PLACE, 3)
-        offsets.begin_term(1)
+        offsets.begin_term(1, 1)
         assert offsets.progress(*PLACE) == Progress(3), "the first term takes over from nobody"
         for _ in range(2):
-            offsets.begin_term(3)
+            offsets.begin_term(3, 3)
             assert offsets.progress(*PLACE) == Progress(3, (), version_of(2 * RENEWALS_PER_TERM, 0))
+
+    def test_a_term_that_continues_a_whole_log_renews_nothing(self) -> None:
+        offsets = ConsumerOffsets()
+        offsets.begin(*PLACE, 3)
+        offsets.begin_term(4, 2)
+        version = version_of(RENEWALS_PER_TERM, 0)
+        assert offsets.progress(*PLACE) == Progress(3, (), version)
+        offsets.begin_term(5, 2)
+        assert offsets.joined(*PLACE, Progress(4, (), version)) == Progress(4, (), version)
+        assert offsets.set(*PLACE, 1).resets > offsets.first_resets("g")
 
     def test_a_reset_by_a_later_master_is_newer_than_one_that_it_has_never_heard_of(self) -> None:
         """A master that was cut off, and what it has reset last, come back: both would be the fifth reset, say."""
         lost, now = ConsumerOffsets(), ConsumerOffsets()
         for offsets in (lost, now):
-            offsets.begin_term(1)
+            offsets.begin_term(1, 1)
             offsets.set(*PLACE, 100)
         for offset in (200, 447):
             lost.set(*PLACE, offset)
-        now.begin_term(2)
+        now.begin_term(2, 2)
         reset = now.set(*PLACE, 8)
         for one, other in ((lost, now), (now, lost)):
             known = other.progress(*PLACE)
@@ -110,7 +120,7 @@ class TestVersions:
     def test_versions_never_grow_beyond_what_is_allowed(self) -> None:
         offsets = ConsumerOffsets()
         offsets.begin(*PLACE, 3)
-        offsets.begin_term(RENEWALS_MAX)
+        offsets.begin_term(RENEWALS_MAX, RENEWALS_MAX)
         known = offsets.progress(*PLACE)
         assert known is not None
         known.check()

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.epochs import Epoch
@@ -168,6 +169,29 @@ async def test_the_roles_change_and_nothing_is_lost() -> None:
         assert slave.at_work.is_master
         assert not master.at_work.is_master
         assert slave.at_work.replication.epoch == Epoch(2, 1)
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+async def test_what_members_finish_counts_across_a_planned_switch_and_no_other(is_planned: bool) -> None:
+    clock = SimClock()
+    async with pair(clock) as (_, master, slave):
+        await send(clock, master, b"1", b"2", b"3")
+        version = master.at_work.consumer_offsets.begin("g", "t", 0, 0).version
+        old = master.at_work.replication
+        end, role = await old.step_down(old.epoch)
+        await until(clock, lambda: slave.at_work.store.flusher.durable_end == end)
+        await until(clock, lambda: slave.at_work.consumer_offsets.query("g", "t", 0) == 0)
+        await slave.at_work.replication.promote(2, end, role, old.epoch, whole=is_planned)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        slave.at_work.offsets.commit("g", [("t", 0, Progress(3, (), version))])
+        now = slave.at_work.offsets.query("g", "t", 0)
+        assert now is not None
+        assert now.offset == (3 if is_planned else 0)
+        await slave.stop(clean=False)
+        await slave.start()  # nothing has been lost since, either
+        now = slave.at_work.offsets.query("g", "t", 0)
+        assert now is not None
+        assert (now.version == version) == is_planned
 
 
 async def test_a_master_that_has_stepped_down_can_be_the_master_again() -> None:

@@ -176,7 +176,7 @@ class TestServed:
         async with a_slave() as broker:
             broker.store.follows = False
             broker.offsets.commit("g", [("t", 0, Progress(4))])
-            broker.consumer_offsets.begin_term(2)
+            broker.consumer_offsets.begin_term(2, 2)
             assert "left out" in broker.offsets.commit("g", [("t", 0, Progress(12))])
             known = broker.offsets.query("g", "t", 0)
             assert (known is not None and known.offset) == 4

@@ -60,10 +60,15 @@ class ReplicaCalls:
         answer = await answer_of(self.target_at(address), STEP_DOWN, request)
         return answer.log_end, BrokerRole(answer.role)
 
-    async def promote(self, address: str, term: int, log_end: int, role: BrokerRole, epoch: Epoch) -> None:
-        """Make it the master of `term`, if its log reaches `log_end` and it has seen `epoch` and none above."""
+    async def promote(
+        self, address: str, term: int, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool
+    ) -> None:
+        """Make it the master of `term`, if its log reaches `log_end` and it has seen `epoch` and none above.
+
+        `whole`: the master of `epoch` has stepped down, and its log ends at `log_end`.
+        """
         request = admin_pb.PromoteRequest(
-            term=term, log_end=log_end, role=admin_pb.BrokerRole.ValueType(role), epoch=epoch.to_wire()
+            term=term, log_end=log_end, role=admin_pb.BrokerRole.ValueType(role), epoch=epoch.to_wire(), whole=whole
         )
         await answer_of(self.target_at(address), PROMOTE, request)
 

@@ -71,13 +71,15 @@ class Switching:
         giver, target = plan.giver, plan.target
         if giver is None:
             role = target.role if target.role.is_master else self._role
-            return await self._promoted(target, target.durable_end, role, target.epoch), target.durable_end
+            promoted = await self._promoted(target, target.durable_end, role, target.epoch, whole=False)
+            return promoted, target.durable_end
+        has_stepped_down = giver.role.is_master  # now, and not before a start that may have lost the end of its log
         log_end, role = await self._step_down(giver)
         problem = await self._catch_up(giver, log_end)
         if problem:
             await self._give_back(giver, log_end, role, problem)
         try:
-            return await self._promoted(target, log_end, role, giver.epoch), log_end
+            return await self._promoted(target, log_end, role, giver.epoch, whole=has_stepped_down), log_end
         except RequestTimeoutError:
             raise
         except MQClientError as error:
@@ -115,18 +117,20 @@ class Switching:
     async def _give_back(self, giver: HaStatus, log_end: int, role: BrokerRole, problem: str) -> None:
         """Have the old master go on, in a new epoch. Raises IllegalStateError, or why that failed too."""
         try:
-            again = await self._promoted(giver, log_end, role, giver.epoch)
+            again = await self._promoted(giver, log_end, role, giver.epoch, whole=False)
         except MQClientError as error:
             raise with_more(error, f"; before that: {problem}; nobody takes writes until it is repeated") from error
         raise IllegalStateError(f"{problem}; {giver.address} is the master again, in epoch {again.epoch}")
 
-    async def _promoted(self, replica: HaStatus, log_end: int, role: BrokerRole, epoch: Epoch) -> HaStatus:
+    async def _promoted(
+        self, replica: HaStatus, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool
+    ) -> HaStatus:
         """Its status as the master of the plan's term. Raises RequestTimeoutError when that is not known."""
         change, patience, term = Change(), self._patience(), self._plan.term
         while True:
             if not change.accepted:
                 try:
-                    await self._calls.promote(replica.address, term, log_end, role, epoch)
+                    await self._calls.promote(replica.address, term, log_end, role, epoch, whole=whole)
                     change.accepted = change.may_have_been_made = True
                 except MQClientError as error:
                     change.failed(error)

@@ -215,15 +215,16 @@ class ConsumerOffsets:
         renewals = [self._progress[topic, group][queue_id].renewals for group, topic, queue_id in self.places()]
         self._renew(max([self.renewals, *renewals]) + 1)
 
-    def begin_term(self, term: int) -> None:
+    def begin_term(self, term: int, renewal_term: int) -> None:
         """This broker is the master of this term; the first one is 1.
 
-        It gives numbers that the master before it may have given to others. What it resets is newer than whatever an
-        earlier master has reset, also than what is not known here.
+        In `renewal_term` a master began last that may give numbers which an earlier one had given to other messages: a
+        later one continues a log of which nothing is missing, and what members report of it counts. What this master
+        resets is newer than whatever an earlier one has reset, also than what is not known here.
         """
         self._resets_before = min(max(0, term - 1) * RESETS_PER_TERM, RESETS_MAX - 1)
-        if self.renewals < (term - 1) * RENEWALS_PER_TERM:
-            self._renew((term - 1) * RENEWALS_PER_TERM)
+        if self.renewals < (renewal_term - 1) * RENEWALS_PER_TERM:
+            self._renew((renewal_term - 1) * RENEWALS_PER_TERM)
 
     def _renew(self, renewals: int) -> None:
         self.renewals = min(renewals, RENEWALS_MAX)

@@ -212,13 +212,15 @@ class MasterReplication:
         await self._node.remember(lambda state: state.stepped_down())
         return self._node.store.log_end, self.role
 
-    async def promote(self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH) -> None:
+    async def promote(
+        self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH, *, whole: bool = False
+    ) -> None:
         """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
         if self._node.file.state.role.is_master:
             if term == self.epoch.term:
                 return
             raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
-        await promote(self._node, term, log_end, role, epoch)
+        await promote(self._node, term, log_end, role, epoch, whole=whole)
         self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

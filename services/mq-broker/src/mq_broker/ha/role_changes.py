@@ -12,8 +12,11 @@ from mq_broker.ha.node import Node
 from mqproto.codes import ResponseCode
 
 
-async def promote(node: Node, term: int, log_end: int, role: BrokerRole, epoch: Epoch) -> None:
-    """Write down that this broker is the master. Raises RefusedError, StoreFencedError, OSError."""
+async def promote(node: Node, term: int, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool) -> None:
+    """Write down that this broker is the master. Raises RefusedError, StoreFencedError, OSError.
+
+    `whole`: the master of `epoch` has stepped down, and its log ends at `log_end`.
+    """
     seen = node.file.state.epoch
     if not role.is_master:
         raise RefusedError(ResponseCode.SYSTEM_ERROR, f"{role.name} is no role of a master")
@@ -27,7 +30,8 @@ async def promote(node: Node, term: int, log_end: int, role: BrokerRole, epoch: 
     if node.store.log_end < log_end:
         sentence = f"the log of this broker ends at {node.store.log_end}, and has to reach {log_end}"
         raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
-    await node.remember(lambda state: state.promoted(term, role))
+    has_all = whole and epoch == seen and node.store.log_end == log_end
+    await node.remember(lambda state: state.promoted(term, role, has_all=has_all))
 
 
 async def become_slave(node: Node, broker_id: int, master_ha_address: str) -> None:

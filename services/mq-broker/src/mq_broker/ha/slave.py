@@ -147,14 +147,17 @@ class SlaveReplication:
         """Raises RefusedError: it is no master."""
         raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
 
-    async def promote(self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH) -> None:
+    async def promote(
+        self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH, *, whole: bool = False
+    ) -> None:
         """Be the master from now on.
 
-        Raises RefusedError when the log is too short, the term too low, or `epoch`, of the master that steps down, not
-        the one that this slave has followed last; OSError.
+        `whole`: the log of the master that has stepped down ends at `log_end` for good. Raises RefusedError when the
+        log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this slave has
+        followed last; OSError.
         """
         async with self._halted():
-            await promote(self._node, term, log_end, role, epoch)
+            await promote(self._node, term, log_end, role, epoch, whole=whole)
             self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

@@ -264,7 +264,7 @@ class Broker:
         if state.cut is not None or not all_is_there:
             self.consumer_offsets.renew_versions()
         if state.role.is_master:
-            self.consumer_offsets.begin_term(state.epoch.term)
+            self.consumer_offsets.begin_term(state.epoch.term, state.renewal_term)
         self.producer_sequences.clamp(self.store.queue_end)
 
     async def _note_boot(self) -> None:

@@ -47,7 +47,7 @@ class ReplicationAdministration:
     @answering(pb.PromoteResponse)
     async def Promote(self, request: pb.PromoteRequest, context: Any) -> pb.PromoteResponse:  # noqa: N802
         role, epoch = _role(request.role), _epoch(request.epoch)
-        await self._broker.replication.promote(request.term, request.log_end, role, epoch)
+        await self._broker.replication.promote(request.term, request.log_end, role, epoch, whole=request.whole)
         return pb.PromoteResponse()
 
     @answering(pb.BecomeSlaveResponse)

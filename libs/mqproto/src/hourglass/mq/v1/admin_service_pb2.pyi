@@ -1758,10 +1758,13 @@ class PromoteRequest(_message.Message):
     LOG_END_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     log_end: _builtins.int
     role: Global___BrokerRole.ValueType
     """ASYNC_MASTER or SYNC_MASTER."""
+    whole: _builtins.bool
+    """That master's log ends at `log_end` for good: nothing that it has stored or given a number to can be missing here."""
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch:
         """Of the master that has stepped down."""
@@ -1773,10 +1776,11 @@ class PromoteRequest(_message.Message):
         log_end: _builtins.int = ...,
         role: Global___BrokerRole.ValueType = ...,
         epoch: _replication_service_pb2.Epoch | None = ...,
+        whole: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_end", b"log_end", "role", b"role", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_end", b"log_end", "role", b"role", "term", b"term", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

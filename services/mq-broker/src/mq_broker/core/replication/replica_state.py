@@ -56,6 +56,7 @@ class ReplicaState:
     """`configured_role` is what broker.conf said at the last start: who changes it there has decided anew.
 
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
+    In `renewal_term` a master began last that may have lacked what an earlier one had given a number to.
     """
 
     replica_id: str
@@ -69,6 +70,7 @@ class ReplicaState:
     in_sync: InSyncSet = field(default_factory=InSyncSet)
     confirmed: int = 0
     cut: Cut | None = None
+    renewal_term: int = 0
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -102,8 +104,11 @@ class ReplicaState:
             confirmed=min(self.confirmed, log_end),
         )
 
-    def promoted(self, term: int, role: BrokerRole) -> ReplicaState:
-        """The master from now on, in a new term, alone until a slave has joined."""
+    def promoted(self, term: int, role: BrokerRole, *, has_all: bool = False) -> ReplicaState:
+        """The master from now on, in a new term, alone until a slave has joined.
+
+        `has_all`: everything that the master before it has given a number to is in this log.
+        """
         return replace(
             self,
             role=role,
@@ -112,6 +117,7 @@ class ReplicaState:
             master_id=self.replica_id,
             master_ha_address="",
             in_sync=InSyncSet(self.in_sync.version + 1, frozenset({self.replica_id})),
+            renewal_term=self.renewal_term if has_all else term,
         )
 
     def stepped_down(self) -> ReplicaState:
@@ -148,6 +154,7 @@ class ReplicaState:
             "inSyncReplicas": sorted(self.in_sync.replicas),
             "confirmed": self.confirmed,
             "cut": [self.cut.end, self.cut.begin] if self.cut else None,
+            "renewalTerm": self.renewal_term,
         }
 
     @classmethod
@@ -170,4 +177,5 @@ class ReplicaState:
             InSyncSet(int(document["inSyncVersion"]), frozenset(map(str, document["inSyncReplicas"]))),
             int(document["confirmed"]),
             None if end is None else Cut(int(end), None if begin is None else int(begin)),
+            int(document.get("renewalTerm", term)),  # earlier versions renewed in each term
         )
