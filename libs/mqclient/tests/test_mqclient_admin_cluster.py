@@ -180,7 +180,7 @@ class TestAnswers:
             stored_ms = cluster.clock.wall_ms()
             assert await admin.topic_stats("orders") == [
                 QueueStats(queue_a, 0, 0, 0),
-                QueueStats(queue_b, 0, 1, stored_ms),
+                QueueStats(queue_b, 0, 1, stored_ms, len(b.queues["orders", 0][0])),
             ]
             assert (await admin.queue_offsets(queue_a), await admin.queue_offsets(queue_b)) == ((0, 0), (0, 1))
             with pytest.raises(NoRouteError, match="called 'c'"):

@@ -172,9 +172,25 @@ class TestMadeAgain:
             await deleted(broker)
             await clock.advance(5)
             await broker.topic_administration.update(TopicConfig("t", 1, 2))
-            assert await broker.topic_administration.stats("t") == [QueueStats(0, 3, 3, 0), QueueStats(1, 1, 1, 0)]
+            assert await broker.topic_administration.stats("t") == [
+                QueueStats(0, 3, 3, 0, 0),
+                QueueStats(1, 1, 1, 0, 0),
+            ]
+            begin = broker.store.log_end
             await produce(broker, incoming("t", [b"new"]))
-            assert (await broker.topic_administration.stats("t"))[0] == QueueStats(0, 3, 4, START_MS + 5_000)
+            (stats, _) = await broker.topic_administration.stats("t")
+            assert stats == QueueStats(0, 3, 4, START_MS + 5_000, broker.store.log_end - begin)
+
+    async def test_they_say_about_how_much_of_the_log_a_long_queue_takes(self) -> None:
+        async with running_broker(SimDisk(), SimClock(START_MS)) as broker:
+            for number in range(100):  # the later, the longer
+                await produce(broker, incoming("t", [bytes(1 + 3 * number)] * 100))
+            (stats, *_) = await broker.topic_administration.stats("t")
+            assert stats.max_offset == 10_000
+            queue = broker.store.queue("t", 0)
+            assert queue is not None
+            exactly = sum(queue.entry(offset)[1] for offset in range(10_000))
+            assert stats.about_bytes == pytest.approx(exactly, rel=0.01)
 
 
 class TestArrivals:

@@ -22,6 +22,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("updateTopic", ("updateTopic", "-t", "orders", *CLUSTER)),
     ("updateTopicPerm", ("updateTopicPerm", "-t", "orders", *CLUSTER, "-p", "6")),
     ("topicList", ("topicList", "-c")),
+    ("topicList -s", ("topicList", "-s")),
     ("topicRoute", ("topicRoute", "-t", "orders")),
     ("topicStatus", ("topicStatus", "-t", "orders")),
     ("clusterList", ("clusterList",)),

@@ -9,6 +9,7 @@ import pytest
 from mq_broker.embedded import EmbeddedBroker
 from mqadmin.testing import Operator, operated
 from mqclient import Message, Producer
+from mqproto.record import BODY_AT as RECORD_BYTES_MIN
 
 BROKER = {
     "cluster_name": "DefaultCluster",
@@ -149,6 +150,23 @@ class TestLooking:
         assert outcome.stdout == "orders\n"
         assert outcome.stderr.startswith(f"mqadmin: {count - 1} system topics")
 
+    def test_the_list_with_sizes_begins_with_the_largest_topic(self, operator: Operator) -> None:
+        operator.run(send(operator.url, bytes(100), topic="small"))
+        operator.run(send(operator.url, *[bytes(3_000)] * 3, topic="large"))
+        head, large, small = operator("topicList", "-s").rows
+        assert head == ["topic", "messages", "about bytes"]
+        assert (large[:2], small[:2]) == (["large", "3"], ["small", "1"])
+        assert 9_000 < int(large[2]) < 10_000 > 1_000 > int(small[2]) > 100
+        sizes = {one["topic"]: one for one in operator("topicList", "--sizes", "--json").json["topics"]}
+        assert sizes["large"] == {
+            "topic": "large",
+            "message_count": 3,
+            "about_bytes": int(large[2]),
+            "system": False,
+        }
+        assert sizes["TBW102"]["system"]
+        assert operator("topicList", "-s", "-c").exit_code == 2
+
     def test_the_list_names_clusters_and_groups(self, operator: Operator) -> None:
         operator("updateTopic", "-t", "orders", "-c", CLUSTER)
         for group in ("b", "a"):
@@ -200,18 +218,21 @@ class TestLooking:
     def test_the_status_says_what_each_queue_holds(self, operator: Operator) -> None:
         operator("updateTopic", "-t", "orders", "-c", CLUSTER, "-r", "2", "-w", "2")
         operator.run(send(operator.url, b"1", b"2"))
-        assert operator("topicStatus", "-t", "orders", "-c", CLUSTER).rows == [
-            ["broker", "queue", "min offset", "max offset", "messages", "last stored"],
-            ["broker-a", "0", "0", "2", "2", "2023-11-14 22:13:20.000Z"],
-            ["broker-a", "1", "0", "0", "0", "-"],
-        ]
         first, second = operator("topicStatus", "-t", "orders", "--json").json["queues"]
+        bytes_taken = first["about_bytes"]
+        assert 2 * RECORD_BYTES_MIN < bytes_taken < 2 * (RECORD_BYTES_MIN + 300)  # with properties
+        assert operator("topicStatus", "-t", "orders", "-c", CLUSTER).rows == [
+            ["broker", "queue", "min offset", "max offset", "messages", "about bytes", "last stored"],
+            ["broker-a", "0", "0", "2", "2", str(bytes_taken), "2023-11-14 22:13:20.000Z"],
+            ["broker-a", "1", "0", "0", "0", "0", "-"],
+        ]
         assert first == {
             "broker_name": "broker-a",
             "queue_id": 0,
             "min_offset": 0,
             "max_offset": 2,
             "message_count": 2,
+            "about_bytes": bytes_taken,
             "last_stored_at": "2023-11-14T22:13:20.000Z",
             "last_stored_at_ms": 1_700_000_000_000,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,8 @@ from mqadmin.output import Table, show
 from mqadmin.targets import broker_names_of, brokers_of
 from mqadmin.times import time_fields, time_text
 from mqadmin.world import World
-from mqclient import Admin, ClusterBroker, QueueStats, TopicRoute
+from mqclient import Admin, BrokerRefusedError, ClusterBroker, QueueStats, TopicRoute
+from mqproto.codes import ResponseCode
 from mqproto.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 commands = typer.Typer()
@@ -20,6 +22,9 @@ PANEL = "Topics"
 
 ClusterModel = Annotated[
     bool, typer.Option("-c", "--clusterModel", metavar=NO_VALUE, help="With clusters and the groups that read.")
+]
+Sizes = Annotated[
+    bool, typer.Option("-s", "--sizes", metavar=NO_VALUE, help="With messages and about how many bytes, largest first.")
 ]
 SystemToo = Annotated[bool, typer.Option("-a", "--all", metavar=NO_VALUE, help="Also system topics.")]
 ListFormat = Annotated[bool, typer.Option("-l", "--list", metavar=NO_VALUE, help="The table; it is the default.")]
@@ -31,11 +36,17 @@ def topic_list(
     *,
     name_servers: NameServers,
     cluster_model: ClusterModel = False,
+    sizes: Sizes = False,
     show_all: SystemToo = False,
     as_json: AsJson = False,
 ) -> None:
     """The names of the application's topics; with -a also those that the queue makes for itself and for groups."""
+    if cluster_model and sizes:
+        raise typer.BadParameter("-c asks for clusters and groups and -s for sizes; choose one")
     world = World.of(context)
+    if sizes:
+        _show_sizes(world.ask(name_servers, _topics_with_sizes), show_all=show_all, as_json=as_json)
+        return
     if cluster_model:
         rows = world.ask(name_servers, _topics_with_clusters)
         fields = ("cluster_name", "topic", "consumer_groups")
@@ -59,6 +70,29 @@ def topic_list(
     typer.echo("".join(f"{topic}\n" for topic in shown), nl=False)  # bare, for `while read topic`
     if len(shown) < len(topics):
         say(f"{len(topics) - len(shown)} system topics (of the queue and of groups) are left out; -a shows them")
+
+
+def _show_sizes(rows: Sequence[tuple[str, int, int]], *, show_all: bool, as_json: bool) -> None:
+    fields = ("topic", "message_count", "about_bytes")
+    document = {"topics": [{**dict(zip(fields, row, strict=True)), "system": _is_system(row[0])} for row in rows]}
+    shown = [row for row in rows if show_all or not _is_system(row[0])]
+    show(document, Table(("topic", "messages", "about bytes"), shown), as_json=as_json)
+
+
+async def _topics_with_sizes(admin: Admin) -> list[tuple[str, int, int]]:
+    """(topic, messages, about how many bytes of the logs of all masters), the largest first."""
+    rows = []
+    for topic in await admin.topic_list():
+        try:
+            stats = await admin.topic_stats(topic)
+        except BrokerRefusedError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            continue  # deleted meanwhile
+        rows.append(
+            (topic, sum(one.max_offset - one.min_offset for one in stats), sum(one.about_bytes for one in stats))
+        )
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
 def _is_system(topic: str) -> bool:
@@ -150,7 +184,7 @@ def topic_status(
     stats = World.of(context).ask(name_servers, question)
     document = {"topic": topic, "queues": [_queue_fields(one) for one in stats]}
     table = Table(
-        ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
+        ("broker", "queue", "min offset", "max offset", "messages", "about bytes", "last stored"),
         [
             (
                 one.queue.broker_name,
@@ -158,6 +192,7 @@ def topic_status(
                 one.min_offset,
                 one.max_offset,
                 one.max_offset - one.min_offset,
+                one.about_bytes,
                 time_text(one.last_update_timestamp_ms),
             )
             for one in stats
@@ -173,6 +208,7 @@ def _queue_fields(stats: QueueStats) -> dict[str, Any]:
         "min_offset": stats.min_offset,
         "max_offset": stats.max_offset,
         "message_count": stats.max_offset - stats.min_offset,
+        "about_bytes": stats.about_bytes,
         **time_fields("last_stored_at", stats.last_update_timestamp_ms),
     }
 

@@ -85,6 +85,7 @@ class FakeAdmin:
                 min_offset=self._broker.min_offsets[request.topic, queue_id],
                 max_offset=len(records),
                 last_update_timestamp_ms=decode_record(records[-1]).store_timestamp_ms if records else 0,
+                about_bytes=sum(map(len, records)),
             )
         return response
 

@@ -147,6 +147,13 @@ class Querying:
 
         return await self.store.cold_reads.read(look)
 
+    async def about_bytes(self, topic: str, queue_id: int, begin: int, end: int) -> int:
+        """What the queue's messages from `begin` up to `end` take of the log, of many by samples. Raises OSError."""
+        queue = self.store.queue(topic, queue_id)
+        if queue is None or begin >= end:
+            return 0
+        return await self.store.cold_reads.read(lambda: queue.about_bytes(begin, end))
+
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first offset of the queue whose message was stored at or after `timestamp_ms`; its end if all are older.
 

@@ -29,12 +29,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue; `last_update_ms` is when its last message was stored, 0 for a queue that holds none."""
+    """One queue; `last_update_ms` is when its last message was stored, 0 for a queue that holds none.
+
+    `about_bytes` is what its messages take of the log, of a long queue by samples.
+    """
 
     queue_id: int
     min_offset: int
     max_offset: int
     last_update_ms: int
+    about_bytes: int
 
 
 @dataclass
@@ -98,7 +102,9 @@ class TopicAdministration:
         found = []
         for queue_id in range(config.queue_count):
             low, high = self.store.queue_bounds(topic, queue_id)
-            found.append(QueueStats(queue_id, low, high, await self.querying.stored_at_ms(topic, queue_id, high - 1)))
+            stored_ms = await self.querying.stored_at_ms(topic, queue_id, high - 1)
+            size = await self.querying.about_bytes(topic, queue_id, low, high)
+            found.append(QueueStats(queue_id, low, high, stored_ms, size))
         return found
 
     def _refuse_to_hide_messages(self, config: TopicConfig) -> None:

@@ -194,6 +194,7 @@ def queue_stats(stats: QueueStats) -> admin_pb.QueueStats:
         min_offset=stats.min_offset,
         max_offset=stats.max_offset,
         last_update_timestamp_ms=stats.last_update_ms,
+        about_bytes=stats.about_bytes,
     )
 
 

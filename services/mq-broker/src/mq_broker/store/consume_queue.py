@@ -16,6 +16,7 @@ from mqproto.names import WAITING_TOPICS
 from osenv import PooledFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
+SIZE_SAMPLES, SAMPLE_ENTRIES = 64, 64  # 80 KiB are read of a long queue to say how many bytes its messages take
 ENTRY_SIZE_MAX = 0x7FFF_FFFF
 PRE_BLANK = CQ_ENTRY.pack(0, ENTRY_SIZE_MAX, 0)  # before the first message that is left, as RocketMQ writes it
 
@@ -71,6 +72,19 @@ class ConsumeQueue:
         """Up to `count` entries from `offset`, from disk; may block on it."""
         count = min(count, self.max_offset - offset)
         return self._files.read(count * CQ_ENTRY.size, offset * CQ_ENTRY.size) if count > 0 else b""
+
+    def about_bytes(self, begin: int, end: int) -> int:
+        """How many bytes of the log the messages from offset `begin` up to `end` take; may block on the disk.
+
+        Of more than SIZE_SAMPLES * SAMPLE_ENTRIES messages only so many are looked at, spread evenly.
+        """
+        count = end - begin
+        if count <= SIZE_SAMPLES * SAMPLE_ENTRIES:
+            return _sizes(self.read(begin, count))
+        last = count - SAMPLE_ENTRIES
+        samples = (begin + number * last // (SIZE_SAMPLES - 1) for number in range(SIZE_SAMPLES))
+        looked_at = sum(_sizes(self.read(offset, SAMPLE_ENTRIES)) for offset in samples)
+        return looked_at * count // (SIZE_SAMPLES * SAMPLE_ENTRIES)
 
     def entry(self, offset: int) -> tuple[int, int, int]:
         """(log offset, size, tag hash) of the entry at `offset`. Raises ValueError when it is not there."""
@@ -216,3 +230,7 @@ def _is_below(log_offset: int, size: int, log_end: int) -> bool:
 
 def _cut_up(entries: bytes) -> list[bytes]:
     return [entries[at : at + CQ_ENTRY.size] for at in range(0, len(entries), CQ_ENTRY.size)]
+
+
+def _sizes(entries: bytes) -> int:
+    return sum(size for _, size, _ in CQ_ENTRY.iter_unpack(entries))

@@ -275,11 +275,14 @@ class QueueStats(_message.Message):
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_UPDATE_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    ABOUT_BYTES_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     min_offset: _builtins.int
     max_offset: _builtins.int
     last_update_timestamp_ms: _builtins.int
     """When the queue's last message was stored; 0 for a queue that holds none."""
+    about_bytes: _builtins.int
+    """Of the log, that the queue's messages take: of a long queue about as many, by samples. 0 from an earlier version."""
     def __init__(
         self,
         *,
@@ -287,10 +290,11 @@ class QueueStats(_message.Message):
         min_offset: _builtins.int = ...,
         max_offset: _builtins.int = ...,
         last_update_timestamp_ms: _builtins.int = ...,
+        about_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_update_timestamp_ms", b"last_update_timestamp_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about_bytes", b"about_bytes", "last_update_timestamp_ms", b"last_update_timestamp_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
