@@ -158,6 +158,18 @@ class TestSwitch:
         await pair.is_swapped()
         assert pair.requests() == ["StepDownRequest", "BecomeSlaveRequest", "PromoteRequest"]  # A's, then B's
 
+    async def test_the_successor_gets_the_queue_locks_of_the_old_master(self, pair: Pair) -> None:
+        await pair.switch()
+        promoted = [one for one in pair.new.requests if isinstance(one, pb.PromoteRequest)]
+        assert [one.queue_locks for one in promoted] == [b"of 1"]
+
+    async def test_a_master_that_is_promoted_again_gets_its_own_queue_locks_back(self, pair: Pair) -> None:
+        switching = await pair.half_way(timeout_s=2)
+        with pytest.raises(IllegalStateError, match="is the master again"):
+            await pair.run(switching)
+        promoted = [one for one in pair.old.requests if isinstance(one, pb.PromoteRequest)]
+        assert [one.queue_locks for one in promoted] == [b"of 1"]
+
     async def test_there_and_back_again(self, pair: Pair) -> None:
         await pair.switch(B)
         assert (await pair.switch(A)).epoch == (3, 0)

@@ -97,6 +97,15 @@ class TestTable:
         later.begin(0, lost=False)
         assert later.lock("g", "b", [Q1], 0) == [Q1]
 
+    @pytest.mark.parametrize(("term", "held"), [(4, [Q0]), (5, [])])
+    def test_a_table_names_all_holders_in_its_own_term_only(self, term: int, held: list[LockedQueue]) -> None:
+        locks, other = QueueLocks(), QueueLocks()
+        locks.begin(0, lost=False, term=4)
+        locks.lock("g", "a", [Q0], 0)
+        other.load_json(locks.to_json())
+        other.begin(0, lost=False, term=term)
+        assert other.lock("g", "a", [Q0], 0) == held
+
     @pytest.mark.parametrize(
         "table", [None, {"g": 1}, {"g": {"t": 1}}, {"g": {"t": {"0": 1}}}, {"g": {"t": {"x": "a"}}}]
     )

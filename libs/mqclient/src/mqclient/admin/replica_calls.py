@@ -37,6 +37,21 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """What a master of `epoch` leaves: where its log ends, the role that it had, and the locks of orderly groups.
+
+    `whole`: it has stepped down, and its log ends there for good. `queue_locks` is for the successor to read; empty
+    where the master could not be asked.
+    """
+
+    epoch: Epoch
+    log_end: int
+    role: BrokerRole
+    whole: bool = False
+    queue_locks: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaCalls:
     """Replicas are given by their address. Each call raises MQClientError."""
 
@@ -54,21 +69,21 @@ class ReplicaCalls:
         except MQClientError:
             return None
 
-    async def step_down(self, address: str, epoch: Epoch) -> tuple[int, BrokerRole]:
-        """Where its log ends for good, and the role that it had."""
+    async def step_down(self, address: str, epoch: Epoch) -> HandOver:
+        """What it leaves to its successor."""
         request = admin_pb.StepDownRequest(epoch=epoch.to_wire())
         answer = await answer_of(self.target_at(address), STEP_DOWN, request)
-        return answer.log_end, BrokerRole(answer.role)
+        return HandOver(epoch, answer.log_end, BrokerRole(answer.role), True, answer.queue_locks)
 
-    async def promote(
-        self, address: str, term: int, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool
-    ) -> None:
-        """Make it the master of `term`, if its log reaches `log_end` and it has seen `epoch` and none above.
-
-        `whole`: the master of `epoch` has stepped down, and its log ends at `log_end`.
-        """
+    async def promote(self, address: str, term: int, left: HandOver) -> None:
+        """Make it the master of `term`, if its log has what was left and it has seen that epoch and none above."""
         request = admin_pb.PromoteRequest(
-            term=term, log_end=log_end, role=admin_pb.BrokerRole.ValueType(role), epoch=epoch.to_wire(), whole=whole
+            term=term,
+            log_end=left.log_end,
+            role=admin_pb.BrokerRole.ValueType(left.role),
+            epoch=left.epoch.to_wire(),
+            queue_locks=left.queue_locks,
+            whole=left.whole,
         )
         await answer_of(self.target_at(address), PROMOTE, request)
 

@@ -9,10 +9,10 @@ between two of them loses nothing: another one goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mqclient.admin.ha_status import BrokerRole, Epoch, HaStatus
-from mqclient.admin.replica_calls import Change, Patience, ReplicaCalls
+from mqclient.admin.replica_calls import Change, HandOver, Patience, ReplicaCalls
 from mqclient.admin.switch_plan import SwitchPlan
 from mqclient.errors import IllegalStateError, MQClientError, RequestTimeoutError, with_more
 
@@ -71,25 +71,24 @@ class Switching:
         giver, target = plan.giver, plan.target
         if giver is None:
             role = target.role if target.role.is_master else self._role
-            promoted = await self._promoted(target, target.durable_end, role, target.epoch, whole=False)
-            return promoted, target.durable_end
-        has_stepped_down = giver.role.is_master  # now, and not before a start that may have lost the end of its log
-        log_end, role = await self._step_down(giver)
-        problem = await self._catch_up(giver, log_end)
+            left = HandOver(target.epoch, target.durable_end, role)
+            return await self._promoted(target, left), left.log_end
+        left = await self._step_down(giver)
+        problem = await self._catch_up(giver, left.log_end)
         if problem:
-            await self._give_back(giver, log_end, role, problem)
+            await self._give_back(giver, left, problem)
         try:
-            return await self._promoted(target, log_end, role, giver.epoch, whole=has_stepped_down), log_end
+            return await self._promoted(target, left), left.log_end
         except RequestTimeoutError:
             raise
         except MQClientError as error:
-            await self._give_back(giver, log_end, role, f"{target.address} was not promoted: {error}")
+            await self._give_back(giver, left, f"{target.address} was not promoted: {error}")
             raise
 
-    async def _step_down(self, giver: HaStatus) -> tuple[int, BrokerRole]:
-        """Where its log ends, for good, and its role. One that has started again since is a slave already."""
+    async def _step_down(self, giver: HaStatus) -> HandOver:
+        """What it leaves. One that has started again since is a slave already, and may have lost its log's end."""
         if not giver.role.is_master:
-            return giver.log_end, self._role
+            return HandOver(giver.epoch, giver.log_end, self._role)
         change, patience = Change(), self._patience()
         while True:
             try:
@@ -114,23 +113,21 @@ class Switching:
             if not await patience.pause():
                 return f"{problem}, after {self._timeout_s:g} s"
 
-    async def _give_back(self, giver: HaStatus, log_end: int, role: BrokerRole, problem: str) -> None:
+    async def _give_back(self, giver: HaStatus, left: HandOver, problem: str) -> None:
         """Have the old master go on, in a new epoch. Raises IllegalStateError, or why that failed too."""
         try:
-            again = await self._promoted(giver, log_end, role, giver.epoch, whole=False)
+            again = await self._promoted(giver, replace(left, whole=False))
         except MQClientError as error:
             raise with_more(error, f"; before that: {problem}; nobody takes writes until it is repeated") from error
         raise IllegalStateError(f"{problem}; {giver.address} is the master again, in epoch {again.epoch}")
 
-    async def _promoted(
-        self, replica: HaStatus, log_end: int, role: BrokerRole, epoch: Epoch, *, whole: bool
-    ) -> HaStatus:
+    async def _promoted(self, replica: HaStatus, left: HandOver) -> HaStatus:
         """Its status as the master of the plan's term. Raises RequestTimeoutError when that is not known."""
         change, patience, term = Change(), self._patience(), self._plan.term
         while True:
             if not change.accepted:
                 try:
-                    await self._calls.promote(replica.address, term, log_end, role, epoch, whole=whole)
+                    await self._calls.promote(replica.address, term, left)
                     change.accepted = change.may_have_been_made = True
                 except MQClientError as error:
                     change.failed(error)

@@ -128,7 +128,7 @@ class FakeReplica:
         if request.epoch != _epoch(self.epoch):
             return pb.StepDownResponse(code=common_pb2.SYSTEM_ERROR, remark=f"its epoch is {self.epoch}")
         self.writable = False
-        return pb.StepDownResponse(log_end=self.log_end, role=self.role)
+        return pb.StepDownResponse(log_end=self.log_end, role=self.role, queue_locks=b"of %d" % self.epoch.term)
 
     def _promote(self, request: pb.PromoteRequest) -> pb.PromoteResponse:
         is_another_log = request.HasField("epoch") and request.epoch != _epoch(self.epoch)

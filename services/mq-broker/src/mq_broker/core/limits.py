@@ -36,6 +36,7 @@ EXPRESSION_CHARACTERS_MAX = 16 * 1024  # of a subscription, as in mqfilter
 EXPRESSIONS_CHARACTERS_MAX = 128 * 1024  # of all subscriptions of a heartbeat; SQL92 takes 1.5 us a character
 FRAME_BATCHES_MAX = 1_024  # of one frame of a producer
 QUEUES_PER_REQUEST_MAX = 16_384  # that are reported, committed, locked or reset
+QUEUE_LOCKS_BYTES_MAX = 2 * 1024 * 1024  # handed over with the role: 20,000 queues and more, half of gRPC's message
 RANGES_PER_REQUEST_MAX = 300_000  # finished ranges of all queues; as many as 4 MB hold with offsets of real queues
 GROUPS_PER_REQUEST_MAX = 1_024  # producer groups, consumer groups, groups that report
 SUBSCRIPTIONS_PER_REQUEST_MAX = 16_384

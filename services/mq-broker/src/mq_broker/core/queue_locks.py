@@ -10,6 +10,9 @@ each lock counts as asked for when the broker starts. When the table is lost, an
 consumes it: then nobody gets a lock for 60 s, after which all the holders have stopped. Until then the new table says
 of itself that it is incomplete, because a broker that stops within the 60 s has still lost the old one.
 
+A master that steps down lends nothing more, so its table is the whole table of its term, and its successor goes on with
+it. The table says in which term it is complete: in any other one somebody else may have lent queues meanwhile.
+
 Invariants: a queue of a group has one holder at most; a lock goes to another holder only after it was given back, or
 60 s after its holder last asked; an incomplete table grants nothing.
 """
@@ -49,18 +52,38 @@ class QueueLocks:
         self._locks: dict[_Key, _Lock] = {}
         self._is_incomplete = False
         self._complete_from_ms = 0
+        self._term: int | None = None  # of masters, in which it is complete; None in a file of an earlier version
         self.data_version = 0
 
-    def begin(self, now_ms: int, *, lost: bool) -> None:
-        """The broker has started: the kept locks last from now on; `lost` says that there were others, perhaps.
+    def begin(self, now_ms: int, *, lost: bool, term: int = 1) -> None:
+        """The broker has started in this term: the kept locks last from now on; `lost`: perhaps there were others.
 
         The table has to be on disk before the first `lock`.
         """
         for lock in self._locks.values():
             lock.asked_ms = now_ms
-        self._is_incomplete |= lost
+        self._is_incomplete |= lost or self._term not in (None, term)
+        self._term = term
         self._complete_from_ms = now_ms + LOCK_EXPIRY_MS
         self.data_version += 1
+
+    def succeed(self, document: dict[str, Any] | None, before: int, term: int) -> None:
+        """Have the table for the next term: the `document` of a master that has stepped down in the term `before`.
+
+        Without it, and with one that lacks holders or is of another term, the table is incomplete. Raises KeyError,
+        TypeError or ValueError for a document of another form; then nothing has changed.
+        """
+        version = self.data_version
+        if document is not None:
+            self.load_json(document)
+        self._is_incomplete |= document is None or self._term != before
+        self._term = term
+        self.data_version = max(version, self.data_version) + 1
+
+    def document(self, now_ms: int) -> dict[str, Any]:
+        """The table without what is over, for `succeed`."""
+        self._forget_what_is_over(now_ms)
+        return self.to_json()
 
     def lock(self, group: str, client_id: str, queues: Iterable[LockedQueue], now_ms: int) -> list[LockedQueue]:
         """Lock what is free, and keep what is the client's own. Returns those of the queues that are the client's now.
@@ -89,10 +112,13 @@ class QueueLocks:
         return held
 
     def _grant(self, group: str, client_id: str, queues: list[LockedQueue], now_ms: int) -> None:
-        self._locks = {key: lock for key, lock in self._locks.items() if not _is_over(lock, now_ms)}
+        self._forget_what_is_over(now_ms)
         self.data_version += 1
         for queue in queues:
             self._locks[group, queue] = _Lock(client_id, now_ms, self.data_version)
+
+    def _forget_what_is_over(self, now_ms: int) -> None:
+        self._locks = {key: lock for key, lock in self._locks.items() if not _is_over(lock, now_ms)}
 
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> bool:
         """Give back those of the queues that are the client's; whether there was one. The table on disk may keep it."""
@@ -127,6 +153,7 @@ class QueueLocks:
             "dataVersion": {"counter": self.data_version},
             "holderTable": table,
             "incomplete": self._is_incomplete,
+            "term": self._term,
         }
 
     def load_json(self, document: dict[str, Any]) -> None:
@@ -141,7 +168,8 @@ class QueueLocks:
                     if not isinstance(holder, str):
                         raise TypeError(f"the holder of queue {queue_id} of {topic} is {holder!r}")
                     locks[group, LockedQueue(topic, int(queue_id))] = _Lock(holder, 0, version)
-        self._is_incomplete = bool(document["incomplete"])
+        term = document.get("term")
+        self._is_incomplete, self._term = bool(document["incomplete"]), None if term is None else int(term)
         self._locks, self.data_version = locks, version
 
 

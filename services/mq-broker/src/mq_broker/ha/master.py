@@ -213,14 +213,21 @@ class MasterReplication:
         return self._node.store.log_end, self.role
 
     async def promote(
-        self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH, *, whole: bool = False
+        self,
+        term: int,
+        log_end: int,
+        role: BrokerRole,
+        epoch: Epoch = NO_EPOCH,
+        *,
+        whole: bool = False,
+        queue_locks: bytes = b"",
     ) -> None:
         """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
         if self._node.file.state.role.is_master:
             if term == self.epoch.term:
                 return
             raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
-        await promote(self._node, term, log_end, role, epoch, whole=whole)
+        await promote(self._node, term, log_end, role, epoch, whole=whole, queue_locks=queue_locks)
         self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.queue_locks import QueueLocks
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
@@ -40,6 +41,7 @@ class Node:
     clock: Clock
     new_exchange: Callable[[], Exchange]
     states_in: StatesIn
+    locks: QueueLocks
 
     def status(self, role: BrokerRole) -> HaStatus:
         """What is so of a master and of a slave; the rest is as of one that is alone and takes nothing."""

@@ -148,16 +148,24 @@ class SlaveReplication:
         raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, "this broker is a slave")
 
     async def promote(
-        self, term: int, log_end: int, role: BrokerRole, epoch: Epoch = NO_EPOCH, *, whole: bool = False
+        self,
+        term: int,
+        log_end: int,
+        role: BrokerRole,
+        epoch: Epoch = NO_EPOCH,
+        *,
+        whole: bool = False,
+        queue_locks: bytes = b"",
     ) -> None:
         """Be the master from now on.
 
-        `whole`: the log of the master that has stepped down ends at `log_end` for good. Raises RefusedError when the
+        `whole`: the log of the master that has stepped down ends at `log_end` for good; `queue_locks` are what it
+        has left. Raises RefusedError when the
         log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this slave has
         followed last; OSError.
         """
         async with self._halted():
-            await promote(self._node, term, log_end, role, epoch, whole=whole)
+            await promote(self._node, term, log_end, role, epoch, whole=whole, queue_locks=queue_locks)
             self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:

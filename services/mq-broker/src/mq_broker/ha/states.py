@@ -9,9 +9,8 @@ Topics and groups travel. What the others say, a slave finds out by itself:
 - what producers have numbered is read from the records as they come;
 - the next numbers of queues that have no message left are the one thing that neither log nor documents tell: they are
   said once, when a link begins, and count for a queue of which the slave has never had a message;
-- locks of queues are not taken along. A slave grants none, and its own table says that it may lack some
-  (`QueueLocking.begin(lost=True)`): so when it becomes a master nobody gets a lock before all those of the old master
-  are over.
+- locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table says
+  that it may lack some (`QueueLocking.begin(lost=True)`).
 
 Invariants: a document is the master's state of the moment in which it was taken, never older than the log that was
 sent before it; it may be ahead of that log. Of what it deletes nobody at the slave is given anything, whether the bytes

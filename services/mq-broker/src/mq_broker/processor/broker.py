@@ -220,6 +220,7 @@ class Broker:
             self._clock,
             self._exchange,
             StatesIn(self.store, self.topics, self.groups, self.consumer_offsets, self._followed),
+            self.queue_locks,
         )
 
     def _followed(self) -> None:
@@ -301,7 +302,10 @@ class Broker:
         self.queue_locking = QueueLocking(
             self.store, self.queue_locks, self.topics, self.groups, self.sessions, self._clock
         )
-        self.queue_locking.begin(lost=QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new)
+        self.queue_locking.begin(
+            lost=QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new,
+            term=max(self._replica_file.state.epoch.term, 1),
+        )
 
     async def _open_transactions(self) -> None:
         self.transactions = Transactions(

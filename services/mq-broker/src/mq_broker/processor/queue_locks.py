@@ -4,14 +4,16 @@ Invariants: a grant is on disk before its holder hears of it; who is told that i
 the end of a session gives nothing back, because the listener behind a broken connection may still run; for the same
 reason a process does not take over the locks of another one that had its client id. A slave grants
 nothing, and its table says that it may lack holders: when the slave becomes a master, nobody gets a lock before every
-lock that the old master has granted is over.
+lock that the old master has granted is over, unless that one has stepped down and handed its table over (ADR 111).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX
 from mq_broker.core.queue_locks import LockedQueue, QueueLocks
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.state_names import QUEUE_LOCKS
@@ -19,9 +21,12 @@ from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
+from mq_broker.store.json_state import encode_document
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from osenv import Clock
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,10 +41,18 @@ class QueueLocking:
     clock: Clock
     _durable_version: int = field(default=0, init=False)
 
-    def begin(self, *, lost: bool) -> None:
-        """Before the first request; `lost` as in `QueueLocks.begin`. The checkpoint that follows writes the table."""
+    def begin(self, *, lost: bool, term: int) -> None:
+        """Before the first request; as `QueueLocks.begin`. The checkpoint that follows writes the table."""
         self._durable_version = self.locks.data_version
-        self.locks.begin(self._now_ms(), lost=lost or self.store.follows)
+        self.locks.begin(self._now_ms(), lost=lost or self.store.follows, term=term)
+
+    def handed_over(self) -> bytes:
+        """The table of a master that has stepped down, for its successor; empty when it is too large for a request."""
+        document = encode_document(self.locks.document(self._now_ms()), self.store.log_end)
+        if len(document) <= QUEUE_LOCKS_BYTES_MAX:
+            return document
+        log.warning("the queue locks are not handed over: %d bytes; orderly groups pause for 60 s", len(document))
+        return b""
 
     async def lock(
         self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = ""

@@ -42,12 +42,15 @@ class ReplicationAdministration:
     @answering(pb.StepDownResponse)
     async def StepDown(self, request: pb.StepDownRequest, context: Any) -> pb.StepDownResponse:  # noqa: N802
         log_end, role = await self._broker.replication.step_down(_epoch(request.epoch))
-        return pb.StepDownResponse(log_end=log_end, role=_ROLES[role])
+        locks = self._broker.queue_locking.handed_over()
+        return pb.StepDownResponse(log_end=log_end, role=_ROLES[role], queue_locks=locks)
 
     @answering(pb.PromoteResponse)
     async def Promote(self, request: pb.PromoteRequest, context: Any) -> pb.PromoteResponse:  # noqa: N802
         role, epoch = _role(request.role), _epoch(request.epoch)
-        await self._broker.replication.promote(request.term, request.log_end, role, epoch, whole=request.whole)
+        await self._broker.replication.promote(
+            request.term, request.log_end, role, epoch, whole=request.whole, queue_locks=request.queue_locks
+        )
         return pb.PromoteResponse()
 
     @answering(pb.BecomeSlaveResponse)

@@ -72,6 +72,7 @@ REQUEST_LIMITS = FieldLimits(
         "ProduceRequest.batches": limits.FRAME_BATCHES_MAX,
         "ProducerData.group": _NAME,
         "Progress.entries": DATA_BYTES_MAX,
+        "PromoteRequest.queue_locks": limits.QUEUE_LOCKS_BYTES_MAX,
         "PullRequest.expression": limits.EXPRESSION_CHARACTERS_MAX,
         "PullRequest.expression_type": _NAME,
         "PullRequest.group": _NAME,

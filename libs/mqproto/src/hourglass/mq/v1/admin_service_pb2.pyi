@@ -1728,12 +1728,15 @@ class StepDownResponse(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     LOG_END_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    QUEUE_LOCKS_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     log_end: _builtins.int
     """Where the log ends, for good."""
     role: Global___BrokerRole.ValueType
     """Its role until now: that of its successor."""
+    queue_locks: _builtins.bytes
+    """Which members hold which queues of orderly groups, for its successor: nothing is lent any more. Empty when there are too many."""
     def __init__(
         self,
         *,
@@ -1741,10 +1744,11 @@ class StepDownResponse(_message.Message):
         remark: _builtins.str = ...,
         log_end: _builtins.int = ...,
         role: Global___BrokerRole.ValueType = ...,
+        queue_locks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "log_end", b"log_end", "remark", b"remark", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "log_end", b"log_end", "queue_locks", b"queue_locks", "remark", b"remark", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1763,12 +1767,15 @@ class PromoteRequest(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
+    QUEUE_LOCKS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     log_end: _builtins.int
     role: Global___BrokerRole.ValueType
     """ASYNC_MASTER or SYNC_MASTER."""
     whole: _builtins.bool
     """That master's log ends at `log_end` for good: nothing that it has stored or given a number to can be missing here."""
+    queue_locks: _builtins.bytes
+    """What that one has answered. Without it, or without `epoch`, the successor lends no queue that it does not know to be free."""
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch:
         """Of the master that has stepped down."""
@@ -1781,10 +1788,11 @@ class PromoteRequest(_message.Message):
         role: Global___BrokerRole.ValueType = ...,
         epoch: _replication_service_pb2.Epoch | None = ...,
         whole: _builtins.bool = ...,
+        queue_locks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_end", b"log_end", "role", b"role", "term", b"term", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_end", b"log_end", "queue_locks", b"queue_locks", "role", b"role", "term", b"term", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
