@@ -14,7 +14,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that
 
 from rich.console import Console
 
-from hourglass_local.cluster import METRICS_PORT_VARIABLE
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
 from hourglass_local.demo import run_demo
 from hourglass_local.demo_config import DemoConfigError, parse_demo_config
@@ -26,9 +25,10 @@ from hourglass_local.process import ProcessError
 from hourglass_local.reopen import PLACEHOLDERS, run_reopened
 from hourglass_local.up import USUAL_PORTS, run_up
 from osenv.signals import stop_event
+from telemetry.settings import DEFAULT_PROMETHEUS_PORT, PROMETHEUS_PORT
 
 PROGRAM = "hourglass"
-DEFAULT_METRICS_PORT, METRICS_PORT_MAX = "9464", 65_500
+METRICS_PORT_MAX = 65_500
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -79,12 +79,12 @@ def _metrics_port(environment: Mapping[str, str]) -> int | None:
     Raises DemoConfigError for a port that leaves no room for one page each.
     """
     asked = "prometheus" in environment.get("OTEL_METRICS_EXPORTER", "").replace(" ", "").split(",")
-    text = environment.get(METRICS_PORT_VARIABLE, DEFAULT_METRICS_PORT if asked else "")
+    text = environment.get(PROMETHEUS_PORT, str(DEFAULT_PROMETHEUS_PORT) if asked else "")
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and int(text) <= METRICS_PORT_MAX):
         raise DemoConfigError(
-            f"{METRICS_PORT_VARIABLE}: {text!r} is no port from 0 to {METRICS_PORT_MAX}; each process gets the next one"
+            f"{PROMETHEUS_PORT}: {text!r} is no port from 0 to {METRICS_PORT_MAX}; each process gets the next one"
         )
     return int(text)
 

@@ -28,6 +28,7 @@ from hourglass_local.probes import grpc_serving, is_in_sync, registered_brokers
 from hourglass_local.process import Check, ManagedProcess, ProcessDiedError
 from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
+from telemetry.settings import PROMETHEUS_PORT
 
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
@@ -39,7 +40,6 @@ QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": 
 REGISTER_TIMEOUT_S = 10.0
 IN_SYNC_TIMEOUT_S = 30.0
 WATCH_INTERVAL_S = 0.1
-METRICS_PORT_VARIABLE = "OTEL_EXPORTER_PROMETHEUS_PORT"
 OnDeath = Callable[[ManagedProcess, ProcessDiedError], Awaitable[None]]
 BROKERS_MAX = len(string.ascii_lowercase)
 
@@ -316,7 +316,7 @@ class Cluster:
             return {}
         port = self._metrics_port and self._metrics_port + len(self.metrics_addresses)
         self.metrics_addresses[name] = f"{LOOPBACK}:{port}"
-        return {METRICS_PORT_VARIABLE: str(port)}
+        return {PROMETHEUS_PORT: str(port)}
 
     def _metrics_ports(self) -> list[int]:
         ports = (int(_port(address)) for address in self.metrics_addresses.values())

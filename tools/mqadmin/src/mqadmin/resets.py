@@ -109,8 +109,7 @@ def _show_changes(document: Mapping[str, Any], changes: Mapping[MessageQueue, Of
             "queue_id": queue.queue_id,
             "offset_before": offset_or_none(change.before),
             "offset": change.now,
-            "delivered_again": _again_and_skipped(change)[0],
-            "skipped": _again_and_skipped(change)[1],
+            **dict(zip(("delivered_again", "skipped"), _again_and_skipped(change), strict=True)),
         }
         for queue, change in sorted(changes.items())
     ]
