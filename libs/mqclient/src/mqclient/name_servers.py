@@ -34,6 +34,7 @@ logger = logging.getLogger("mqclient.name_servers")
 
 
 NAMED_MAX = 5  # brokers in an error's sentence
+TOPICS_PER_PAGE = 10_000  # of a list of them; 1.3 MB with the longest names
 OPINION_PAUSE_S = 1.0  # for which the other name servers are not asked the same question again
 SILENT_PAUSE_S = 10.0  # for which a name server that has not answered is not asked for its opinion
 
@@ -146,8 +147,15 @@ class NameServers:
 
     async def list_topics(self) -> list[str]:
         """Every topic that a living broker has, as far as any name server knows, sorted."""
-        answers = await self._ask(LIST_TOPICS, name_pb.ListTopicsRequest(), "", lambda _: True)
-        return sorted({topic for answer in answers for topic in answer.response.topics})
+        topics, after = set[str](), ""
+        while True:
+            request = name_pb.ListTopicsRequest(after=after, topics_max=TOPICS_PER_PAGE)
+            answers = await self._ask(LIST_TOPICS, request, "", lambda _: True)
+            topics.update(topic for answer in answers for topic in answer.response.topics)
+            ends = [answer.response.topics[-1] for answer in answers if answer.response.more_follow]
+            if not ends:
+                return sorted(topics)
+            after = min(ends)  # the pages of different name servers end at different topics
 
     async def list_brokers(
         self, is_enough: Callable[[Brokers], bool] = lambda _: False, question: str = ""

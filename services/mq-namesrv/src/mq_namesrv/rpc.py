@@ -20,6 +20,7 @@ from mq_namesrv.core.limits import (
     NAME_CHARACTERS_MAX,
     TEXT_CHARACTERS_MAX,
     TOPIC_COUNT_MAX,
+    TOPICS_PER_PAGE_MAX,
     TOPICS_PER_STEP,
     TOPICS_TOTAL_MAX,
 )
@@ -38,6 +39,7 @@ REQUEST_LIMITS = FieldLimits(
         "BrokerIdentity.address": TEXT_CHARACTERS_MAX,
         "BrokerIdentity.broker_name": TEXT_CHARACTERS_MAX,
         "BrokerIdentity.cluster_name": TEXT_CHARACTERS_MAX,
+        "ListTopicsRequest.after": NAME_CHARACTERS_MAX,
         "QueryRouteRequest.topic": NAME_CHARACTERS_MAX,
         "RegisterBrokerRequest.deleted_topics": TOPICS_PER_STEP,
         "RegisterBrokerRequest.ha_address": TEXT_CHARACTERS_MAX,
@@ -137,10 +139,18 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         )
 
     async def ListTopics(  # noqa: N802
-        self, _request: name_service_pb2.ListTopicsRequest, _context: Any
+        self, request: name_service_pb2.ListTopicsRequest, context: Any
     ) -> name_service_pb2.ListTopicsResponse:
-        """Every topic that a living broker has."""
-        return name_service_pb2.ListTopicsResponse(topics=route_table.topic_list(self._table))
+        """The topics that living brokers have, page by page, or all at once for an earlier client."""
+        try:
+            REQUEST_LIMITS.check(request)
+        except FieldLimitError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if request.topics_max <= 0:
+            return name_service_pb2.ListTopicsResponse(topics=route_table.topic_list(self._table, request.after))
+        count_max = min(request.topics_max, TOPICS_PER_PAGE_MAX)
+        topics = route_table.topic_list(self._table, request.after, count_max + 1)
+        return name_service_pb2.ListTopicsResponse(topics=topics[:count_max], more_follow=len(topics) > count_max)
 
     async def ListClusters(  # noqa: N802
         self, _request: name_service_pb2.ListClustersRequest, _context: Any

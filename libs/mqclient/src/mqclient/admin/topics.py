@@ -9,6 +9,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
 from mqclient.errors import IllegalArgumentError, NoRouteError, broker_answer_error
 from mqclient.message_queue import MessageQueue
+from mqclient.name_servers import TOPICS_PER_PAGE
 from mqclient.route import TopicRoute
 from mqclient.transport.methods import DELETE_TOPIC, GET_TOPIC_STATS, LIST_TOPIC_CONFIGS, UPDATE_TOPIC
 from mqproto.codes import Permission, ResponseCode
@@ -155,7 +156,15 @@ class TopicAdmin(AdminCalls):
 
 
 async def _configs(target: Target) -> list[common_pb.TopicConfig]:
-    return list((await target.ask(LIST_TOPIC_CONFIGS, admin_pb.ListTopicConfigsRequest())).topics)
+    configs: list[common_pb.TopicConfig] = []
+    more_follow = True
+    while more_follow:
+        after = configs[-1].topic if configs else ""
+        request = admin_pb.ListTopicConfigsRequest(after=after, topics_max=TOPICS_PER_PAGE)
+        response = await target.ask(LIST_TOPIC_CONFIGS, request)
+        configs += response.topics
+        more_follow = response.more_follow
+    return configs
 
 
 def _check_topic(topic: str) -> None:

@@ -16,6 +16,7 @@ GROUP_COUNT_MAX = 10_000  # [subscriptionGroupCountMax]
 AUTO_CREATED_TOPICS_MAX = 1_000  # [autoCreatedTopicsPerClient] by one connection
 AUTO_CREATED_GROUPS_MAX = 1_000  # [autoCreatedGroupsPerClient] by one connection
 NAME_SERVER_TOPICS_MAX = 100_000  # of one broker; a name server leaves out the others (mq_namesrv, core/limits.py)
+TOPICS_PER_PAGE_MAX = 10_000  # of a list of topics, for clients that take pages; 1.4 MB
 REGISTRATION_TOPICS_MAX = 4_096  # in one request to a name server: 600 KB at most, encoded in about 10 ms
 COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much they made; the least recent is forgotten
 

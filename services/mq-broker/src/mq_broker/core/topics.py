@@ -104,9 +104,9 @@ class TopicTable:
         """The topic, when it is there."""
         return self._topics.get(topic)
 
-    def all(self) -> list[TopicConfig]:
-        """Every topic, by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+    def all(self, *, after: str = "") -> list[TopicConfig]:
+        """Every topic whose name is behind `after`, by name."""
+        return [self._topics[name] for name in sorted(name for name in self._topics if name > after)]
 
     def by_name(self) -> dict[str, TopicConfig]:
         """Every topic as of now, for the caller to keep."""

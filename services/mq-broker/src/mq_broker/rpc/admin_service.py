@@ -10,6 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
+from mq_broker.core.limits import TOPICS_PER_PAGE_MAX
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
@@ -69,7 +70,9 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
     async def ListTopicConfigs(  # noqa: N802
         self, request: pb.ListTopicConfigsRequest, context: Any
     ) -> pb.ListTopicConfigsResponse:
-        return pb.ListTopicConfigsResponse(topics=map(topic_config_message, self._broker.topics.all()))
+        behind = self._broker.topics.all(after=request.after)
+        page = behind[: min(request.topics_max, TOPICS_PER_PAGE_MAX)] if request.topics_max > 0 else behind
+        return pb.ListTopicConfigsResponse(topics=map(topic_config_message, page), more_follow=len(page) < len(behind))
 
     @answering(pb.GetTopicStatsResponse)
     async def GetTopicStats(  # noqa: N802

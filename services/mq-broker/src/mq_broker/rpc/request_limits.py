@@ -54,6 +54,7 @@ REQUEST_LIMITS = FieldLimits(
         "GetConsumerRunningInfoRequest.client_id": _TEXT,
         "GetConsumerRunningInfoRequest.group": _NAME,
         "GetTopicStatsRequest.topic": _NAME,
+        "ListTopicConfigsRequest.after": _NAME,
         "GetTransactionRequest.transaction_id": _KEY,
         "GroupProgress.client_id": _TEXT,
         "GroupProgress.group": _NAME,

@@ -10,6 +10,7 @@ TOPICS_PER_STEP = 4_096  # of one registration between two turns of the event lo
 BROKER_STREAMS_MAX = 1_024  # registrations that are open at the same time
 LOST_BROKERS_MAX = 1_024  # remembered after they have left without unregistering, one for each stream
 FIRST_REQUEST_S_MAX = 10.0  # for which a registration may be open without a request
+TOPICS_PER_PAGE_MAX = 10_000  # of a list of topics, for clients that take pages; 1.3 MB
 CALLS_MAX = 8_192  # of all connections at the same time, registrations included
 CONNECTIONS_MAX = 10_000  # at the same time, and fewer when the process may not open as many
 KEPT_DESCRIPTORS = 64  # for what is no connection

@@ -16,6 +16,7 @@ while a broker is silent; clients ask another name server then.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -60,6 +61,7 @@ class LiveBroker:
 class RouteTable:
     """`brokers`: name -> id -> broker. `offers`: topic -> broker name -> what its leading broker has of the topic.
 
+    `sorted_topics`: those of `offers` in order, made when they are asked for; None after a change.
     `lost`: the brokers that have left without unregistering and have not come back, and when (monotonic seconds),
     oldest first. `started`: when the table was empty, as if a broker had been lost then.
     """
@@ -67,6 +69,7 @@ class RouteTable:
     brokers: dict[str, dict[int, LiveBroker]] = field(default_factory=dict)
     offers: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     fences: Fences = field(default_factory=Fences)
+    sorted_topics: list[str] | None = None
     lost: dict[BrokerIdentity, float] = field(default_factory=dict)
     started: float = 0.0
 
@@ -279,9 +282,12 @@ def topics_of_others(table: RouteTable, identity: BrokerIdentity) -> int:
     )
 
 
-def topic_list(table: RouteTable) -> list[str]:
-    """Every topic that has a route, sorted."""
-    return sorted(table.offers)
+def topic_list(table: RouteTable, after: str = "", count_max: int | None = None) -> list[str]:
+    """The topics behind `after` that have a route, sorted, at most `count_max`."""
+    if table.sorted_topics is None:
+        table.sorted_topics = sorted(table.offers)
+    begin = bisect_right(table.sorted_topics, after)
+    return table.sorted_topics[begin : None if count_max is None else begin + count_max]
 
 
 def cluster_list(table: RouteTable) -> list[BrokerData]:
@@ -375,6 +381,7 @@ def _reindex(table: RouteTable, name: str, before: Mapping[str, TopicConfig]) ->
     after = _leading_topics(table.brokers.get(name, {}))
     if before is after or before == after:
         return False
+    table.sorted_topics = None
     for topic in before.keys() - after.keys():
         offers = table.offers[topic]
         del offers[name]
