@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc
 from mq_broker.core.limits import (
@@ -20,10 +21,13 @@ from mq_broker.core.limits import (
     STALLED_WRITE_S,
 )
 from mq_broker.core.pulling import PullQuery, PullResult
+from mq_broker.embedded.calls import CallContext
 from mq_broker.processor import long_polling
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.response_memory import ResponseMemory
+from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.registration import Registration
 from mq_broker.rpc.streams import Replies, pump
 from mq_broker.testing import incoming, produce, running_broker, store_options
 from mqproto.codes import PullStatus, ResponseCode
@@ -216,3 +220,31 @@ async def test_too_many_open_polls_are_answered_at_once(monkeypatch: pytest.Monk
         assert polling.held == 0
         polling.poll(query(), 15_000, answers.append, a)
         assert polling.held == 1
+
+
+async def test_lists_for_operators_wait_for_room_and_take_it_until_they_are_read() -> None:
+    async with running_broker(SimDisk(), SimClock()) as broker:
+        memory = broker.response_memory
+        service = AdminService(broker, Registration(broker.identity, broker.topics, [], SimClock(), 30), dict)
+        calls: list[tuple[Any, Any]] = [
+            (service.ListTopicConfigs, admin_pb.ListTopicConfigsRequest()),
+            (service.ListSubscriptionGroups, admin_pb.ListSubscriptionGroupsRequest()),
+            (service.GetConsumeStats, admin_pb.GetConsumeStatsRequest(group="g")),
+            (service.ListTransactions, admin_pb.ListTransactionsRequest(max_transactions=1)),
+        ]
+        others = memory.share("others")
+        others.take(memory.bytes_max)
+        contexts = [CallContext() for _ in calls]
+        asked = [
+            asyncio.create_task(method(request, context))
+            for (method, request), context in zip(calls, contexts, strict=True)
+        ]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in asked)
+        others.close()
+        answers = await asyncio.gather(*asked)
+        assert memory.used == sum(RESPONSE_COPIES * answer.ByteSize() for answer in answers) > 0
+        for context in contexts:
+            context.end()
+        assert memory.used == 0

@@ -14,7 +14,7 @@ from mq_broker.core.limits import TOPICS_PER_PAGE_MAX
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
-from mq_broker.rpc.answers import answering
+from mq_broker.rpc.answers import answering, within_memory
 from mq_broker.rpc.conversions import (
     backup_response,
     connection,
@@ -52,6 +52,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         self._broker = broker
         self._registration = registration
         self._config = config
+        self.response_memory = broker.response_memory
 
     # ------------------------------------------------------------------------------------------------ topics
 
@@ -67,6 +68,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         await self._registration.announce()
         return pb.DeleteTopicResponse()
 
+    @within_memory
     async def ListTopicConfigs(  # noqa: N802
         self, request: pb.ListTopicConfigsRequest, context: Any
     ) -> pb.ListTopicConfigsResponse:
@@ -100,11 +102,13 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         await self._registration.announce()
         return pb.DeleteSubscriptionGroupResponse()
 
+    @within_memory
     async def ListSubscriptionGroups(  # noqa: N802
         self, request: pb.ListSubscriptionGroupsRequest, context: Any
     ) -> pb.ListSubscriptionGroupsResponse:
         return pb.ListSubscriptionGroupsResponse(groups=map(subscription_group_message, self._broker.groups.all()))
 
+    @within_memory
     @answering(pb.GetConsumeStatsResponse)
     async def GetConsumeStats(  # noqa: N802
         self, request: pb.GetConsumeStatsRequest, context: Any
@@ -205,6 +209,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     # -------------------------------------------------------------------------------------------- transactions
 
+    @within_memory
     @answering(pb.ListTransactionsResponse)
     async def ListTransactions(  # noqa: N802
         self, request: pb.ListTransactionsRequest, context: Any

@@ -26,8 +26,7 @@ from mq_broker.processor.long_polling import Poll
 from mq_broker.processor.offsets import ConsumeFromWhere, QueueReport
 from mq_broker.processor.producing import BatchOutcome
 from mq_broker.processor.querying import QueryError
-from mq_broker.processor.response_memory import Share
-from mq_broker.rpc.answers import answering
+from mq_broker.rpc.answers import answering, room
 from mq_broker.rpc.conversions import (
     batch_result,
     client_groups,
@@ -71,13 +70,6 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             yield Replies(share)
         finally:
             self._broker.long_polling.ended(share)
-
-    async def _room(self, context: Any) -> Share:
-        """Room for the response to a unary call, until the client has it."""
-        share = self._broker.response_memory.share(context.peer())
-        context.add_done_callback(lambda _: share.close())
-        await share.reserve()
-        return share
 
     # --------------------------------------------------------------------------------------------- produce
 
@@ -161,7 +153,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def Pull(self, request: pb.PullRequest, context: Any) -> pb.PullResponse:  # noqa: N802
         pulling = self._broker.pulling
         query = pull_query(request, context.peer())
-        share = await self._room(context)
+        share = await room(self._broker.response_memory, context)
         response = pb.PullResponse()
         write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response)
         share.give_back(RESPONSE_BYTES - RESPONSE_COPIES * len(response.records))
@@ -295,7 +287,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         return pb.SearchOffsetResponse(offset=offset)
 
     async def QueryMessage(self, request: pb.QueryMessageRequest, context: Any) -> pb.QueryMessageResponse:  # noqa: N802
-        await self._room(context)
+        await room(self._broker.response_memory, context)
         try:
             found = await self._broker.querying.by_key(
                 request.topic,
@@ -317,7 +309,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         )
 
     async def ViewMessage(self, request: pb.ViewMessageRequest, context: Any) -> pb.ViewMessageResponse:  # noqa: N802
-        await self._room(context)
+        await room(self._broker.response_memory, context)
         try:
             record = await self._broker.querying.by_log_offset(request.log_offset)
         except ValueError as error:
