@@ -627,4 +627,24 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_durable_answers.py"
         "::test_a_message_that_its_group_sent_back_is_not_finished_where_its_retry_is_not",
     ),
+    bug(
+        "61",
+        "two restores of one copy give the same versions",
+        "a restored store draws no versions of its own",
+        f"{BROKER}/processor/broker.py",
+        "            if self._is_restored:\n",
+        "            if False:\n",
+        f"{BROKER_TESTS}/test_broker_backup.py"
+        "::test_what_members_finish_after_one_restore_does_not_count_after_another_one",
+    ),
+    bug(
+        "57",
+        "a planned change of masters voids what members report",
+        "a new term renews the versions although nothing can be missing",
+        f"{BROKER}/core/replication/replica_state.py",
+        "self.renewal_term if has_all else term",
+        "term",
+        f"{BROKER_TESTS}/test_broker_replication.py"
+        "::test_what_members_finish_counts_across_a_planned_switch_and_no_other",
+    ),
 )

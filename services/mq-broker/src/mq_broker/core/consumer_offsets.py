@@ -20,6 +20,8 @@ COUNTER_MAX = (1 << 62) - 1
 RENEWALS_MAX = VERSION_MAX >> RESETS_BITS
 # A term's masters count from its number times these: no two of them give the same versions.
 RESETS_PER_TERM, RENEWALS_PER_TERM = 1 << 20, 1 << 8
+# A restored store goes on at most so many renewals further: there is room for some 30 restores of restored stores.
+RESTORED_RENEWALS_MAX = 1 << 18
 
 Listener = Callable[[str, str, int], None]  # of group, topic, queue id
 _Table = dict[tuple[str, str], dict[int, Progress]]
@@ -212,19 +214,32 @@ class ConsumerOffsets:
 
         They hear of it with the answer to their next report, and go on from what is known here.
         """
-        renewals = [self._progress[topic, group][queue_id].renewals for group, topic, queue_id in self.places()]
-        self._renew(max([self.renewals, *renewals]) + 1)
+        self._renew(self._renewals_now + 1)
 
-    def begin_term(self, term: int, renewal_term: int) -> None:
-        """This broker is the master of this term; the first one is 1.
+    @property
+    def _renewals_now(self) -> int:
+        renewals = [self._progress[topic, group][queue_id].renewals for group, topic, queue_id in self.places()]
+        return max([self.renewals, *renewals])
+
+    def renew_restored(self, drawn: int) -> int:
+        """Renew all versions by `drawn`, a random number from 1 to `RESTORED_RENEWALS_MAX`; returns the renewals now.
+
+        No other store that was restored from the same copy has them, but for one in 262,144.
+        """
+        self._renew(self._renewals_now + drawn)
+        return self.renewals
+
+    def begin_term(self, term: int, renewal_term: int, renewal_origin: int = 0) -> None:
+        """This broker is the master of this term; the first one is 1. Renewals are counted from `renewal_origin`.
 
         In `renewal_term` a master began last that may give numbers which an earlier one had given to other messages: a
         later one continues a log of which nothing is missing, and what members report of it counts. What this master
         resets is newer than whatever an earlier one has reset, also than what is not known here.
         """
         self._resets_before = min(max(0, term - 1) * RESETS_PER_TERM, RESETS_MAX - 1)
-        if self.renewals < (renewal_term - 1) * RENEWALS_PER_TERM:
-            self._renew((renewal_term - 1) * RENEWALS_PER_TERM)
+        renewals = renewal_origin + max(0, renewal_term - 1) * RENEWALS_PER_TERM
+        if self.renewals < renewals:
+            self._renew(renewals)
 
     def _renew(self, renewals: int) -> None:
         self.renewals = min(renewals, RENEWALS_MAX)

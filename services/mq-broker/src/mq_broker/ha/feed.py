@@ -170,7 +170,16 @@ class Feed:
         self._master.admit(self)
         self._in_sync = (self.replica_id in state.in_sync.replicas, state.in_sync.version)
         synchronous = state.role is BrokerRole.SYNC_MASTER
-        await self._send(MasterHello(state.replica_id, store.log_begin, store.log_end, state.history, synchronous))
+        await self._send(
+            MasterHello(
+                state.replica_id,
+                store.log_begin,
+                store.log_end,
+                state.history,
+                synchronous,
+                renewal_origin=state.renewal_origin,
+            )
+        )
 
     async def _receive(self) -> ReplicaEvent | None:
         frame = await heard(self._node.clock, self._link.receive)

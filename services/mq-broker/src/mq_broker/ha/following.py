@@ -144,7 +144,8 @@ class Following:
                 await self._prepare_cut(cut)
                 return None
             case StartFollowing(log_offset):
-                await node.remember(lambda state: state.following(frame.epoch, hello.replica_id, hello.history))
+                master = frame.epoch, hello.replica_id, hello.history, hello.renewal_origin
+                await node.remember(lambda state: state.following(*master))
                 self._epoch = frame.epoch
                 log.info("follows the master in epoch %s from %d", frame.epoch, log_offset)
                 return log_offset

@@ -11,10 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError
-from mq_broker.core.state_names import CONSUMER_OFFSETS
-from mq_broker.store.json_state import encode_document
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.store_copy import StoreCopy
 from mqproto.codes import ResponseCode
@@ -51,7 +48,6 @@ class Backup:
     """The processor of backups."""
 
     store: MessageStore
-    offsets: ConsumerOffsets
     time: BrokerTime
     broker_name: str
     _is_running: bool = field(default=False, init=False)
@@ -67,7 +63,7 @@ class Backup:
         copy: StoreCopy | None = None
         try:
             timestamp_ms = self.time.now_ms()
-            copy = StoreCopy(self.store, self._documents())
+            copy = StoreCopy(self.store, self.store.states.current())
             files = await copy.prepare()
             size = crc = 0
             for file in files:
@@ -81,15 +77,3 @@ class Backup:
             self._is_running = False
             if copy is not None:
                 copy.close()
-
-    def _documents(self) -> dict[str, bytes]:
-        """The states at this moment.
-
-        The numbers that the copy gives from here on are others' in the store that it comes from. So what members say
-        they have finished there must not count here: every queue's progress gets its next version.
-        """
-        renewed = ConsumerOffsets()
-        renewed.load_json(self.offsets.to_json())
-        renewed.renew_versions()
-        content = encode_document(renewed.to_json(), self.store.log_end)
-        return self.store.states.current() | {CONSUMER_OFFSETS: content}

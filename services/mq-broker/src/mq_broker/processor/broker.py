@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.consumer_offsets import RESTORED_RENEWALS_MAX, ConsumerOffsets
 from mq_broker.core.creations import CountLimits
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import DelayProgress
@@ -145,6 +145,7 @@ class Broker:
         self.transaction_table = TransactionTable(check_times_max=options.transactions.check_times_max)
         self.transaction_scan = TransactionScan(self.transaction_table)
         self._newest_recovered: Record | None = None
+        self._is_restored = False
         self.store = MessageStore(
             disk,
             clock,
@@ -256,6 +257,8 @@ class Broker:
 
     def _forget_what_is_lost(self, report: RecoveryReport) -> None:
         """Nothing has been finished, and nothing sent, that the log does not hold any more."""
+        # A restored copy has a log, and neither a checkpoint nor a memory of replication.
+        self._is_restored = self._replica_file.is_new and not self.store.is_new and not report.has_checkpoint
         lost = self.consumer_offsets.clamp(self.store.queue_end)
         for group, topic, queue_id, before, now in lost:
             where = f"progress of {group} in queue {queue_id} of {topic}"
@@ -265,7 +268,11 @@ class Broker:
         if state.cut is not None or not all_is_there:
             self.consumer_offsets.renew_versions()
         if state.role.is_master:
-            self.consumer_offsets.begin_term(state.epoch.term, state.renewal_term)
+            if self._is_restored:
+                drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
+                self._replica_file.draw_origin(self.consumer_offsets.renew_restored(drawn))
+            state = self._replica_file.state
+            self.consumer_offsets.begin_term(state.epoch.term, state.renewal_term, state.renewal_origin)
         self.producer_sequences.clamp(self.store.queue_end)
 
     async def _note_boot(self) -> None:
@@ -302,10 +309,8 @@ class Broker:
         self.queue_locking = QueueLocking(
             self.store, self.queue_locks, self.topics, self.groups, self.sessions, self._clock
         )
-        self.queue_locking.begin(
-            lost=QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new,
-            term=max(self._replica_file.state.epoch.term, 1),
-        )
+        is_lost = QUEUE_LOCKS in self.store.states.not_current and not self.store.is_new
+        self.queue_locking.begin(lost=is_lost or self._is_restored, term=max(self._replica_file.state.epoch.term, 1))
 
     async def _open_transactions(self) -> None:
         self.transactions = Transactions(
@@ -376,7 +381,7 @@ class Broker:
         self.transaction_administration = TransactionAdministration(
             self.store, self.transaction_table, self.transactions
         )
-        self.backup = Backup(self.store, self.consumer_offsets, self.time, self.options.identity.broker_name)
+        self.backup = Backup(self.store, self.time, self.options.identity.broker_name)
         self.client_commands = ClientCommands(
             self.groups, self.consumer_offsets, self.sessions, self.querying, self._clock
         )

@@ -84,6 +84,7 @@ def _master_hello_message(hello: MasterHello) -> pb.MasterHello:
         log_end=hello.log_end,
         history=_history_messages(hello.history),
         synchronous=hello.synchronous,
+        renewal_origin=hello.renewal_origin,
     )
 
 
@@ -174,6 +175,7 @@ def _master_hello(message: pb.MasterHello) -> MasterHello:
         _history(message.history),
         message.synchronous,
         _number("protocol_version", message.protocol_version),
+        _number("renewal_origin", message.renewal_origin),
     )
 
 

@@ -64,7 +64,7 @@ def open_store(
     store.newest_store_ms = report.newest_store_ms
     if store.keeps_index:
         store.index.open(checkpoint.index if checkpoint else None, clean=clean)
-    report.same_boot = same_boot
+    report.has_checkpoint, report.same_boot = checkpoint is not None, same_boot
     _mark_in_use(store)
     try:
         store.log.prepare()

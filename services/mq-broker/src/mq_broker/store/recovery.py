@@ -47,6 +47,7 @@ class RecoveryReport:
     rebuilt: bool = False
     damaged_stretches: int = 0
     clean: bool = True  # whether the broker before had stopped in order
+    has_checkpoint: bool = True  # one that is whole; a copy that was restored has none
     same_boot: bool = False  # whether the machine has run on since: then all that was written is there
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
@@ -40,11 +41,16 @@ class ReplicaFile:
         self._disk, self._paths = disk, (path, path.with_name(path.name + ".bak"))
         self._changing = asyncio.Lock()
         found = self._read()
+        self.is_new = found is None
         if found is None:
             found = ReplicaState(rng.randbytes(REPLICA_ID_BYTES).hex(), role, role, broker_id)
         self.state = found.started(role, broker_id)
         if self.state.role is not role:
             log.warning("broker.conf says %s; an operator's switch has made it %s", role.name, self.state.role.name)
+
+    def draw_origin(self, renewals: int) -> None:
+        """Of a store without such a file: versions of progress are counted from here. The next `change` writes it."""
+        self.state = replace(self.state, renewal_origin=renewals)
 
     async def change(self, change: Callable[[ReplicaState], ReplicaState]) -> None:
         """Have the changed state on disk, on return; one change after the other.

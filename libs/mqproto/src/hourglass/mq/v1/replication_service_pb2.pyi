@@ -351,12 +351,17 @@ class MasterHello(_message.Message):
     LOG_END_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     SYNCHRONOUS_FIELD_NUMBER: _builtins.int
+    RENEWAL_ORIGIN_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     replica_id: _builtins.str
     log_begin: _builtins.int
     log_end: _builtins.int
     synchronous: _builtins.bool
     """Whether it acknowledges only what its in-sync slaves have (SYNC_MASTER)."""
+    renewal_origin: _builtins.int
+    """From which number on versions of progress are counted: each restored store draws its own. 0 of one that was never
+    restored.
+    """
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochBegin]: ...
     def __init__(
@@ -368,10 +373,11 @@ class MasterHello(_message.Message):
         log_end: _builtins.int = ...,
         history: _abc.Iterable[Global___EpochBegin] | None = ...,
         synchronous: _builtins.bool = ...,
+        renewal_origin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "replica_id", b"replica_id", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "renewal_origin", b"renewal_origin", "replica_id", b"replica_id", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -75,6 +75,7 @@ class MasterHello:
     history: EpochHistory
     synchronous: bool
     protocol_version: int = PROTOCOL_VERSION
+    renewal_origin: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ class ReplicaState:
     """`configured_role` is what broker.conf said at the last start: who changes it there has decided anew.
 
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
-    In `renewal_term` a master began last that may have lacked what an earlier one had given a number to.
+    In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
+    progress are counted from `renewal_origin`, which each store that was restored draws anew.
     """
 
     replica_id: str
@@ -71,6 +72,7 @@ class ReplicaState:
     confirmed: int = 0
     cut: Cut | None = None
     renewal_term: int = 0
+    renewal_origin: int = 0
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -125,9 +127,9 @@ class ReplicaState:
         broker_id = FORMER_MASTER_ID if self.broker_id == MASTER_ID else self.broker_id
         return replace(self, role=BrokerRole.SLAVE, broker_id=broker_id)
 
-    def following(self, epoch: Epoch, master_id: str, history: EpochHistory) -> ReplicaState:
+    def following(self, epoch: Epoch, master_id: str, history: EpochHistory, renewal_origin: int = 0) -> ReplicaState:
         """The slave of this master, whose log it is going to have."""
-        return replace(self, epoch=epoch, master_id=master_id, history=history)
+        return replace(self, epoch=epoch, master_id=master_id, history=history, renewal_origin=renewal_origin)
 
     def after_cut(self) -> ReplicaState:
         """The cut has been made."""
@@ -155,6 +157,7 @@ class ReplicaState:
             "confirmed": self.confirmed,
             "cut": [self.cut.end, self.cut.begin] if self.cut else None,
             "renewalTerm": self.renewal_term,
+            "renewalOrigin": self.renewal_origin,
         }
 
     @classmethod
@@ -178,4 +181,5 @@ class ReplicaState:
             int(document["confirmed"]),
             None if end is None else Cut(int(end), None if begin is None else int(begin)),
             int(document.get("renewalTerm", term)),  # earlier versions renewed in each term
+            int(document.get("renewalOrigin", 0)),
         )
