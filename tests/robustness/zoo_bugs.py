@@ -647,4 +647,32 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_replication.py"
         "::test_what_members_finish_counts_across_a_planned_switch_and_no_other",
     ),
+    bug(
+        "72",
+        "a change is answered before the in-sync replicas have its record",
+        "what became of the replicas' copies of an operator's change is thrown away",
+        f"{STORE}/changes.py",
+        "        if await self._store.wait_stored(self._store.log_end) is Copies.FLUSH_SLAVE_TIMEOUT:\n",
+        "        if self._store.log_end < 0:\n",
+        f"{BROKER_TESTS}/test_broker_changes.py"
+        "::TestAPair::test_what_the_replica_does_not_have_is_refused_and_can_be_repeated",
+    ),
+    bug(
+        "73",
+        "a replica has the record of a change, and not the change",
+        "copied records of changes are not applied",
+        f"{BROKER}/ha/states.py",
+        "        if record.topic == CHANGES_TOPIC:\n",
+        "        if record.topic == CHANGES_TOPIC and record.queue_id:\n",
+        f"{BROKER_TESTS}/test_broker_changes.py::TestAPair::test_what_was_answered_survives_the_loss_of_the_master",
+    ),
+    bug(
+        "74",
+        "a deleted group's retries come to the next group of its name",
+        "what waits is delivered whatever has become of its group",
+        f"{BROKER}/core/subscription_groups.py",
+        "        return log_offset < self._begun_at.get(group, 0)\n",
+        "        return False\n",
+        f"{BROKER_TESTS}/test_broker_changes.py::TestRetriesOfADeletedGroup::test_go_to_no_later_group_of_its_name",
+    ),
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import pytest
 
@@ -17,25 +16,9 @@ from mq_broker.processor.recalling import NewTime
 from mq_broker.store.log_feed import LogChunk
 from mq_broker.testing import LOG_FILE_BYTES, half, incoming, keyed, produce, timed
 from mq_broker.testing_delays import outcomes
-from mq_broker.testing_replication import Member, Network, pair, send, until
+from mq_broker.testing_replication import Member, pair, promoted, result_of, send, until
 from mqproto.codes import RecallOutcome, ResponseCode
 from osenv import SimClock
-
-T = TypeVar("T")
-
-
-async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:
-    """What the call returns or raises after a while."""
-    task = asyncio.ensure_future(call)
-    await until(clock, task.done)
-    return task.result()
-
-
-async def promoted(clock: SimClock, network: Network, master: Member, slave: Member) -> None:
-    """The master is lost, and the slave is the master, alone."""
-    network.cut(master)
-    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
-    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
 
 
 async def test_a_send_back_that_the_replica_does_not_have_is_no_success() -> None:

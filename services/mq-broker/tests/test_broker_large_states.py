@@ -67,7 +67,7 @@ def groups() -> tuple[SubscriptionGroups, list[Callable[[], object]]]:
     return state, [
         lambda: state.update(SubscriptionGroup("g", retry_max_times=1)),
         lambda: state.get_or_create("h"),
-        lambda: state.forget_offsets("g", 4),
+        lambda: state.forget_offsets("g", 4, 0),
         lambda: state.delete("g"),
     ]
 

@@ -14,7 +14,7 @@ from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TO
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.ha.exchange import Exchange
-from mq_broker.ha.states import StatesIn, StatesOut
+from mq_broker.ha.states import StatesOut
 from mq_broker.processor.broker import Broker
 from mq_broker.store.json_state import FORMAT, encode_document
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker
@@ -27,22 +27,16 @@ def states_out(broker: Broker) -> StatesOut:
     return StatesOut(broker.store, broker.topics, broker.groups)
 
 
-def states_in(broker: Broker) -> StatesIn:
-    wake = broker.long_polling.answer_all
-    return StatesIn(
-        broker.store, broker.topics, broker.groups, broker.consumer_offsets, lambda: wake(broker.pulling.refuses)
-    )
-
-
 def take_over(master: Broker, slave: Broker) -> None:
     for document in states_out(master).take():
-        states_in(slave).apply(document)
+        slave.states_in.take(document)
 
 
 def copy_log(master: Broker, slave: Broker) -> None:
     """The whole log, though it was not sent by a feed."""
     begin, end = slave.store.log_end, master.store.log_end
     slave.store.append_copy(begin, bytes(master.store.log.read(begin, end - begin)))
+    slave.states_in.reach(end)
 
 
 @asynccontextmanager
@@ -68,6 +62,14 @@ class TestOut:
         async with running_broker(SimDisk(), SimClock()) as broker:
             out = states_out(broker)
             assert (out.is_waiting, documents(out)) == (True, [TOPICS, SUBSCRIPTION_GROUPS])
+            broker.groups.update(SubscriptionGroup("g", 3))
+            assert (out.is_waiting, documents(out)) == (False, []), "the slave finds it in the log"
+
+    async def test_an_earlier_slave_is_sent_what_has_changed(self) -> None:
+        async with running_broker(SimDisk(), SimClock()) as broker:
+            out = states_out(broker)
+            out.needs_changes = True
+            documents(out)
             assert (out.is_waiting, documents(out)) == (False, [])
             broker.groups.update(SubscriptionGroup("g", 3))
             assert (out.is_waiting, documents(out)) == (True, [SUBSCRIPTION_GROUPS])
@@ -110,6 +112,8 @@ class TestIn:
                 slave.topics.ensure_for_arrival("mine alone", 0)
                 before = slave.topics.data_version
                 take_over(master, slave)
+                assert slave.topics.data_version == before, "its log is not there yet"
+                copy_log(master, slave)
                 assert slave.topics.data_version > before
                 after = slave.topics.data_version, slave.groups.data_version
                 take_over(master, slave)
@@ -139,7 +143,7 @@ class TestIn:
         async with running_broker(SimDisk(), SimClock()) as slave:
             before = slave.topics.to_json(), slave.groups.to_json()
             with pytest.raises(ValueError, match=sentence):
-                states_in(slave).apply(StateDocument(name, content))
+                slave.states_in.take(StateDocument(name, content))
             assert (slave.topics.to_json(), slave.groups.to_json()) == before
 
     async def test_a_document_of_a_newer_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +152,9 @@ class TestIn:
                 patch.setattr("mq_broker.store.json_state.FORMAT", FORMAT + 1)
                 content = encode_document(slave.topics.to_json(), 0)
             with pytest.raises(ValueError, match="format version 2"):
-                states_in(slave).apply(StateDocument(TOPICS, content))
+                slave.states_in.take(StateDocument(TOPICS, content))
 
-    async def test_of_a_deleted_topic_a_slave_that_is_behind_shows_nothing_now_or_later(self) -> None:
+    async def test_of_a_deleted_topic_a_slave_shows_nothing_once_its_log_has_the_deletion(self) -> None:
         async with pair() as (master, slave):
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             copy_log(master, slave)
@@ -159,15 +163,13 @@ class TestIn:
             await produce(master, incoming("t", [b"3", b"4"]), incoming("t", [b"5"], queue_id=1))
             await master.topic_administration.delete("t")
             take_over(master, slave)
+            assert slave.store.queue_bounds("t", 0) == (0, 3)
+            copy_log(master, slave)
             assert slave.topics.get("t") is None
             assert slave.consumer_offsets.places() == []
-            assert slave.store.queue_bounds("t", 0) == (3, 3)
-            copy_log(master, slave)
-            assert slave.topics.get("t") is None, "the log does not bring it back"
             assert [slave.store.queue_bounds("t", queue_id) for queue_id in (0, 1)] == [(5, 5), (1, 1)]
             await produce(master, incoming("t", [b"new"]))
             copy_log(master, slave)
-            take_over(master, slave)
             assert slave.topics.get("t") == master.topics.get("t")
             assert slave.store.queue_bounds("t", 0) == (5, 6)
 
@@ -188,12 +190,12 @@ class TestIn:
         async with pair() as (master, slave):
             for topic in ("t", "u"):
                 await master.topic_administration.update(TopicConfig(topic, 1, 1))
-            take_over(master, slave)
+            copy_log(master, slave)
             answers: list[PullResult] = []
             for topic in ("t", "u"):
                 slave.long_polling.poll(PullQuery("g", topic, 0, 0, 1, 1, "*"), 10_000, answers.append)
             await master.topic_administration.delete("t")
-            take_over(master, slave)
+            copy_log(master, slave)
             assert [answer.code for answer in answers] == [ResponseCode.TOPIC_NOT_EXIST]
             assert slave.long_polling.held == 1
 
@@ -202,7 +204,6 @@ class TestIn:
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             await master.group_administration.update(SubscriptionGroup("g"))
             copy_log(master, slave)
-            take_over(master, slave)
             down = Exchange(master.store, master.topics, master.consumer_offsets, states_out(master))
             up = Exchange(slave.store, slave.topics, slave.consumer_offsets, None)
             slave.offsets.commit("g", [("t", 0, Progress(3))])
@@ -211,8 +212,8 @@ class TestIn:
             tell(up, down)
             assert master.consumer_offsets.places() == [], "the slave had not heard of it"
             master.consumer_offsets.begin("g", "t", 0, 1)
-            for document in down.documents():
-                states_in(slave).apply(document)
+            down.documents()
+            copy_log(master, slave)
             assert slave.groups.get("g") is None
             assert slave.consumer_offsets.places() == []
             tell(down, up)
@@ -223,11 +224,10 @@ class TestIn:
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             await master.group_administration.update(SubscriptionGroup("g"))
             copy_log(master, slave)
-            take_over(master, slave)
             slave.offsets.commit("g", [("t", 0, Progress(3))])
             master.offsets.commit("g", [("t", 0, Progress(2))])
             await master.group_administration.delete("g", clean_offsets=False)
-            take_over(master, slave)
+            copy_log(master, slave)
             assert slave.groups.get("g") is None
             assert slave.offsets.query("g", "t", 0) == Progress(3)
 

@@ -43,7 +43,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("consumerStatus", ("consumerStatus", "-g", "living")),
     (
         "consumeMessageDirectly",
-        ("consumeMessageDirectly", "-g", "living", "-d", "127.0.0.1@one", "-i", "7F00000100002A9F0000000000000000"),
+        ("consumeMessageDirectly", "-g", "living", "-d", "127.0.0.1@one", "-i", "7F00000100002A9F0000000000000125"),
     ),
     ("queryMsgByKey", ("queryMsgByKey", "-t", "orders", "-k", "k")),
     ("printMsg", ("printMsg", "-t", "orders")),

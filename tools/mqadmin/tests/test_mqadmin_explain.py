@@ -236,7 +236,7 @@ class TestDocument:
             "topic": "SCHEDULE_TOPIC_XXXX",
             "queue_id": 2,
             "queue_offset": 0,
-            "log_offset": 0,
+            "log_offset": 293,
             "group": None,
             "delay_level": 3,
             "due_at": "2023-11-14T22:13:30.000Z",

@@ -13,6 +13,7 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"  # RocketMQ's name: messages with a due time
 CARRIED_TOPIC = "SCHEDULE_TOPIC_CARRIED"  # where earlier versions kept what the timer topic holds now
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, CARRIED_TOPIC})
 RECALLED_TOPIC = "SCHEDULE_TOPIC_RECALLED"  # which waiting messages were taken back
+CHANGES_TOPIC = "rmq_sys_changes"  # what operators have changed; RocketMQ keeps its clients from rmq_sys_ topics
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # MISSION T2
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # MISSION T3
 CHECK_MAX_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # MISSION T10
@@ -26,7 +27,15 @@ TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pul
 UNNAMED_GROUPS = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 
 SYSTEM_TOPICS = frozenset(
-    {*WAITING_TOPICS, DEFAULT_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC}
+    {
+        *WAITING_TOPICS,
+        DEFAULT_TOPIC,
+        RECALLED_TOPIC,
+        CHANGES_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIMES_TOPIC,
+    }
 )
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -70,6 +79,11 @@ def check_group_name(group: str) -> None:
 def retry_topic(group: str) -> str:
     """Where messages of the group go that have to be consumed again."""
     return RETRY_PREFIX + group
+
+
+def group_of_retries(topic: str) -> str:
+    """The group whose retry topic it is; "" for another topic."""
+    return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else ""
 
 
 def dlq_topic(group: str) -> str:

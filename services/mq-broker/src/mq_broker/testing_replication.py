@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -263,6 +263,21 @@ async def send(clock: SimClock, member: Member, *bodies: bytes) -> list[BatchOut
     sending = asyncio.ensure_future(produce(member.at_work, incoming("t", bodies)))
     await until(clock, sending.done)
     return sending.result()
+
+
+async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:
+    """What the call returns or raises after a while."""
+    task = asyncio.ensure_future(call)
+    await until(clock, task.done)
+    return task.result()
+
+
+async def promoted(clock: SimClock, network: Network, master: Member, slave: Member) -> Broker:
+    """The master is lost, and the slave is the master, alone."""
+    network.cut(master)
+    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+    return slave.at_work
 
 
 def replica_path(root: Path = STORE_ROOT) -> Path:

@@ -2,7 +2,8 @@
 
 Invariants: a group's name is legal; RocketMQ's tools group is always there, is never written down, and cannot be
 changed or deleted. When a group was deleted with its offsets, what comes after it begins with more resets than they had
-(core/progress.py), so that no broker that hears of the deletion late brings them back.
+(core/progress.py), so that no broker that hears of the deletion late brings them back, and it gets nothing that waited
+in the log before the deletion to be tried again.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class SubscriptionGroup:
     which_broker_when_consume_slowly: int = WHICH_BROKER_WHEN_CONSUME_SLOWLY
 
 
+FIRST_RESETS, BEGUN_AT = "firstResets", "begunAt"
 _TOOLS = SubscriptionGroup(TOOLS_CONSUMER_GROUP)
 
 
@@ -54,6 +56,7 @@ class SubscriptionGroups:
     def __init__(self, *, auto_create: bool) -> None:
         self._groups: dict[str, SubscriptionGroup] = {}
         self._first_resets: dict[str, int] = {}
+        self._begun_at: dict[str, int] = {}
         self.creations = Creations(GROUP_LIMITS)
         self._auto_create = auto_create
         self.follows: Callable[[], bool] = lambda: (
@@ -84,12 +87,17 @@ class SubscriptionGroups:
             known = SubscriptionGroup(group)
             if not self.follows():
                 self.creations.check(len(self._groups), client)
-                self._put(known)
+                self.put(known)
                 self.creations.made(client)
         return known
 
     def update(self, config: SubscriptionGroup) -> None:
         """Create or change a group for an operator. Raises ValueError with what is allowed; then nothing changed."""
+        self.check_update(config)
+        self.put(config)
+
+    def check_update(self, config: SubscriptionGroup) -> None:
+        """Raise ValueError, with what is allowed, unless an operator may create or change the group like this."""
         check_group(config.group)
         check_changeable(config.group)
         if config.retry_max_times < 0:
@@ -101,7 +109,6 @@ class SubscriptionGroups:
                 raise ValueError(f"broker id {broker_id}; allowed are 0 (the master) to {BROKER_ID_MAX}")
         if config.group not in self._groups:
             self.creations.check_total(len(self._groups))
-        self._put(config)
 
     def delete(self, group: str) -> None:
         """Forget the group, if it is there. Raises ValueError for the tools group."""
@@ -117,29 +124,42 @@ class SubscriptionGroups:
         """Every group whose offsets were ever forgotten; it may be there again."""
         return list(self._first_resets)
 
-    def forget_offsets(self, group: str, first_resets: int) -> None:
-        """The group's offsets are forgotten for good; those that come have at least so many resets."""
+    def forget_offsets(self, group: str, first_resets: int, log_offset: int) -> None:
+        """The group's offsets are forgotten for good, by the record there; those that come have so many resets."""
         if first_resets > self.first_resets(group):
             self._first_resets[group] = first_resets
+            self._begun_at[group] = log_offset
             self.data_version += 1
+
+    def is_past(self, group: str, log_offset: int) -> bool:
+        """Whether what was stored there for the group was deleted with it: a group of the name has begun anew since."""
+        return log_offset < self._begun_at.get(group, 0)
+
+    def clamp(self, log_end: int) -> None:
+        """After a lost tail: what comes from now on belongs to the groups that there are."""
+        for group, begun_at in self._begun_at.items():
+            if begun_at > log_end:
+                self._begun_at[group] = log_end
+                self.data_version += 1
 
     def take_over(self, document: dict[str, Any]) -> bool:
         """From now on the groups are those of another broker's document; whether that has changed anything.
 
         Raises KeyError, TypeError or ValueError when it is not of that form; then nothing has changed.
         """
-        groups, first_resets = groups_of(document), first_resets_of(document)
-        if (groups, first_resets) == (self._groups, self._first_resets):
+        groups, first_resets = groups_of(document), reset_numbers_of(document, FIRST_RESETS)
+        begun_at = reset_numbers_of(document, BEGUN_AT)
+        if (groups, first_resets, begun_at) == (self._groups, self._first_resets, self._begun_at):
             return False
-        self._groups, self._first_resets = groups, first_resets
+        self._groups, self._first_resets, self._begun_at = groups, first_resets, begun_at
         self.data_version += 1
         return True
 
-    def _put(self, config: SubscriptionGroup) -> SubscriptionGroup:
+    def put(self, config: SubscriptionGroup) -> None:
+        """The group is like this."""
         if self._groups.get(config.group) != config:
             self._groups[config.group] = config
             self.data_version += 1
-        return config
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's subscriptionGroup.json, with a field of our own that RocketMQ passes over."""
@@ -147,51 +167,57 @@ class SubscriptionGroups:
 
     def frozen(self) -> Callable[[], dict[str, Any]]:
         """What makes the document of this moment, also in another thread."""
-        groups, first_resets, counter = dict(self._groups), dict(self._first_resets), self.data_version
-        return lambda: _document(groups, first_resets, counter)
+        groups, counter = dict(self._groups), self.data_version
+        numbers = {FIRST_RESETS: dict(self._first_resets), BEGUN_AT: dict(self._begun_at)}
+        return lambda: _document(groups, numbers, counter)
 
     def load_json(self, document: dict[str, Any]) -> None:
         """Take over what subscriptionGroup.json says. Raises KeyError, TypeError, ValueError if not of that form."""
-        groups, first_resets = groups_of(document), first_resets_of(document)
+        groups, first_resets = groups_of(document), reset_numbers_of(document, FIRST_RESETS)
+        begun_at = reset_numbers_of(document, BEGUN_AT)
         self.data_version = int(tables.table(document, "dataVersion")["counter"])
-        self._groups, self._first_resets = groups, first_resets
+        self._groups, self._first_resets, self._begun_at = groups, first_resets, begun_at
 
 
-def _document(groups: dict[str, SubscriptionGroup], first_resets: dict[str, int], counter: int) -> dict[str, Any]:
-    table = {
-        group.group: {
-            "brokerId": group.broker_id,
-            "consumeBroadcastEnable": group.consume_broadcast_enable,
-            "consumeEnable": group.consume_enable,
-            "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
-            "groupName": group.group,
-            "retryMaxTimes": group.retry_max_times,
-            "retryQueueNums": group.retry_queue_count,
-            "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
-        }
-        for _, group in sorted(groups.items())
-    }
+def _document(groups: dict[str, SubscriptionGroup], numbers: dict[str, dict[str, int]], counter: int) -> dict[str, Any]:
     return {
         "dataVersion": {"counter": counter},
-        "firstResets": dict(sorted(first_resets.items())),
-        "subscriptionGroupTable": table,
+        **{name: dict(sorted(table.items())) for name, table in numbers.items()},
+        "subscriptionGroupTable": {name: entry_of(group) for name, group in sorted(groups.items())},
+    }
+
+
+def entry_of(group: SubscriptionGroup) -> dict[str, Any]:
+    """The group as subscriptionGroup.json has it."""
+    return {
+        "brokerId": group.broker_id,
+        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeEnable": group.consume_enable,
+        "differentSubscriptionsAllowed": group.different_subscriptions_allowed,
+        "groupName": group.group,
+        "retryMaxTimes": group.retry_max_times,
+        "retryQueueNums": group.retry_queue_count,
+        "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
     }
 
 
 def groups_of(document: dict[str, Any]) -> dict[str, SubscriptionGroup]:
     """The groups of subscriptionGroup.json by name. Raises KeyError or TypeError when it is not of that form."""
     found = tables.table(document, "subscriptionGroupTable")
-    return {name: _group(name, tables.table(found, name)) for name in found if name != TOOLS_CONSUMER_GROUP}
+    return {name: group_of(name, tables.table(found, name)) for name in found if name != TOOLS_CONSUMER_GROUP}
 
 
-def first_resets_of(document: dict[str, Any]) -> dict[str, int]:
-    """The resets with which deleted groups begin anew. Raises TypeError or ValueError when it is not of that form."""
-    if "firstResets" not in document:
-        return {}  # RocketMQ's, or from before there were slaves
-    return {group: int(resets) for group, resets in tables.table(document, "firstResets").items()}
+def reset_numbers_of(document: dict[str, Any], name: str) -> dict[str, int]:
+    """A number for each group that was deleted with its offsets: FIRST_RESETS, the resets with which it begins anew;
+    BEGUN_AT, the log offset of its deletion. Raises TypeError or ValueError when it is not of that form.
+    """
+    if name not in document:
+        return {}  # RocketMQ's, or an earlier version's
+    return {group: int(number) for group, number in tables.table(document, name).items()}
 
 
-def _group(name: str, entry: dict[str, Any]) -> SubscriptionGroup:
+def group_of(name: str, entry: dict[str, Any]) -> SubscriptionGroup:
+    """The inverse of `entry_of`, also for older entries. Raises KeyError when it is not of that form."""
     return SubscriptionGroup(
         name,
         entry["retryMaxTimes"],

@@ -17,16 +17,10 @@ from mq_broker.core.creations import CountLimits, Creations
 from mq_broker.core.limits import AUTO_CREATED_TOPICS_MAX, TOPIC_COUNT_MAX
 from mqproto.codes import Permission
 from mqproto.names import (
-    CARRIED_TOPIC,
-    CHECK_MAX_TIMES_TOPIC,
     DEFAULT_TOPIC,
     GROUP_PREFIXES,
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    RECALLED_TOPIC,
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
-    TIMER_TOPIC,
     check_topic,
 )
 
@@ -77,7 +71,7 @@ class TopicTable:
             False
         )  # whether another broker alone makes topics, and this one hears
         self._put(TopicConfig(SCHEDULE_TOPIC, delay_level_count, delay_level_count))
-        for topic in (TIMER_TOPIC, CARRIED_TOPIC, RECALLED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIMES_TOPIC):
+        for topic in sorted(SYSTEM_TOPICS - {SCHEDULE_TOPIC, DEFAULT_TOPIC}):
             self._put(TopicConfig(topic, 1, 1))
         self.reconfigure(auto_create=auto_create, default_queue_count=default_queue_count)
 
@@ -152,6 +146,11 @@ class TopicTable:
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic for an operator. Raises ValueError with what is allowed; then nothing changed."""
+        self.check_update(config)
+        self.put(config)
+
+    def check_update(self, config: TopicConfig) -> None:
+        """Raise ValueError, with what is allowed, unless an operator may create or change the topic like this."""
         check_topic(config.topic)
         _refuse_system_topic(config.topic, "changed")
         for name, count in (("read", config.read_queue_count), ("write", config.write_queue_count)):
@@ -161,16 +160,22 @@ class TopicTable:
             raise ValueError(f"perm {config.perm} is not made of 2 (write), 4 (read) and 1 (inherit), such as 6")
         if config.topic not in self._topics:
             self.creations.check_total(len(self._topics))
+
+    def put(self, config: TopicConfig) -> None:
+        """The topic is like this, as an operator has decided."""
         self._inferred.discard(config.topic)
         self._put(config)
 
-    def delete(self, topic: str, next_offsets: Mapping[int, int]) -> None:
-        """Forget the topic; `next_offsets` are the next numbers of its queues that ever had a message.
-
-        Raises ValueError for a system topic, KeyError when there is no such topic; then nothing has changed.
-        """
+    def check_delete(self, topic: str) -> None:
+        """Raise ValueError for a system topic, KeyError when there is no such topic."""
         _refuse_system_topic(topic, "deleted")
-        del self._topics[topic]
+        if topic not in self._topics:
+            raise KeyError(topic)
+
+    def delete(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+        """Forget the topic, if it is there; `next_offsets` are those of its queues that ever had a message."""
+        self._topics.pop(topic, None)
+        self._inferred.discard(topic)
         below = self._deleted_below.setdefault(topic, {})
         for queue_id, offset in next_offsets.items():
             below[queue_id] = max(offset, below.get(queue_id, 0))
@@ -218,10 +223,13 @@ class TopicTable:
             self._infer(topic, queue_id)
 
     def _infer(self, topic: str, queue_id: int) -> None:
-        """The topic has at least this queue; no configuration tells how many."""
+        """The topic has at least this queue. An operator would have said how many: it was created by its first message,
+        as this broker creates topics. What is wrong about that shows with further messages.
+        """
         if topic not in self._topics:
             self._inferred.add(topic)
-        self._with_queues(topic, queue_id + 1, missing=queue_id + 1)
+        usual = self._default_queue_count if self._auto_create and not is_group_topic(topic) else 1
+        self._with_queues(topic, queue_id + 1, missing=usual)
 
     def _with_queues(self, topic: str, count: int, *, missing: int) -> TopicConfig:
         """The topic with at least `count` queues; one that is missing gets `missing` of them, if that is more."""
@@ -281,18 +289,7 @@ class TopicTable:
 def _document(
     topics: Mapping[str, TopicConfig], deleted_below: Mapping[str, Mapping[int, int]], counter: int
 ) -> dict[str, Any]:
-    table = {
-        name: {
-            "order": False,
-            "perm": int(config.perm),
-            "readQueueNums": config.read_queue_count,
-            "topicFilterType": "SINGLE_TAG",
-            "topicName": name,
-            "topicSysFlag": 0,
-            "writeQueueNums": config.write_queue_count,
-        }
-        for name, config in sorted(topics.items())
-    }
+    table = {name: entry_of(config) for name, config in sorted(topics.items())}
     deleted = {
         topic: {str(queue_id): offset for queue_id, offset in sorted(queues.items())}
         for topic, queues in sorted(deleted_below.items())
@@ -300,14 +297,29 @@ def _document(
     return {"dataVersion": {"counter": counter}, "deletedBelow": deleted, "topicConfigTable": table}
 
 
+def entry_of(config: TopicConfig) -> dict[str, Any]:
+    """The topic as topics.json has it."""
+    return {
+        "order": False,
+        "perm": int(config.perm),
+        "readQueueNums": config.read_queue_count,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": config.topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": config.write_queue_count,
+    }
+
+
+def topic_of(name: str, entry: dict[str, Any]) -> TopicConfig:
+    """The inverse. Raises KeyError when it is not of that form."""
+    return TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
+
+
 def topics_of(document: dict[str, Any]) -> list[TopicConfig]:
     """The topics of topics.json, but for system topics. Raises KeyError or TypeError when it is not of that form."""
     found = tables.table(document, "topicConfigTable")
     entries = {name: tables.table(found, name) for name in found if name not in SYSTEM_TOPICS}
-    return [
-        TopicConfig(name, entry["readQueueNums"], entry["writeQueueNums"], entry["perm"])
-        for name, entry in entries.items()
-    ]
+    return [topic_of(name, entry) for name, entry in entries.items()]
 
 
 def deletions_of(document: dict[str, Any]) -> dict[str, dict[int, int]]:

@@ -31,6 +31,11 @@ class Exchange:
         """Whether there is something that the other side has not been sent yet."""
         return self._out.is_waiting or self._has_documents
 
+    def needs_changes(self, needs: bool) -> None:
+        """Whether the slave does not find changes of documents in the log."""
+        if self._states is not None:
+            self._states.needs_changes = needs
+
     def on_change(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there is something more to send, but for groups: of these the next look tells."""
         self._unlisten.append(self._offsets.on_change(lambda _group, _topic, _queue_id: wake()))

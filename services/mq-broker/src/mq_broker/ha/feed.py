@@ -167,6 +167,7 @@ class Feed:
             )
         if hello.replica_id == state.replica_id:
             raise FeedError("it has the master's own replica id: its store is a copy; remove its config/replica.json")
+        self._exchange.needs_changes(not hello.applies_changes)
         self._master.admit(self)
         self._in_sync = (self.replica_id in state.in_sync.replicas, state.in_sync.version)
         synchronous = state.role is BrokerRole.SYNC_MASTER

@@ -61,6 +61,7 @@ class Following:
         self._epoch = node.file.state.epoch
         self._exchange = node.new_exchange()
         self._changed = asyncio.Event()
+        self._acknowledged = 0
         self.has_cut = False
         self.is_up = self.was_up = False
         self.beat: Beat | None = None
@@ -76,6 +77,8 @@ class Following:
             start = await self._reconcile()
             if start is None:
                 return
+            self._node.states_in.begin()
+            self._acknowledged = start
             await self._send(Follow(start))
             self.is_up = self.was_up = True
             reporting = asyncio.create_task(self._report_forever(), name="reports")
@@ -125,6 +128,7 @@ class Following:
                 store.log_begin,
                 store.log_end,
                 state.history,
+                applies_changes=True,
             )
         )
         frame = await self._receive()
@@ -196,11 +200,14 @@ class Following:
                 case LogBytes(log_offset, data, confirm_offset):
                     store.append_copy(log_offset, data)
                     store.confirmation.advance(confirm_offset, alone=False)
+                    self._node.states_in.reach(store.log_end)
                     self._exchange.catch_up()
+                    await self._node.states_in.save()
                 case Beat():
                     await self._take_beat(event)
                 case StateDocument():
-                    self._node.states_in.apply(event)
+                    self._node.states_in.take(event)
+                    await self._node.states_in.save()
                 case ProgressEntries():
                     if self._exchange.merge(event):
                         await store.persist(CONSUMER_OFFSETS)
@@ -245,7 +252,8 @@ class Following:
 
     def _report(self) -> Report:
         store = self._node.store
-        return Report(store.log_end, store.flusher.durable_end, store.stored_end)
+        self._acknowledged = max(self._acknowledged, self._node.states_in.vouched(store.stored_end))
+        return Report(store.log_end, store.flusher.durable_end, self._acknowledged)
 
     # ---------------------------------------------------------------------------------------- plumbing
 

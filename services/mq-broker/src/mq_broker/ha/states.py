@@ -1,6 +1,8 @@
-"""Small states on their way from a master to a slave, as the documents that they are on disk (MISSION H2).
+"""What a slave takes over beside the log: the small states of the moment in which its link began (MISSION H2).
 
-Topics and groups travel. What the others say, a slave finds out by itself:
+What changes after that is in the log: an operator's change is a record (store/changes.py), and a topic that is made by
+itself follows from its first message. So topics and groups travel once, as the documents that they are on disk, each
+with the log offset that it covers; the slave takes them over when its log is there. What the others say, it finds out:
 - what groups have finished has a way of its own, in both directions (progress.py);
 - which waiting messages are done stands in the log, behind each of them: a log that begins where the master's does
   has, of every record that it holds, also what became of it, because that was written later. What was done and has left
@@ -12,9 +14,8 @@ Topics and groups travel. What the others say, a slave finds out by itself:
 - locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table says
   that it may lack some (`QueueLocking.begin(lost=True)`).
 
-Invariants: a document is the master's state of the moment in which it was taken, never older than the log that was
-sent before it; it may be ahead of that log. Of what it deletes nobody at the slave is given anything, whether the bytes
-came before or come yet.
+Invariants: a document is taken over before the first record behind what it covers; the slave vouches for nothing
+behind that before it has the document on disk.
 """
 
 from __future__ import annotations
@@ -26,24 +27,39 @@ from typing import Any
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.replication.frames import StateDocument
 from mq_broker.core.state_names import SUBSCRIPTION_GROUPS, TOPICS
-from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.subscription_groups import BEGUN_AT, FIRST_RESETS, SubscriptionGroups, groups_of, reset_numbers_of
 from mq_broker.core.topic_deletions import forget_offsets
-from mq_broker.core.topics import QUEUE_COUNT_MAX, TopicTable
-from mq_broker.store.json_state import FORMAT_VERSION, decode_document, encode_document
+from mq_broker.core.topics import QUEUE_COUNT_MAX, TopicTable, deletions_of, topics_of
+from mq_broker.store.changes import Changes
+from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_document, encode_document
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.queue_numbers import Given, QueueKey, encode_numbers, numbers_of
 from mq_broker.store.state_files import State
+from mqproto.names import CHANGES_TOPIC
+from mqproto.record import Record
 
 log = logging.getLogger(__name__)
 
 QUEUE_NUMBERS = "queueNumbers.json"
 QUEUE_OFFSET_MAX = (1 << 62) - 1
+# What a document of each name has to hold, before it waits for the log.
+_CHECKS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    TOPICS: lambda content: (topics_of(content), deletions_of(content), content["dataVersion"]),
+    SUBSCRIPTION_GROUPS: lambda content: (
+        groups_of(content),
+        reset_numbers_of(content, FIRST_RESETS),
+        reset_numbers_of(content, BEGUN_AT),
+    ),
+}
 
 
 class StatesOut:
-    """The master's side of one link. `log_end` is what the documents say that they cover."""
+    """The master's side of one link. A slave of an earlier version, which knows no changes in the log, `needs_changes`:
+    it is sent each document again when it has changed.
+    """
 
     def __init__(self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups) -> None:
+        self.needs_changes = False
         self._states: Mapping[str, State] = {TOPICS: topics, SUBSCRIPTION_GROUPS: groups}
         self._store = store
         self._taken: dict[str, int] = {}  # data version by name
@@ -51,10 +67,14 @@ class StatesOut:
     @property
     def is_waiting(self) -> bool:
         """Whether there is a document that the slave has not been sent yet."""
+        if self._taken and not self.needs_changes:
+            return False
         return any(state.data_version != self._taken.get(name) for name, state in self._states.items())
 
     def take(self) -> list[StateDocument]:
-        """Every document at first, and the numbers of empty queues; then those that have changed."""
+        """Every document at first, and the numbers of empty queues; then those that have changed, if need be."""
+        if not self.is_waiting:
+            return []
         numbers = {} if self._taken else self._numbers_of_empty_queues()
         changed = {name: state for name, state in self._states.items() if state.data_version != self._taken.get(name)}
         self._taken |= {name: state.data_version for name, state in changed.items()}
@@ -73,7 +93,7 @@ class StatesOut:
 
 
 class StatesIn:
-    """The slave's side, for the life of its broker. `on_change` is called when a document has changed anything."""
+    """The slave's side, for the life of its broker."""
 
     def __init__(
         self,
@@ -81,27 +101,62 @@ class StatesIn:
         topics: TopicTable,
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
-        on_change: Callable[[], None],
+        changes: Changes,
     ) -> None:
         self._store, self._topics, self._groups, self._offsets = store, topics, groups, offsets
-        self._on_change = on_change
+        self._changes = changes
+        self._coming: dict[str, tuple[int, dict[str, Any]]] = {}  # what it covers, and the document
+        self._unsaved: dict[str, int] = {}  # what a document covers that was taken over, and is not on disk yet
 
-    def apply(self, document: StateDocument) -> None:
-        """Take over what the master says. Raises ValueError with what is wrong; then nothing has changed."""
-        take_over = {
-            TOPICS: self._take_over_topics,
-            SUBSCRIPTION_GROUPS: self._take_over_groups,
-            QUEUE_NUMBERS: self._take_over_numbers,
-        }.get(document.name)
-        if take_over is None:
+    def begin(self) -> None:
+        """A link begins: what an earlier one has brought and the log has not reached does not count."""
+        self._coming.clear()
+
+    def take(self, document: StateDocument) -> None:
+        """Take over what the master says, as soon as the log is there. Raises ValueError with what is wrong; then
+        nothing has changed.
+        """
+        if document.name not in (QUEUE_NUMBERS, *_CHECKS):
             raise ValueError(f"{document.name!r} is no state that a slave takes over")
         try:
-            has_changed = take_over(_content(document))
+            content = _content(document)
+            if document.name == QUEUE_NUMBERS:
+                self._take_over_numbers(content)
+            else:
+                _CHECKS[document.name](content)
+                self._coming[document.name] = int(content[LOG_OFFSET]), content
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{document.name} as the master has it: {error!r}") from error
-        if has_changed:
-            log.info("%s is the master's now", document.name)
-            self._on_change()
+        self.reach(self._store.log_end)
+
+    def copied(self, record: Record) -> None:
+        """The log has this record: what was to be taken over before it is, and if it is a change, it is made."""
+        if self._coming:
+            self.reach(record.log_offset)
+        if record.topic == CHANGES_TOPIC:
+            self._changes.copied(record)
+
+    def reach(self, log_end: int) -> None:
+        """The log ends there: take over the documents that cover no more."""
+        for name, (covered, content) in list(self._coming.items()):
+            if covered <= log_end:
+                del self._coming[name]
+                take_over = self._take_over_topics if name == TOPICS else self._take_over_groups
+                if take_over(content):
+                    log.info("%s is the master's now", name)
+                    self._unsaved[name] = covered
+                    self._changes.on_change()
+
+    async def save(self) -> None:
+        """Have what was taken over on disk, on return. Raises OSError."""
+        for name in list(self._unsaved):
+            await self._store.persist(name)
+            del self._unsaved[name]
+
+    def vouched(self, log_end: int) -> int:
+        """Of a log that ends there, what may be acknowledged: documents are on disk before anything behind them."""
+        waiting = [*self._unsaved.values(), *(covered for covered, _ in self._coming.values())]
+        return min([log_end, *(max(0, covered - 1) for covered in waiting)])
 
     def _take_over_topics(self, content: dict[str, Any]) -> bool:
         has_changed = self._topics.take_over(content)
@@ -109,12 +164,7 @@ class StatesIn:
         return has_changed
 
     def _follow_deletions(self) -> None:
-        """Queues that have no message yet are opened for it, so that nobody is given those that come.
-
-        A master that has lost what it deleted gives the numbers again: then less is hidden than before.
-        """
-        for topic, queue_id, _ in self._topics.deletions():
-            self._store.queues.get_or_open(topic, queue_id)
+        """A master that has lost what it deleted gives the numbers again: then less is hidden than before."""
         for queue in self._store.queues:
             queue.deleted_below = self._topics.deleted_below(queue.topic, queue.queue_id)
         for topic in self._topics.deleted():
@@ -126,7 +176,7 @@ class StatesIn:
             self._offsets.forget_before(group)
         return has_changed
 
-    def _take_over_numbers(self, content: dict[str, Any]) -> bool:
+    def _take_over_numbers(self, content: dict[str, Any]) -> None:
         """Of queues that the slave has never had a message of: in the master's log there is none left either."""
         numbers = numbers_of(content)
         for (topic, queue_id), (given, _) in numbers.items():
@@ -137,7 +187,6 @@ class StatesIn:
             if queue.max_offset == 0:
                 queue.begin_at(given)
                 queue.distrust()
-        return False
 
 
 def _content(document: StateDocument) -> dict[str, Any]:

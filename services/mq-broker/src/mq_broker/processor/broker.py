@@ -63,10 +63,11 @@ from mq_broker.processor.response_memory import ResponseMemory
 from mq_broker.processor.route_notices import RouteNotices
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
-from mq_broker.processor.topic_administration import TopicAdministration
+from mq_broker.processor.topic_administration import Changing, TopicAdministration
 from mq_broker.processor.transaction_administration import TransactionAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
+from mq_broker.store.changes import Changes
 from mq_broker.store.errors import StoreWriteError
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.opening import note_boot
@@ -74,7 +75,7 @@ from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.recovery import RecoveryReport
 from mq_broker.store.replica_file import ReplicaFile
 from mq_broker.store.retention import Retention
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
+from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_retries
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SyncError, SystemRng
 from osenv.memory import machine_memory_bytes
@@ -159,13 +160,15 @@ class Broker:
                 PRODUCER_SEQUENCES: self.producer_sequences,
                 QUEUE_LOCKS: self.queue_locks,
             },
-            told_by_log=frozenset({TOPICS, DELAY_OFFSETS}),
+            told_by_log=frozenset({TOPICS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS}),
             dispensable=frozenset({PRODUCER_SEQUENCES, QUEUE_LOCKS}),
         )
         self.store.states.keep_journal(CONSUMER_OFFSETS, self.offset_journal)
         self.topics.follows = self.groups.follows = lambda: self.store.follows
         self.consumer_offsets.first_resets = self.groups.first_resets
-        self.store.on_copied = self._recovered
+        self.changes = Changes(self.store, self.topics, self.groups, self.consumer_offsets)
+        self.states_in = StatesIn(self.store, self.topics, self.groups, self.consumer_offsets, self.changes)
+        self.store.on_copied = self._copied
         self._replica_file = ReplicaFile(
             disk, store_options.layout, self._rng, options.replication.role, options.identity.broker_id
         )
@@ -220,13 +223,9 @@ class Broker:
             self.time,
             self._clock,
             self._exchange,
-            StatesIn(self.store, self.topics, self.groups, self.consumer_offsets, self._followed),
+            self.states_in,
             self.queue_locks,
         )
-
-    def _followed(self) -> None:
-        """Topics or groups are as the master has them now: who waits for messages of one that is gone hears of it."""
-        self.long_polling.answer_all(self.pulling.refuses)
 
     def _exchange(self) -> Exchange:
         """What one link of replication brings across; documents go from the master to its slaves."""
@@ -354,12 +353,18 @@ class Broker:
         )
         self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
         self.send_back = SendBack(self.producing, self.topics, self.groups, self._spans)
+        # Who waits for messages of a topic or a group that is gone hears of it.
+        self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.refuses)
         self.querying = Querying(self.store)
         self.offsets = Offsets(self.store, self.topics, self.groups, self.consumer_offsets, self.querying)
 
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(
-            self.store, self.topics, self.consumer_offsets, self.long_polling, self.querying
+            self.store,
+            self.topics,
+            self.consumer_offsets,
+            self.querying,
+            Changing(self.store, self.changes, self.time),
         )
         self.topic_administration.recover()
         self.group_administration = GroupAdministration(
@@ -367,9 +372,9 @@ class Broker:
             self.groups,
             self.consumer_offsets,
             self.sessions,
-            self.long_polling,
             self.topic_administration,
         )
+        self.group_administration.recover()
         self.consume_progress = ConsumeProgress(
             self.store,
             self.topics,
@@ -395,6 +400,7 @@ class Broker:
             self._clock,
             self._disk,
             self.producing.forward,
+            lambda topic, log_offset: self.groups.is_past(group_of_retries(topic), log_offset),
             self._spans,
         )
         if self.is_master:
@@ -456,7 +462,16 @@ class Broker:
         await self.replication.close()
         await self.store.close()
 
+    def _copied(self, record: Record) -> None:
+        self.states_in.copied(record)
+        self._follow_record(record)
+
     def _recovered(self, record: Record) -> None:
+        if record.topic == CHANGES_TOPIC:
+            self.changes.recovered(record)
+        self._follow_record(record)
+
+    def _follow_record(self, record: Record) -> None:
         self.topics.recovered(record.topic, record.queue_id, record.queue_offset)
         if (promised := promised_queue(record)) is not None:
             self.topics.promised(*promised)

@@ -1,23 +1,22 @@
 """Consumer groups made, changed and deleted for an operator (MISSION N9, N11).
 
-Invariant: what a call has answered survives every crash; a deletion that was cut short can be asked for again.
+Invariant: each change is one record of the log (store/changes.py): it has happened wholly or not at all.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mq_broker.core.changes import Change
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError, first_few
-from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
-from mq_broker.processor.long_polling import LongPolling
+from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
 
@@ -41,26 +40,29 @@ class GroupAdministration:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     sessions: Sessions
-    long_polling: LongPolling
     topics: TopicAdministration
 
+    def recover(self) -> None:
+        """Bring everything in line with the deletions that subscriptionGroup.json and the log tell of."""
+        self.groups.clamp(self.store.log_end)
+        for group in self.groups.begun_anew():
+            self.offsets.forget_before(group)
+
     async def update(self, config: SubscriptionGroup) -> None:
-        """Create or change a group; durable on return. Raises RefusedError, OSError."""
+        """Create or change a group; as durable as an acknowledged message on return. Raises RefusedError."""
         require_master(self.store)
         try:
-            self.groups.update(config)
+            self.groups.check_update(config)
         except ValueError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        if self.topics.topics.get(retry_topic(config.group)) is not None:
-            self.sessions.ensure_retry_topic(config)
-        if not (config.consume_enable and config.consume_broadcast_enable):
-            self.long_polling.answer_all(lambda query: query.group == config.group)
-        await self.store.persist(SUBSCRIPTION_GROUPS)
+        topics = self._retry_topic(config)
+        is_so = self.groups.get(config.group) == config and not topics
+        await self.topics.changing.make(None if is_so else Change(topics=topics, groups={config.group: config}))
 
     async def delete(self, group: str, *, clean_offsets: bool) -> None:
         """Forget the group's settings; with `clean_offsets` its offsets too, and what waited to be tried again.
 
-        Durable on return. Its dead letters stay. Raises RefusedError, OSError.
+        As durable as an acknowledged message on return. Its dead letters stay. Raises RefusedError.
         """
         require_master(self.store)
         try:
@@ -70,24 +72,26 @@ class GroupAdministration:
         try:
             require_known(group, self.groups, self.offsets)
         except RefusedError:
-            await self.store.persist(SUBSCRIPTION_GROUPS)  # gone, perhaps, by a deletion that the disk would not take
+            await self.topics.changing.make()  # gone, perhaps, by a deletion that is not everywhere yet
             raise
         if members := self.sessions.members.consumer_ids(group):
             sentence = f"group {group!r} has living members: {first_few(members, ', ')}; stop them first"
             raise RefusedError(ResponseCode.NO_PERMISSION, sentence)
         log.warning("group %s is deleted%s", group, " with its offsets" if clean_offsets else "")
-        await uninterrupted(self._delete(group, clean_offsets=clean_offsets))
+        change = Change(groups={group: None})
+        if clean_offsets:  # a later group of this name begins anew: it must not get what this one had to try again
+            retries = retry_topic(group)
+            change = replace(
+                change,
+                topics={retries: None},
+                deleted_below={retries: self.topics.next_offsets(retries)},
+                first_resets={group: self.offsets.resets_after(group)},
+            )
+        await self.topics.changing.make(change)
 
-    async def _delete(self, group: str, *, clean_offsets: bool) -> None:
-        if clean_offsets:
-            await self._clean(group)
-        self.groups.delete(group)
-        await self.store.persist(SUBSCRIPTION_GROUPS)
-
-    async def _clean(self, group: str) -> None:
-        """A later group of this name begins anew: it must not get what this one had to try again."""
-        if self.topics.topics.get(retry_topic(group)) is not None:
-            await self.topics.delete(retry_topic(group))
-        self.groups.forget_offsets(group, self.offsets.resets_after(group))
-        self.offsets.forget_group(group)
-        await self.store.persist(CONSUMER_OFFSETS)
+    def _retry_topic(self, config: SubscriptionGroup) -> dict[str, TopicConfig]:
+        """The group's retry topic as it has to become, if it is there and has too few queues."""
+        known, count = self.topics.topics.get(retry_topic(config.group)), max(1, config.retry_queue_count)
+        if known is None or known.queue_count >= count:
+            return {}
+        return {known.topic: replace(known, read_queue_count=count, write_queue_count=count)}

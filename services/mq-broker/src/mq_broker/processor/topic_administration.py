@@ -3,8 +3,8 @@
 A deletion renumbers nothing and rewrites nothing: the topic's name goes, and of each of its queues the next number is
 remembered, below which nobody reads any more. The bytes leave with the log files that hold them.
 
-Invariants: topics.json has the deletion before consumerOffset.json loses the offsets, so that a crash leaves the topic
-with all its offsets or none of it; what a call has answered survives every crash.
+Invariant: each change is a record of the log (store/changes.py), so that what a call has answered survives what an
+acknowledged message survives, and every crash of this broker.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.changes import Change
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError
-from mq_broker.core.state_names import CONSUMER_OFFSETS, TOPICS
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.processor.long_polling import LongPolling
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import require_master
+from mq_broker.processor.refusals import code_of, require_master
+from mq_broker.store.changes import Changes
+from mq_broker.store.errors import StoreError
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -42,17 +43,39 @@ class QueueStats:
 
 
 @dataclass
+class Changing:
+    """The changes of this broker as a processor makes them: with refusals."""
+
+    store: MessageStore
+    changes: Changes
+    time: BrokerTime
+
+    async def make(self, change: Change | None = None) -> None:
+        """Make the change, or have those before it acknowledged: what is as it should be may not be everywhere yet.
+
+        Raises RefusedError: with FLUSH_SLAVE_TIMEOUT it is made, and may yet be lost with this master.
+        """
+        try:
+            if change is None:
+                await self.changes.wait_acknowledged()
+            else:
+                await self.changes.make(change, self.time.stamp_ms())
+        except StoreError as error:
+            raise RefusedError(code_of(error), str(error)) from error
+
+
+@dataclass
 class TopicAdministration:
     """The processor of what an operator does with topics."""
 
     store: MessageStore
     topics: TopicTable
     offsets: ConsumerOffsets
-    long_polling: LongPolling
     querying: Querying
+    changing: Changing
 
     def recover(self) -> None:
-        """Bring everything in line with the deletions that topics.json tells of, after the log has been read."""
+        """Bring everything in line with the deletions that topics.json and the log tell of, after both were read."""
         self.topics.clamp_deletions(self.store.queue_end)
         for topic, queue_id, offset in self.topics.deletions():
             if (queue := self.store.queue(topic, queue_id)) is not None:
@@ -61,38 +84,38 @@ class TopicAdministration:
             forget_offsets(topic, self.topics, self.offsets)
 
     async def update(self, config: TopicConfig) -> None:
-        """Create or change a topic; durable on return.
+        """Create or change a topic; as durable as an acknowledged message on return.
 
         A queue that holds messages stays readable: RefusedError says which ones do and what can be changed already.
-        Raises OSError, too.
         """
         require_master(self.store)
         self._refuse_to_hide_messages(config)
         try:
-            self.topics.update(config)
+            self.topics.check_update(config)
         except ValueError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        await self.store.persist(TOPICS)
+        is_so = self.topics.get(config.topic) == config
+        await self.changing.make(None if is_so else Change(topics={config.topic: config}))
 
     async def delete(self, topic: str) -> None:
-        """The topic, what it holds and the groups' offsets in it are gone for everybody; durable on return.
-
-        Raises RefusedError; OSError when the disk has not taken it yet: then the next checkpoint tries again.
+        """The topic, what it holds and the groups' offsets in it are gone for everybody; as durable as an acknowledged
+        message on return. Raises RefusedError.
         """
         require_master(self.store)
-        queues = self.store.queues.of_topic(topic)
         try:
-            self.topics.delete(topic, {queue.queue_id: queue.max_offset for queue in queues})
+            self.topics.check_delete(topic)
         except ValueError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except KeyError:
-            await self.store.persist(TOPICS)  # gone, perhaps, by a deletion that the disk would not take
+            await self.changing.make()  # gone, perhaps, by a deletion that is not everywhere yet
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist") from None
+        queues = self.store.queues.of_topic(topic)
         log.warning("topic %s is deleted, with %d messages", topic, sum(q.max_offset - q.min_offset for q in queues))
-        for queue in queues:
-            queue.delete_below(queue.max_offset)
-        self.long_polling.answer_all(lambda query: query.topic == topic)
-        await uninterrupted(self._make_durable(topic))
+        await self.changing.make(Change(topics={topic: None}, deleted_below={topic: self.next_offsets(topic)}))
+
+    def next_offsets(self, topic: str) -> dict[int, int]:
+        """Of each queue that ever had a message of the topic."""
+        return {queue.queue_id: queue.max_offset for queue in self.store.queues.of_topic(topic)}
 
     async def stats(self, topic: str) -> list[QueueStats]:
         """Every queue of the topic. Raises RefusedError, OSError."""
@@ -129,8 +152,3 @@ class TopicAdministration:
             f"{', '.join(map(str, ids))} hold {count} messages; keep {ids[-1] + 1} read queues, reduce only "
             f"the write queues, and reduce the read queues after retention has deleted those messages",
         )
-
-    async def _make_durable(self, topic: str) -> None:
-        await self.store.persist(TOPICS)
-        forget_offsets(topic, self.topics, self.offsets)
-        await self.store.persist(CONSUMER_OFFSETS)

@@ -73,6 +73,7 @@ def _replica_hello_message(hello: ReplicaHello) -> pb.ReplicaHello:
         log_begin=hello.log_begin,
         log_end=hello.log_end,
         history=_history_messages(hello.history),
+        applies_changes=hello.applies_changes,
     )
 
 
@@ -164,6 +165,7 @@ def _replica_hello(message: pb.ReplicaHello) -> ReplicaHello:
         _number("log_end", message.log_end),
         _history(message.history),
         _number("protocol_version", message.protocol_version),
+        message.applies_changes,
     )
 
 

@@ -24,13 +24,14 @@ class Ready(NamedTuple):
     due_ms: int
     stored_ms: int
     queue_offset: int
+    log_offset: int
     batch: Batch
 
 
 def make_ready(level: int, due_ms: int, record: Record) -> Ready:
     """What a waiting record of the queue with this number delivers at its due time."""
     batch = deliver_record(record, (level, record.queue_offset))
-    return Ready(due_ms, record.store_timestamp_ms, record.queue_offset, batch)
+    return Ready(due_ms, record.store_timestamp_ms, record.queue_offset, record.log_offset, batch)
 
 
 class Ahead:

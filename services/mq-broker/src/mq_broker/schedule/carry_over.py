@@ -14,8 +14,9 @@ from functools import partial
 from mq_broker.core.batches import CQ_ENTRY, runs
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delay_progress import DelayProgress, waiting_queue
-from mq_broker.core.rewrite import waiting_copy
+from mq_broker.core.rewrite import promised_queue, waiting_copy
 from mq_broker.schedule.ahead import DELIVER_RECORDS_MAX
+from mq_broker.schedule.delivery import IsVoid
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX
 from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
@@ -31,6 +32,7 @@ class CarryOver:
     progress: DelayProgress
     time: BrokerTime
     due_ms: Callable[[int, Record], int]
+    is_void: IsVoid
 
     async def carry(self, levels: Iterable[int], log_offset: int) -> int:
         """Write again what stands below `log_offset` and waits in the queues of these numbers; returns how many.
@@ -79,12 +81,16 @@ class CarryOver:
         return count
 
     def _carry(self, level: int, records: list[Record]) -> int:
-        copies = [
-            (record.queue_offset, waiting_copy(record, (level, record.queue_offset), self.due_ms(level, record)))
-            for record in records
-        ]
+        copies = []
+        for record in records:
+            promised = promised_queue(record)
+            if promised is not None and self.is_void(promised[0], record.log_offset):
+                self.progress.done(level, record.queue_offset)  # a copy would outlive the reason
+            else:
+                copy = waiting_copy(record, (level, record.queue_offset), self.due_ms(level, record))
+                copies.append((record.queue_offset, copy))
         for run in runs(copies, self.store.run_bytes_max, lambda copy: copy[1]):
             self.store.put([batch for _, batch in run], self.time.stamp_ms(), inward=True)
             for offset, _ in run:
                 self.progress.done(level, offset)
-        return len(records)
+        return len(copies)

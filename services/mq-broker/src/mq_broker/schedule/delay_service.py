@@ -18,7 +18,7 @@ from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.delay_progress import CARRIED, TIMER, DelayProgress, level_of
 from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.schedule.carry_over import CarryOver
-from mq_broker.schedule.delivery import Delivery
+from mq_broker.schedule.delivery import Delivery, IsVoid
 from mq_broker.schedule.level_queue import LevelQueue
 from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.schedule.timer_queue import TimerQueue
@@ -53,13 +53,14 @@ class DelayService:
     clock: Clock
     disk: Disk
     put: Callable[[list[Batch], int], object]
+    is_void: IsVoid
     spans: Spans = NO_SPANS
     _queues: dict[int, WaitingQueue] = field(default_factory=dict, init=False)
     _retry_at_ms: dict[int, int] = field(default_factory=dict, init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
-        self.delivery = Delivery(self.progress, self.time, self.put, self.store.run_bytes_max, self.spans)
+        self.delivery = Delivery(self.progress, self.time, self.put, self.store.run_bytes_max, self.is_void, self.spans)
         self.timer_index = TimerIndex(
             self.disk,
             self.clock,
@@ -68,7 +69,7 @@ class DelayService:
             self._log_durable,
         )
         self.timer = TimerQueue(self.store, self.progress, self.time, self.delivery, self.timer_index)
-        self._carry_over = CarryOver(self.store, self.progress, self.time, self.due_ms)
+        self._carry_over = CarryOver(self.store, self.progress, self.time, self.due_ms, self.is_void)
         self._queues[TIMER] = self.timer
         earlier = {queue.queue_id + 1 for queue in self.store.queues.of_topic(SCHEDULE_TOPIC)}  # of a longer table
         for level in sorted({*range(1, self.levels.highest + 1), *earlier}):

@@ -2,7 +2,9 @@
 
 Invariants: nothing is delivered that is done already, and what is delivered is done in the same step of the event loop,
 so that a message that somebody takes back is either taken back or delivered; a write that the store refuses delivers
-nothing of it.
+nothing of it. What waits for a retry topic whose group has been deleted with its offsets since is done without a
+message: a later group of the name has nothing to try again. The deletion's record says so, also after a restart and on
+a replica.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.schedule.ahead import Ahead, Ready
 
 Listener = Callable[[int, Sequence[int]], None]
+IsVoid = Callable[[str, int], bool]  # whether what waits at this log offset for this topic goes nowhere any more
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Delivery:
     time: BrokerTime
     put: Callable[[list[Batch], int], object]
     run_bytes_max: int
+    is_void: IsVoid
     spans: Spans = NO_SPANS
     _lateness: dict[int, Lateness] = field(default_factory=dict)
     _listeners: list[Listener] = field(default_factory=list)
@@ -56,6 +60,9 @@ class Delivery:
         self._listeners.append(listener)
 
     def _deliver(self, level: int, due: Sequence[Ready], fast_ms: int) -> None:
+        for one in due:
+            if self.is_void(one.batch.topic, one.log_offset):
+                self.progress.done(level, one.queue_offset)
         waiting = [one for one in due if not self.progress.is_done(level, one.queue_offset)]
         for run in runs(waiting, self.run_bytes_max, lambda one: one.batch):
             now_ms, store_ms = self.time.now_ms(), self.time.stamp_ms()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from mq_broker.store.json_state import FORMAT_VERSION, encode_document, read_document, write_document
+from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, encode_document, read_document, write_document
 from osenv import Disk
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class StateFiles:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
         self._told_by_log, self._dispensable = told_by_log, dispensable
         self.not_current: frozenset[str] = frozenset()  # after `load`: those of which the newest file could not be read
+        self.covered: dict[str, int] = {}  # after `load`: up to which log offset the document that was read has all
         self._journals: dict[str, Journal] = {}
         self._written: dict[str, int] = {}
         self._newest: dict[str, int] = {}  # data version of the newest document that can be read
@@ -127,6 +128,7 @@ class StateFiles:
                 found = candidate
                 self._newest[name] = state.data_version
                 covered = state.data_version if FORMAT_VERSION in document else None
+                self.covered[name] = int(document.get(LOG_OFFSET, 0))
                 break
         if name in self._journals:
             self._journals[name].replay(covered)

@@ -149,6 +149,7 @@ class ReplicaHello(_message.Message):
     LOG_BEGIN_FIELD_NUMBER: _builtins.int
     LOG_END_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    APPLIES_CHANGES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Of this protocol: 1."""
     cluster_name: _builtins.str
@@ -160,6 +161,10 @@ class ReplicaHello(_message.Message):
     """host:port where clients reach the slave."""
     log_begin: _builtins.int
     log_end: _builtins.int
+    applies_changes: _builtins.bool
+    """Whether it makes operators' changes when their records come into its log. A slave of an earlier version does not, and
+    is sent documents whenever they change.
+    """
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochBegin]:
         """Which epochs its log was written in, ascending."""
@@ -176,10 +181,11 @@ class ReplicaHello(_message.Message):
         log_begin: _builtins.int = ...,
         log_end: _builtins.int = ...,
         history: _abc.Iterable[Global___EpochBegin] | None = ...,
+        applies_changes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "applies_changes", b"applies_changes", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -435,7 +441,7 @@ Global___LogBytes: _TypeAlias = LogBytes  # noqa: Y015
 
 @_typing.final
 class StateDocument(_message.Message):
-    """One of the small states as a document of config/, as of the log sent so far."""
+    """One of the small states as a document of config/, with the log offset that it covers: taken over when the log is there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

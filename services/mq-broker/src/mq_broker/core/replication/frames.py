@@ -22,6 +22,7 @@ class ReplicaHello:
     log_end: int
     history: EpochHistory
     protocol_version: int = PROTOCOL_VERSION
+    applies_changes: bool = False  # as its log gets them: documents are for the beginning of the link only
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class LogBytes:
 
 @dataclass(frozen=True, slots=True)
 class StateDocument:
-    """One of the small states, as of the log sent so far."""
+    """One of the small states, with the log offset that it covers."""
 
     name: str
     content: bytes
