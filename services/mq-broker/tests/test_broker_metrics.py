@@ -82,7 +82,10 @@ MASTER = HaStatus(
     master_address="",
     lag_bytes=0,
     lag_s=0.0,
-    replicas=(SLAVE, replace(SLAVE, replica_id="c" * 32, broker_id=2, lag_bytes=0, lag_s=0.0, in_sync=True)),
+    replicas=(
+        SLAVE,
+        replace(SLAVE, replica_id="c" * 32, broker_id=2, lag_bytes=0, lag_s=0.0, in_sync=True, clock_ahead_ms=-3_500),
+    ),
 )
 
 
@@ -106,6 +109,7 @@ async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
         "hourglass.replication.connected": 0,
         "hourglass.replication.lag.size": 0,
         "hourglass.replication.lag.time": 0,
+        "hourglass.replication.clock.ahead": 0,
     }
     one, two = (("slave.id", 1), ("slave.replica", "a" * 32)), (("slave.id", 2), ("slave.replica", "c" * 32))
     assert {name: values for name, values in found.items() if name in {one.name for one in SLAVE_GAUGES}} == {
@@ -113,6 +117,7 @@ async def test_collector_reads_how_replication_stands_and_how_far_each_slave_is(
         "hourglass.replication.slave.in_sync": {one: 0, two: 1},
         "hourglass.replication.slave.lag.size": {one: 20, two: 0},
         "hourglass.replication.slave.lag.time": {one: 1.5, two: 0},
+        "hourglass.replication.slave.clock.ahead": {one: 0, two: -3.5},
     }
     assert found[ROLE] == {
         (("role", "ASYNC_MASTER"),): 1,  # of the broker, not of the status that the test plays

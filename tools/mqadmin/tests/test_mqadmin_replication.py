@@ -59,6 +59,13 @@ class TestStatus:
             [*slave, "by its master", "7.3", "1000", "1000", "0", "0.0 s", "yes", "connected"],
         ]
 
+    @pytest.mark.parametrize(
+        ("ahead_ms", "text"), [(-3_600_000, "1 in sync, its clock -3600.0 s"), (1_999, "1 in sync")]
+    )
+    def test_a_slave_whose_clock_differs(self, pair: Pair, ahead_ms: int, text: str) -> None:
+        pair.slave.admin.replica.clock_ahead_ms = ahead_ms
+        assert pair.operator("haStatus").rows[1][-1] == text
+
     def test_a_slave_that_is_behind(self, pair: Pair) -> None:
         replica = pair.slave.admin.replica
         replica.behind, replica.in_sync = 70, False

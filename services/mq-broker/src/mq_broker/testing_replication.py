@@ -20,7 +20,7 @@ from mq_broker.processor.producing import BatchOutcome
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, store_options
-from osenv import SeededRng, SimClock, SimDisk
+from osenv import Clock, SeededRng, SimClock, SimDisk
 from osenv.disk import read_file
 
 P = ParamSpec("P")
@@ -90,12 +90,32 @@ class HeldDisk(SimDisk):
         return self._free.set
 
 
+class WrongClock:
+    """A machine's clock whose wall clock is ahead by `ahead_ms`, or behind; `clock` is the right one."""
+
+    def __init__(self, clock: SimClock, ahead_ms: int) -> None:
+        self._clock, self._ahead_ms = clock, ahead_ms
+        self.monotonic, self.sleep = clock.monotonic, clock.sleep
+        self.call_later, self.watch_wall, self.alarm = clock.call_later, clock.watch_wall, clock.alarm
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self._ahead_ms
+
+    def wall_us(self) -> int:
+        return self._clock.wall_us() + self._ahead_ms * 1_000
+
+    def step_to(self, ahead_ms: int) -> None:
+        """Somebody sets the clock."""
+        self._ahead_ms = ahead_ms
+        self._clock.set_wall_ms(self._clock.wall_ms())
+
+
 @dataclass
 class Member:
     """One broker process of the set: it is opened, runs, and is opened anew when its role changes."""
 
     name: str
-    clock: SimClock
+    clock: Clock
     network: Network
     role: BrokerRole
     broker_id: int

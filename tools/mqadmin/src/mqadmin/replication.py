@@ -18,6 +18,8 @@ from mqclient import Admin, BrokerRole, ClusterBroker, HaAnswer, HaStatus, Maste
 
 commands = typer.Typer()
 
+CLOCK_TOLD_MS = 2_000  # as a broker's log does
+
 Broker = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", metavar="BROKER", help="Only this broker, by its name or address.")
 ]
@@ -199,7 +201,10 @@ def _status_cells(status: HaStatus) -> tuple[Cell, ...]:
 def _slave_text(slave: ReplicaStatus) -> str:
     if not slave.connected:
         return f"{slave.broker_id} is away"
-    return f"{slave.broker_id} in sync" if slave.in_sync else f"{slave.broker_id} {slave.lag_bytes} bytes behind"
+    text = f"{slave.broker_id} in sync" if slave.in_sync else f"{slave.broker_id} {slave.lag_bytes} bytes behind"
+    if abs(slave.clock_ahead_ms) < CLOCK_TOLD_MS:
+        return text
+    return f"{text}, its clock {slave.clock_ahead_ms / 1_000:+.1f} s"
 
 
 def _status_fields(status: HaStatus) -> dict[str, Any]:
@@ -221,6 +226,7 @@ def _status_fields(status: HaStatus) -> dict[str, Any]:
         "connected": None if is_master else status.connected,
         "lag_bytes": None if is_master else status.lag_bytes,
         "lag_seconds": None if is_master else status.lag_seconds,
+        "clock_ahead_ms": None if is_master else status.clock_ahead_ms,
         "ha_address": status.ha_address or None,
         "master_ha_address": status.master_ha_address or None,
         "replicas": [_replica_fields(one) for one in status.replicas],
@@ -239,6 +245,7 @@ def _replica_fields(replica: ReplicaStatus) -> dict[str, Any]:
         "acknowledged_offset": replica.acknowledged_offset,
         "lag_bytes": replica.lag_bytes,
         "lag_seconds": replica.lag_seconds,
+        "clock_ahead_ms": replica.clock_ahead_ms,
     }
 
 

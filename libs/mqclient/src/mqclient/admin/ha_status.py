@@ -43,7 +43,7 @@ class Epoch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
-    everything, 0.0 while it has.
+    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
     """
 
     replica_id: str
@@ -56,6 +56,7 @@ class ReplicaStatus:
     acknowledged_offset: int
     lag_bytes: int
     lag_seconds: float
+    clock_ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class HaStatus:
     ha_address: str
     master_ha_address: str
     replicas: tuple[ReplicaStatus, ...] = ()
+    clock_ahead_ms: int = 0  # of a slave
 
     @property
     def leads(self) -> bool:
@@ -141,6 +143,7 @@ def ha_status_from_wire(response: admin_pb.GetReplicaStatusResponse, address: st
         ha_address=response.ha_address,
         master_ha_address=response.master_ha_address,
         replicas=tuple(map(_replica, response.replicas)),
+        clock_ahead_ms=response.clock_ahead_ms,
     )
 
 
@@ -156,4 +159,5 @@ def _replica(replica: admin_pb.ReplicaStatus) -> ReplicaStatus:
         acknowledged_offset=replica.acknowledged_offset,
         lag_bytes=replica.lag_bytes,
         lag_seconds=replica.lag_seconds,
+        clock_ahead_ms=replica.clock_ahead_ms,
     )

@@ -40,6 +40,7 @@ class FakeReplica:
         self.log_end = 0
         self.behind = 0  # bytes that a slave is kept from having
         self.in_sync = True
+        self.clock_ahead_ms = 0  # of a slave's wall clock
         self.lost_answers: list[str] = []  # paths of calls that do what they are asked, and answer nothing, once each
         self.requests: list[Any] = []
         self.peers = {self.ha_address: self}  # shared by all brokers of the name
@@ -186,6 +187,7 @@ def _as_seen(slave: FakeReplica) -> pb.ReplicaStatus:
         acknowledged_offset=slave.log_end,
         lag_bytes=slave.behind,
         lag_seconds=1.5 if slave.behind else 0.0,
+        clock_ahead_ms=slave.clock_ahead_ms,
     )
 
 

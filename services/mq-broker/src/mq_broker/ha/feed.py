@@ -78,6 +78,7 @@ class Feed:
         self._stream: asyncio.Task[None] | None = None
         self._exchange = node.new_exchange()
         self._end_remark = ""
+        self.clocks = node.new_heard_clocks()
         self._proven_to = -1  # up to here the slave has shown that its records are the master's
         self._sent_to = 0
         self._told_confirmed = -1
@@ -230,6 +231,10 @@ class Feed:
                 f"{report.acknowledged}; the log ends at {end}"
             )
         self.reported = report
+        self.clocks.hear(report.wall_ms)
+        if self.clocks.has_news():
+            ahead_s = self.clocks.ahead_ms / 1_000
+            log.warning("the wall clock of slave %s is %.1f s ahead of this machine's", self.name, ahead_s)
         self._master.step(Acknowledged(self.replica_id, report.acknowledged))
         self.wake.set()
 
@@ -279,7 +284,9 @@ class Feed:
     def _beat(self) -> Beat:
         store = self._node.store
         self._told_confirmed = store.readable_end
-        return Beat(store.log_begin, store.log_end, self._told_confirmed, self._node.time.now_ms(), *self._in_sync)
+        is_prompt = self._sent_to - self.reported.written <= CHUNK_BYTES  # it would be late behind more bytes
+        time, wall_ms = self._node.time, round(self._node.time.wall_ms()) if is_prompt else 0
+        return Beat(store.log_begin, store.log_end, self._told_confirmed, time.now_ms(), *self._in_sync, wall_ms)
 
     async def _rest(self, now: float) -> None:
         """Until something has changed that the slave has to hear, or it is time for a beat."""

@@ -148,6 +148,8 @@ class Following:
                 await self._prepare_cut(cut)
                 return None
             case StartFollowing(log_offset):
+                if hello.replica_id != state.master_id:
+                    node.master_clocks.forget()
                 master = frame.epoch, hello.replica_id, hello.history, hello.renewal_origin
                 await node.remember(lambda state: state.following(*master))
                 self._epoch = frame.epoch
@@ -221,6 +223,7 @@ class Following:
         if beat.log_end <= store.log_end:
             self._caught_up_at = self._node.clock.monotonic()
         self.beat = beat
+        await self._hear_clocks(beat)
         store.confirmation.advance(beat.confirm_offset, alone=False)
         if self._old is None and beat.log_begin > store.log_begin:
             self._old = beat
@@ -229,6 +232,17 @@ class Following:
         if self._old is not None and self._old.log_end <= store.log_end and is_idle:
             self._deleting = asyncio.create_task(store.follow_begin(self._old.log_begin), name="old files")
             self._old = None
+
+    async def _hear_clocks(self, beat: Beat) -> None:
+        """What the slave has to know of its master's clocks when that is lost is written down."""
+        node, clocks = self._node, self._node.master_clocks
+        clocks.hear(beat.wall_ms, beat.broker_time_ms)
+        if clocks.has_news():
+            log.warning("the wall clock of this machine is %.1f s ahead of the master's", -clocks.ahead_ms / 1_000)
+        master_time = node.master_time(exact=False)
+        if master_time != node.file.state.master_time:
+            with contextlib.suppress(OSError):  # the next beat is soon
+                await node.remember(lambda state: replace(state, master_time=master_time))
 
     async def _report_forever(self) -> None:
         """What there is, whenever it has changed, and as a sign of life."""
@@ -253,7 +267,8 @@ class Following:
     def _report(self) -> Report:
         store = self._node.store
         self._acknowledged = max(self._acknowledged, self._node.states_in.vouched(store.stored_end))
-        return Report(store.log_end, store.flusher.durable_end, self._acknowledged)
+        wall_ms = round(self._node.own_wall_ms())
+        return Report(store.log_end, store.flusher.durable_end, self._acknowledged, wall_ms)
 
     # ---------------------------------------------------------------------------------------- plumbing
 

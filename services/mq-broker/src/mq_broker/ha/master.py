@@ -24,7 +24,7 @@ from mq_broker.core.replication.in_sync import (
     SlaveView,
     Stored,
 )
-from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, InSyncSet
+from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, InSyncSet, ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.replication.status import HaStatus, ReplicaStatus
 from mq_broker.ha.feed import Feed
@@ -97,10 +97,20 @@ class MasterReplication:
             if self._decide is not None:
                 await self._make_durable(self._decide)
             self.step(Passed())
+            await self._look_at_clocks()
             if node.clock.monotonic() - noted_at >= CONFIRMED_NOTED_S:
                 noted_at = node.clock.monotonic()
                 with contextlib.suppress(OSError):  # the next time is soon
                     await self.note_confirmed()
+
+    async def _look_at_clocks(self) -> None:
+        """Two machines that show the same time are right against a former master; broker time goes on as it is."""
+        node = self._node
+        if node.time.follows_master_wall and any(feed.clocks.agrees() for feed in self._feeds.values()):
+            log.warning("deliver_at follows the wall clock of this machine from now on: that of a slave is the same")
+            node.time.follow_own_wall()
+            with contextlib.suppress(OSError):  # a restart finds out again
+                await node.remember(ReplicaState.with_own_wall)
 
     @property
     def _has_to_look(self) -> bool:
@@ -296,5 +306,6 @@ class MasterReplication:
             durable_offset=feed.reported.durable,
             acknowledged_offset=view.acknowledged,
             lag_bytes=lag,
+            clock_ahead_ms=feed.clocks.ahead_ms,
             lag_s=0.0 if is_up_to_date else max(0.0, self._node.clock.monotonic() - view.caught_up_at),
         )

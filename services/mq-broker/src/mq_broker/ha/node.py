@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.broker_time import BrokerTime, HeardClocks, MasterTime
 from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.queue_locks import QueueLocks
 from mq_broker.core.replication.options import ReplicationOptions
@@ -42,6 +42,27 @@ class Node:
     new_exchange: Callable[[], Exchange]
     states_in: StatesIn
     locks: QueueLocks
+    boot_id: str  # of the machine, for which its monotonic clock counts
+
+    def __post_init__(self) -> None:
+        self.master_clocks = self.new_heard_clocks()  # of a slave
+
+    def new_heard_clocks(self) -> HeardClocks:
+        """For what one other broker says of its clocks."""
+        return HeardClocks(self.own_wall_ms, self.clock.monotonic)
+
+    def own_wall_ms(self) -> float:
+        """This machine's wall clock, whatever `time` follows."""
+        return self.clock.wall_us() / 1_000
+
+    def master_time(self, *, exact: bool) -> MasterTime | None:
+        """What to remember of the newest master's clocks; unless `exact`, only what matters changes it."""
+        before, now = self.file.state.master_time, self.master_clocks.master_time(self.boot_id)
+        if now is None:
+            return before
+        if not now.differs:
+            return None
+        return before if before is not None and before.is_near(now) and not exact else now
 
     def status(self, role: BrokerRole) -> HaStatus:
         """What is so of a master and of a slave; the rest is as of one that is alone and takes nothing."""

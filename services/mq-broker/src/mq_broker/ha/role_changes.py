@@ -38,7 +38,8 @@ async def promote(
     _take_over_locks(node, term, queue_locks if epoch == seen else b"")
     await node.store.persist(QUEUE_LOCKS)
     try:
-        await node.remember(lambda state: state.promoted(term, role, has_all=has_all))
+        master_time = node.master_time(exact=True)
+        await node.remember(lambda state: replace(state.promoted(term, role, has_all=has_all), master_time=master_time))
     except OSError:
         node.locks.succeed(None, seen.term, seen.term)  # another one may be promoted, and lend queues
         raise

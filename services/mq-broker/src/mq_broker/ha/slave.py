@@ -214,4 +214,10 @@ class SlaveReplication:
         if (beat := following.beat) is None:
             return status
         lag_bytes = max(0, beat.log_end - status.log_end)
-        return replace(status, in_sync_version=beat.in_sync_version, in_sync=beat.in_sync, lag_bytes=lag_bytes)
+        return replace(
+            status,
+            in_sync_version=beat.in_sync_version,
+            in_sync=beat.in_sync,
+            lag_bytes=lag_bytes,
+            clock_ahead_ms=-self._node.master_clocks.ahead_ms,
+        )

@@ -51,6 +51,12 @@ OWN_GAUGES = (
     _own("hourglass.replication.connected", NO_UNIT, "1 while a slave hears from its master", lambda s: s.connected),
     _own("hourglass.replication.lag.size", "By", "How far a slave is behind, as it has heard", lambda s: s.lag_bytes),
     _own("hourglass.replication.lag.time", "s", "How long ago a slave had everything", lambda s: s.lag_s),
+    _own(
+        "hourglass.replication.clock.ahead",
+        "s",
+        "How far a slave's wall clock is ahead of its master's",
+        lambda s: s.clock_ahead_ms / 1_000,
+    ),
 )
 # Of a master's slaves, each with its own attributes.
 SLAVE_GAUGES = (
@@ -58,5 +64,11 @@ SLAVE_GAUGES = (
     _of_slaves("hourglass.replication.slave.in_sync", NO_UNIT, "1 while it is in sync", lambda s: s.in_sync),
     _of_slaves("hourglass.replication.slave.lag.size", "By", "How far it is behind", lambda s: s.lag_bytes),
     _of_slaves("hourglass.replication.slave.lag.time", "s", "How long ago it had everything", lambda s: s.lag_s),
+    _of_slaves(
+        "hourglass.replication.slave.clock.ahead",
+        "s",
+        "How far its wall clock is ahead of the master's",
+        lambda s: s.clock_ahead_ms / 1_000,
+    ),
 )
 GAUGES = (*OWN_GAUGES, *SLAVE_GAUGES, Instrument(ROLE, NO_UNIT, "1 for the role that the broker has", _roles))

@@ -182,12 +182,7 @@ class Broker:
         report = self.store.open(self._recovered, self._replica_file.state.cut)
         self._forget_what_is_lost(report)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
-        self.time = BrokerTime(
-            wall_ms=self._clock.wall_us() / 1000,
-            monotonic=self._clock.monotonic,
-            newest_store_ms=report.newest_store_ms,
-            wall=lambda: self._clock.wall_us() / 1000,
-        )
+        self.time = self._begin_time(report)
         self.store.follows = self.transaction_scan.follows = not self._replica_file.state.role.is_master
         self._open_membership()
         await self.store.flusher.flush()  # what was found becomes readable
@@ -203,6 +198,26 @@ class Broker:
         await self.store.checkpoint()
         await self._finish_cut()
         await self._note_boot()
+
+    def _begin_time(self, report: RecoveryReport) -> BrokerTime:
+        """A promoted replica goes on with its master's clocks, as long as its machine runs."""
+        state = self._replica_file.state
+        master = state.master_time if state.role.is_master else None
+        if master is not None and master.boot_id != self._disk.boot_id():
+            master = None
+        if master is not None:
+            log.warning(
+                "goes on with the clocks of the master before it: deliver_at follows one that is %.1f s ahead of this "
+                "machine's, until this is set, or is the same as a slave's",
+                (master.wall - master.own_wall) / 1_000,
+            )
+        return BrokerTime(
+            wall_ms=self._clock.wall_us() / 1000,
+            monotonic=self._clock.monotonic,
+            newest_store_ms=report.newest_store_ms,
+            wall=lambda: self._clock.wall_us() / 1000,
+            master=master,
+        )
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -225,6 +240,7 @@ class Broker:
             self._exchange,
             self.states_in,
             self.queue_locks,
+            self._disk.boot_id(),
         )
 
     def _exchange(self) -> Exchange:

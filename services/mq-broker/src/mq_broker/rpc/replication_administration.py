@@ -87,6 +87,7 @@ def replica_status_response(status: HaStatus) -> pb.GetReplicaStatusResponse:
         lag_seconds=status.lag_s,
         master_ha_address=status.master_address,
         replicas=map(_replica_message, status.replicas),
+        clock_ahead_ms=status.clock_ahead_ms,
     )
 
 
@@ -102,6 +103,7 @@ def _replica_message(replica: ReplicaStatus) -> pb.ReplicaStatus:
         acknowledged_offset=replica.acknowledged_offset,
         lag_bytes=replica.lag_bytes,
         lag_seconds=replica.lag_s,
+        clock_ahead_ms=replica.clock_ahead_ms,
     )
 
 

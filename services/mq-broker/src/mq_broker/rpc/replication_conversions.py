@@ -97,6 +97,7 @@ def _beat_message(beat: Beat) -> pb.Beat:
         broker_time_ms=beat.broker_time_ms,
         in_sync=beat.in_sync,
         in_sync_version=beat.in_sync_version,
+        wall_ms=beat.wall_ms,
     )
 
 
@@ -109,7 +110,10 @@ _REPLICA_EVENTS: _Encodings = {
     Report: (
         "report",
         lambda one: pb.Report(
-            written_offset=one.written, durable_offset=one.durable, acknowledged_offset=one.acknowledged
+            written_offset=one.written,
+            durable_offset=one.durable,
+            acknowledged_offset=one.acknowledged,
+            wall_ms=one.wall_ms,
         ),
     ),
     ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries, log_end=one.log_end)),
@@ -190,6 +194,7 @@ def _report(message: pb.Report) -> Report:
         _number("written_offset", message.written_offset),
         _number("durable_offset", message.durable_offset),
         _number("acknowledged_offset", message.acknowledged_offset),
+        _number("wall_ms", message.wall_ms),
     )
 
 
@@ -209,6 +214,7 @@ def _beat(message: pb.Beat) -> Beat:
         _number("broker_time_ms", message.broker_time_ms),
         message.in_sync,
         _number("in_sync_version", message.in_sync_version),
+        _number("wall_ms", message.wall_ms),
     )
 
 

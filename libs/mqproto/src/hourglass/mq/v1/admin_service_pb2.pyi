@@ -1560,6 +1560,7 @@ class ReplicaStatus(_message.Message):
     ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _builtins.int
     LAG_BYTES_FIELD_NUMBER: _builtins.int
     LAG_SECONDS_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     broker_id: _builtins.int
     address: _builtins.str
@@ -1571,6 +1572,8 @@ class ReplicaStatus(_message.Message):
     lag_bytes: _builtins.int
     lag_seconds: _builtins.float
     """How long ago the slave had everything; 0 while it has."""
+    clock_ahead_ms: _builtins.int
+    """How far its wall clock is ahead of the master's, below 0 if it is behind; 0 while it is not known."""
     def __init__(
         self,
         *,
@@ -1584,10 +1587,11 @@ class ReplicaStatus(_message.Message):
         acknowledged_offset: _builtins.int = ...,
         lag_bytes: _builtins.int = ...,
         lag_seconds: _builtins.float = ...,
+        clock_ahead_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_offset", b"acknowledged_offset", "address", b"address", "broker_id", b"broker_id", "connected", b"connected", "durable_offset", b"durable_offset", "in_sync", b"in_sync", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "replica_id", b"replica_id", "written_offset", b"written_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_offset", b"acknowledged_offset", "address", b"address", "broker_id", b"broker_id", "clock_ahead_ms", b"clock_ahead_ms", "connected", b"connected", "durable_offset", b"durable_offset", "in_sync", b"in_sync", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "replica_id", b"replica_id", "written_offset", b"written_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1637,6 +1641,7 @@ class GetReplicaStatusResponse(_message.Message):
     HA_ADDRESS_FIELD_NUMBER: _builtins.int
     MASTER_HA_ADDRESS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     cluster_name: _builtins.str
@@ -1665,6 +1670,8 @@ class GetReplicaStatusResponse(_message.Message):
     ha_address: _builtins.str
     """Where this broker listens for replication, and where the one listens that it follows; empty when it follows none."""
     master_ha_address: _builtins.str
+    clock_ahead_ms: _builtins.int
+    """Of a slave: how far its wall clock is ahead of its master's, as in ReplicaStatus."""
     @_builtins.property
     def epoch(self) -> _replication_service_pb2.Epoch: ...
     @_builtins.property
@@ -1699,10 +1706,11 @@ class GetReplicaStatusResponse(_message.Message):
         ha_address: _builtins.str = ...,
         master_ha_address: _builtins.str = ...,
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        clock_ahead_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster_name", b"cluster_name", "code", b"code", "confirm_offset", b"confirm_offset", "connected", b"connected", "durable_end", b"durable_end", "epoch", b"epoch", "ha_address", b"ha_address", "in_sync", b"in_sync", "in_sync_replicas", b"in_sync_replicas", "in_sync_version", b"in_sync_version", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "log_begin", b"log_begin", "log_end", b"log_end", "master_ha_address", b"master_ha_address", "min_in_sync_replicas", b"min_in_sync_replicas", "reason", b"reason", "remark", b"remark", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "writable", b"writable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "clock_ahead_ms", b"clock_ahead_ms", "cluster_name", b"cluster_name", "code", b"code", "confirm_offset", b"confirm_offset", "connected", b"connected", "durable_end", b"durable_end", "epoch", b"epoch", "ha_address", b"ha_address", "in_sync", b"in_sync", "in_sync_replicas", b"in_sync_replicas", "in_sync_version", b"in_sync_version", "lag_bytes", b"lag_bytes", "lag_seconds", b"lag_seconds", "log_begin", b"log_begin", "log_end", b"log_end", "master_ha_address", b"master_ha_address", "min_in_sync_replicas", b"min_in_sync_replicas", "reason", b"reason", "remark", b"remark", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "writable", b"writable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -248,19 +248,23 @@ class Report(_message.Message):
     WRITTEN_OFFSET_FIELD_NUMBER: _builtins.int
     DURABLE_OFFSET_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
     written_offset: _builtins.int
     durable_offset: _builtins.int
     acknowledged_offset: _builtins.int
+    wall_ms: _builtins.int
+    """The wall clock of the slave's machine, milliseconds since 1970; 0 when it does not tell."""
     def __init__(
         self,
         *,
         written_offset: _builtins.int = ...,
         durable_offset: _builtins.int = ...,
         acknowledged_offset: _builtins.int = ...,
+        wall_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_offset", b"acknowledged_offset", "durable_offset", b"durable_offset", "written_offset", b"written_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_offset", b"acknowledged_offset", "durable_offset", b"durable_offset", "wall_ms", b"wall_ms", "written_offset", b"written_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -475,6 +479,7 @@ class Beat(_message.Message):
     BROKER_TIME_MS_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     IN_SYNC_VERSION_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
     log_begin: _builtins.int
     log_end: _builtins.int
     confirm_offset: _builtins.int
@@ -483,6 +488,8 @@ class Beat(_message.Message):
     in_sync: _builtins.bool
     """Whether this slave is in the in-sync set now, and the number of the decision that says so."""
     in_sync_version: _builtins.int
+    wall_ms: _builtins.int
+    """The wall clock that the master follows, milliseconds since 1970; 0 while bytes that are on their way would delay it."""
     def __init__(
         self,
         *,
@@ -492,10 +499,11 @@ class Beat(_message.Message):
         broker_time_ms: _builtins.int = ...,
         in_sync: _builtins.bool = ...,
         in_sync_version: _builtins.int = ...,
+        wall_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_time_ms", b"broker_time_ms", "confirm_offset", b"confirm_offset", "in_sync", b"in_sync", "in_sync_version", b"in_sync_version", "log_begin", b"log_begin", "log_end", b"log_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_time_ms", b"broker_time_ms", "confirm_offset", b"confirm_offset", "in_sync", b"in_sync", "in_sync_version", b"in_sync_version", "log_begin", b"log_begin", "log_end", b"log_end", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mq_broker.core.replication.epochs import Epoch, EpochHistory
 
@@ -43,11 +43,12 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the slave has written, has on disk, and vouches for."""
+    """What the slave has written, has on disk, and vouches for; and its wall clock, 0 when it does not tell."""
 
     written: int
     durable: int
     acknowledged: int
+    wall_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class StateDocument:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The master lives, and where it stands."""
+    """The master lives, and where it stands. `wall_ms` is its wall clock, 0 when it does not tell."""
 
     log_begin: int
     log_end: int
@@ -114,6 +115,7 @@ class Beat:
     broker_time_ms: int
     in_sync: bool
     in_sync_version: int
+    wall_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mq_broker.core.broker_time import MasterTime
 from mq_broker.core.identity import MASTER_ID
 from mq_broker.core.replication.epochs import (
     NO_EPOCH,
@@ -57,7 +58,8 @@ class ReplicaState:
 
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
     In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
-    progress are counted from `renewal_origin`, which each store that was restored draws anew.
+    progress are counted from `renewal_origin`, which each store that was restored draws anew. `master_time` are
+    the clocks of the newest other master, where they are not this machine's.
     """
 
     replica_id: str
@@ -73,6 +75,7 @@ class ReplicaState:
     cut: Cut | None = None
     renewal_term: int = 0
     renewal_origin: int = 0
+    master_time: MasterTime | None = None
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -131,6 +134,11 @@ class ReplicaState:
         """The slave of this master, whose log it is going to have."""
         return replace(self, epoch=epoch, master_id=master_id, history=history, renewal_origin=renewal_origin)
 
+    def with_own_wall(self) -> ReplicaState:
+        """This machine's wall clock is right after all; broker time is the former master's still."""
+        own = self.master_time and replace(self.master_time, wall=self.master_time.own_wall)
+        return replace(self, master_time=own)
+
     def after_cut(self) -> ReplicaState:
         """The cut has been made."""
         if self.cut is None:
@@ -158,6 +166,7 @@ class ReplicaState:
             "cut": [self.cut.end, self.cut.begin] if self.cut else None,
             "renewalTerm": self.renewal_term,
             "renewalOrigin": self.renewal_origin,
+            "masterTime": self.master_time.to_json() if self.master_time else None,
         }
 
     @classmethod
@@ -182,4 +191,5 @@ class ReplicaState:
             None if end is None else Cut(int(end), None if begin is None else int(begin)),
             int(document.get("renewalTerm", term)),  # earlier versions renewed in each term
             int(document.get("renewalOrigin", 0)),
+            MasterTime.from_json(master_time) if (master_time := document.get("masterTime")) else None,
         )

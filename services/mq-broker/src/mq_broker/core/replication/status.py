@@ -11,7 +11,7 @@ from mq_broker.core.replication.roles import BrokerRole
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_s` is how long ago the slave had
-    everything, 0.0 while it has.
+    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
     """
 
     replica_id: str
@@ -24,6 +24,7 @@ class ReplicaStatus:
     acknowledged_offset: int
     lag_bytes: int
     lag_s: float
+    clock_ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,4 @@ class HaStatus:
     lag_bytes: int
     lag_s: float
     replicas: tuple[ReplicaStatus, ...] = ()
+    clock_ahead_ms: int = 0  # of a slave
