@@ -39,7 +39,6 @@ QUEUES_MAX = 4
 RETRY_LOST_S = (
     10.0  # a listener fails, and the broker has the copy for its retry on its disk at the latest so much later
 )
-FLUSHED_S = 0.5  # flushes come every 200 ms
 BEGUN_AGAIN_S = 7.0  # members commit every 5 s, and ask for routes
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -150,14 +149,8 @@ class ElasticWorld(GroupWorld):
             await self.clock.advance(0.0)
 
     async def renew_topic(self, seconds: float) -> None:
-        """It is deleted, and made again after a while.
-
-        A power cut that takes numbers of messages which a member has finished, while its group has no offset in the
-        queue, would have it skip the messages that get these numbers (README.md, what is not tried): with room for it.
-        """
+        """It is deleted, and made again after a while."""
         self._disturbed(*self.GROUPS)
-        await self.release()
-        await self.clock.advance(FLUSHED_S)
         held = {record.body: _place(record) for record in await self._records()}
         ends = self._ends()
         self.model.topic_deleted(held, ends)

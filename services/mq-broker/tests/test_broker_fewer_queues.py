@@ -39,6 +39,16 @@ async def test_a_producer_that_does_not_know_yet_still_reaches_a_queue_that_can_
         assert await bodies(broker, 7) == [b"x"]
 
 
+async def test_a_delayed_message_for_a_queue_that_cannot_be_read_comes_into_one_that_can() -> None:
+    clock = SimClock()
+    async with running_broker(SimDisk(), clock) as broker:
+        await broker.topic_administration.update(EIGHT)
+        await produce(broker, incoming("t", [b"x"], queue_id=7, delay_level=1))
+        await broker.topic_administration.update(TopicConfig("t", 2, 8))
+        await clock.advance(2)
+        assert await bodies(broker, 1) == [b"x"]
+
+
 async def test_a_queue_that_holds_messages_stays_readable_and_the_answer_says_what_to_do() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await broker.topic_administration.update(EIGHT)

@@ -95,6 +95,24 @@ class TestReports:
         async with running_broker(disk, SimClock(), store=store_options(flush=flush)) as broker:
             assert broker.offsets.query("g", "t", 0) == Progress(2, (), version)
 
+    async def test_what_was_said_of_a_deleted_topic_does_not_count_for_the_new_one_after_a_power_cut(self) -> None:
+        disk, clock, options = SimDisk(), SimClock(), store_options(flush=FlushDiskType.ASYNC_FLUSH)
+        async with running_broker(disk, clock, store=options, clean_stop=False) as broker:
+            await broker.topic_administration.update(TopicConfig("t", 1, 1))
+            await clock.advance(1)
+            await fill(broker, 2)
+            broker.offsets.commit("g", [("t", 0, finished := Progress(2))])
+        disk.crash(Nothing(0))
+        async with running_broker(disk, SimClock(), store=options) as broker:
+            await broker.topic_administration.delete("t")
+            await broker.topic_administration.update(TopicConfig("t", 1, 1))
+            await fill(broker, 2)  # others, with the numbers of those that are lost
+            remark = broker.offsets.commit("g", [("t", 0, finished)])
+            assert "left out" in remark
+            known = broker.offsets.query("g", "t", 0)
+            assert known is not None, "the member is told where to go on"
+            assert known.offset == 0
+
     async def test_reports_are_added_whatever_their_order(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await fill(broker, 10)

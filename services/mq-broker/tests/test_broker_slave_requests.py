@@ -136,7 +136,7 @@ class TestLocks:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock) as slave:
             slave.store.follows = True
-            slave.queue_locking.begin(lost=False)
+            slave.queue_locking.begin(lost=False, term=1)
         async with running_broker(disk, clock) as master:
             await master.topic_administration.update(TopicConfig("t", 1, 1))
             master.sessions.heartbeat(RecordingSession(), client("c", "g"))

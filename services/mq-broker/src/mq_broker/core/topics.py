@@ -134,7 +134,7 @@ class TopicTable:
     def ensure_for_arrival(self, topic: str, queue_id: int) -> int:
         """A message that was accepted earlier is about to come into this queue, from a delay or out of a transaction.
 
-        Returns the queue that takes it: another one of the topic when an operator has removed that queue meanwhile. A
+        Returns the queue that takes it: another one of the topic when that queue cannot be read, or was removed. A
         topic that was deleted meanwhile is made anew, as one that is created by itself: nothing accepted is lost.
         """
         config = self._topics.get(topic)
@@ -142,7 +142,9 @@ class TopicTable:
             usual = 1 if is_group_topic(topic) else self._default_queue_count
             self._with_queues(topic, queue_id + 1, missing=usual)
             return queue_id
-        return queue_id if queue_id < config.queue_count else queue_id % config.write_queue_count
+        if queue_id < config.read_queue_count:
+            return queue_id
+        return queue_id % min(config.read_queue_count, config.write_queue_count)  # one that can be read
 
     def update(self, config: TopicConfig) -> None:
         """Create or change a topic for an operator. Raises ValueError with what is allowed; then nothing changed."""

@@ -95,10 +95,11 @@ class Offsets:
     def commit(self, group: str, reports: Iterable[QueueReport]) -> str:
         """Add what a member of the group has finished. It is durable a moment later.
 
-        What is of another version than the queue's progress is left out, and the remark that is returned says so. A
-        slave may not have all that its master has sent to members: of what lies beyond its queues they have to say
-        again, to the master, that it is finished. Raises RefusedError when the report of a queue makes no sense; all
-        other reports have been added then.
+        What is of another version than the queue's progress is left out, and the remark that is returned says so. Where
+        the queue has no progress, that is a report from before versions were renewed: the group begins with the first
+        message then, because others may have the reported numbers. A slave may not have all that its master has sent to
+        members: of what lies beyond its queues they have to say again, to the master, that it is finished. Raises
+        RefusedError when the report of a queue makes no sense; all other reports have been added then.
         """
         self._check_group(group)
         late, refusals = list[str](), list[RefusedError]()
@@ -107,6 +108,8 @@ class Offsets:
                 self._check_report(topic, queue_id, reported)
                 self._check_room(group, topic, queue_id)
                 known = self.query(group, topic, queue_id)
+                if known is None and reported.renewals < self.offsets.renewals:
+                    known = self.offsets.begin(group, topic, queue_id, self.store.queue_bounds(topic, queue_id)[0])
                 if known is not None and known.version != reported.version:
                     late.append(f"{reported.offset} in queue {queue_id} of {topic}")
                     continue
