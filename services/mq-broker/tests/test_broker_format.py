@@ -583,6 +583,7 @@ async def test_the_journal_of_progress_and_the_tables_beside_it_are_as_the_docum
         broker.offsets.commit("g", [("t", 0, Progress(2, ((4, 7), (8, 9)))), ("t", 1, Progress(0))])
         await clock.advance(0.01)
         await broker.offsets.set("g", [("t", 1, 0)])
+        await clock.advance(0.1)
         entries = journal_entry(2, 2, ((4, 7), (8, 9))) + journal_entry(2, 0, queue_id=1)
         assert read(disk, JOURNAL_1) == entries + journal_entry(3, 0, version=1, queue_id=1)
         await broker.store.rewrite("consumerOffset.json")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_broker.core.progress import Progress
+from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.progress_entries import Entry, encode_entry, scan
@@ -25,11 +26,12 @@ from mq_broker.testing import (
     running_broker,
     store_options,
 )
-from osenv import SeededRng, SimClock, SimDisk, SyncError
+from osenv import SeededRng, SimClock, SimDisk
 from osenv.disk import read_file
 from osenv.sim_clock import settle
 
 CONFIG = StoreLayout(STORE_ROOT).config
+LOG = StoreLayout(STORE_ROOT).commit_log
 OFFSETS = CONFIG / "consumerOffset.json"
 JOURNAL = "consumerOffset.journal."
 ENTRIES = [
@@ -216,8 +218,8 @@ class TestRefusals:
         async with running_broker(disk, SimClock(), clean_stop=False, work=flush_and_index) as broker:
             await fill(broker)
             report(broker, 4)
-            disk.before = fail_on("sync_data", OSError(errno.EIO, "simulated"), lambda path: path.parent == CONFIG)
-            with pytest.raises(SyncError):
+            disk.before = fail_on("sync_data", OSError(errno.EIO, "simulated"), lambda path: path.parent == LOG)
+            with pytest.raises(RefusedError, match="the disk has failed"):
                 await broker.offsets.set("g", [("t", 0, 0)])
             assert broker.store.failure is not None
 

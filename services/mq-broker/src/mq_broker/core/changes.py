@@ -7,7 +7,7 @@ adds to the body is passed over.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ def change_batch(change: Change, now_ms: int) -> Batch:
         "deletedBelow": change.deleted_below,
         "groups": {name: config and subscription_groups.entry_of(config) for name, config in change.groups.items()},
         "firstResets": change.first_resets,
-        "resets": [[group, topic, queue_id, one.offset, one.version] for group, topic, queue_id, one in change.resets],
+        "resets": _reset_table(change.resets),
     }
     data = encode_record(
         topic=CHANGES_TOPIC.encode(),
@@ -74,11 +74,21 @@ def change_of(record: Record) -> Change:
             {name: int(resets) for name, resets in _optional(body, "firstResets").items()},
             tuple(
                 (group, topic, int(queue_id), Progress(int(offset), (), int(version)))
-                for group, topic, queue_id, offset, version in body.get("resets", ())
+                for group, topics_of_group in _optional(body, "resets").items()
+                for topic, queues in topics_of_group.items()
+                for queue_id, (offset, version) in queues.items()
             ),
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the body of the change at log offset {record.log_offset}: {error!r}") from None
+
+
+def _reset_table(resets: Sequence[Reset]) -> dict[str, dict[str, dict[int, tuple[int, int]]]]:
+    """By group, topic and queue id: a request may name 16,384 queues, and all of them are one record."""
+    table: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
+    for group, topic, queue_id, progress in resets:
+        table.setdefault(group, {}).setdefault(topic, {})[queue_id] = progress.offset, progress.version
+    return table
 
 
 def _optional(body: Any, name: str) -> dict[str, Any]:

@@ -82,11 +82,14 @@ class ConsumerOffsets:
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
         """Let the group go on exactly at `offset`. Returns what is the case now, with its new version."""
-        now = (self.progress(group, topic, queue_id) or self._begun(group, Progress(0))).set_to(
-            offset, self._resets_before + 1
-        )
+        now = self.after_reset(group, topic, queue_id, offset)
         self.put(group, topic, queue_id, now)
         return now
+
+    def after_reset(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
+        """What the group will have finished when an operator has set the offset; nothing changes yet."""
+        known = self.progress(group, topic, queue_id) or self._begun(group, Progress(0))
+        return known.set_to(offset, self._resets_before + 1)
 
     def begin(self, group: str, topic: str, queue_id: int, offset: int) -> Progress:
         """Let the group begin at `offset`, unless it has begun. Returns what is the case now."""

@@ -48,6 +48,7 @@ from mq_broker.ha.replication import replication_of
 from mq_broker.ha.states import StatesIn, StatesOut
 from mq_broker.processor.admission import Admission
 from mq_broker.processor.backup import Backup
+from mq_broker.processor.changing import Changing
 from mq_broker.processor.client_commands import ClientCommands
 from mq_broker.processor.consume_progress import ConsumeProgress
 from mq_broker.processor.explaining import Explaining
@@ -63,7 +64,7 @@ from mq_broker.processor.response_memory import ResponseMemory
 from mq_broker.processor.route_notices import RouteNotices
 from mq_broker.processor.send_back import SendBack
 from mq_broker.processor.sessions import Session, Sessions
-from mq_broker.processor.topic_administration import Changing, TopicAdministration
+from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.processor.transaction_administration import TransactionAdministration
 from mq_broker.processor.transactions import Transactions
 from mq_broker.schedule.delay_service import DelayService
@@ -372,7 +373,10 @@ class Broker:
         # Who waits for messages of a topic or a group that is gone hears of it.
         self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.refuses)
         self.querying = Querying(self.store)
-        self.offsets = Offsets(self.store, self.topics, self.groups, self.consumer_offsets, self.querying)
+        self.changing = Changing(self.changes, self.consumer_offsets, self.time)
+        self.offsets = Offsets(
+            self.store, self.topics, self.groups, self.consumer_offsets, self.querying, self.changing
+        )
 
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(
@@ -380,7 +384,7 @@ class Broker:
             self.topics,
             self.consumer_offsets,
             self.querying,
-            Changing(self.store, self.changes, self.time),
+            self.changing,
         )
         self.topic_administration.recover()
         self.group_administration = GroupAdministration(
@@ -398,6 +402,7 @@ class Broker:
             self.consumer_offsets,
             self.sessions,
             self.querying,
+            self.changing,
         )
         self.transaction_administration = TransactionAdministration(
             self.store, self.transaction_table, self.transactions

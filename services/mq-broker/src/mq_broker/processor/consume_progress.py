@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError
-from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
+from mq_broker.processor.changing import Changing, Moved
 from mq_broker.processor.group_administration import require_known
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.refusals import require_master
@@ -62,6 +62,7 @@ class ConsumeProgress:
     offsets: ConsumerOffsets
     sessions: Sessions
     querying: Querying
+    changing: Changing
 
     async def unconsumed_below(self, log_offset: int) -> list[str]:
         """Who has not consumed everything below this place in the log: `group (queue of topic)`.
@@ -153,14 +154,15 @@ class ConsumeProgress:
         return changes, await self._set(group, topic, changes)
 
     async def _set(self, group: str, topic: str, changes: Iterable[OffsetChange]) -> list[str]:
-        """Make the changes, durably; returns the client ids of the members that were told."""
-        now = [
-            (topic, change.queue_id, self.offsets.set(group, topic, change.queue_id, change.now)) for change in changes
-        ]
-        where = {queue_id: progress.offset for _, queue_id, progress in now}
-        log.warning("group %s goes on in %s at %s", group, topic, where)
-        told = self.sessions.tell_reset(group, now)
-        await self.store.persist(CONSUMER_OFFSETS)
+        """Make the changes, as durably as a message; returns the client ids of the members that were told."""
+        told = list[str]()
+
+        def tell(moved: Sequence[Moved]) -> None:
+            where = {queue_id: progress.offset for _, queue_id, progress in moved}
+            log.warning("group %s goes on in %s at %s", group, topic, where)
+            told.extend(self.sessions.tell_reset(group, moved))
+
+        await self.changing.reset(group, [(topic, change.queue_id, change.now) for change in changes], tell)
         return told
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:

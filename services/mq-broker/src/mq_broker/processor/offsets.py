@@ -2,7 +2,7 @@
 
 Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
 nothing (core/progress.py); a report of one queue that makes no sense holds up no other queue's; offsets are set all or
-none; what is answered as set, or as a beginning, is on disk.
+none; what is answered as set is a record of the log (store/changes.py); what is answered as a beginning is on disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
+from mq_broker.processor.changing import Changing
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.refusals import require_master
 from mq_broker.store.message_store import MessageStore
@@ -45,6 +46,7 @@ class Offsets:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     querying: Querying
+    changing: Changing
 
     def query(self, group: str, topic: str, queue_id: int) -> Progress | None:
         """What the group has finished of this queue; None when it has never said."""
@@ -126,8 +128,8 @@ class Offsets:
     async def set(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Let the group go on exactly at (topic, queue id, offset): all of them, or none when one makes no sense.
 
-        Durable on return. Raises RefusedError, on a slave too: what is set anew undoes what is finished, and only one
-        broker may do that. Raises OSError.
+        As durable as an acknowledged message on return. Raises RefusedError, on a slave too: what is set anew undoes
+        what is finished, and only one broker may do that.
         """
         require_master(self.store)
         self._check_group(group)
@@ -137,9 +139,7 @@ class Offsets:
             self._check_end(topic, queue_id, Progress(offset))
         if len({(topic, queue_id) for topic, queue_id, _ in offsets}) < len(offsets):
             raise _refusal("each queue can be named once")
-        for queue in offsets:
-            self.offsets.set(group, *queue)
-        await self.store.persist(CONSUMER_OFFSETS)
+        await self.changing.reset(group, offsets)
 
     async def _first_offset(self, topic: str, queue_id: int, where: ConsumeFromWhere, timestamp_ms: int) -> int:
         low, high = self.store.queue_bounds(topic, queue_id)

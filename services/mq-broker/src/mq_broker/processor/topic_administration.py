@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.changes import Change
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
+from mq_broker.processor.changing import Changing
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import code_of, require_master
-from mq_broker.store.changes import Changes
-from mq_broker.store.errors import StoreError
+from mq_broker.processor.refusals import require_master
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 
@@ -40,28 +38,6 @@ class QueueStats:
     max_offset: int
     last_update_ms: int
     about_bytes: int
-
-
-@dataclass
-class Changing:
-    """The changes of this broker as a processor makes them: with refusals."""
-
-    store: MessageStore
-    changes: Changes
-    time: BrokerTime
-
-    async def make(self, change: Change | None = None) -> None:
-        """Make the change, or have those before it acknowledged: what is as it should be may not be everywhere yet.
-
-        Raises RefusedError: with FLUSH_SLAVE_TIMEOUT it is made, and may yet be lost with this master.
-        """
-        try:
-            if change is None:
-                await self.changes.wait_acknowledged()
-            else:
-                await self.changes.make(change, self.time.stamp_ms())
-        except StoreError as error:
-            raise RefusedError(code_of(error), str(error)) from error
 
 
 @dataclass

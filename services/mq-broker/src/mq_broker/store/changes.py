@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from mq_broker.core.changes import Change, change_batch, change_of
 from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
-from mq_broker.core.state_names import SUBSCRIPTION_GROUPS, TOPICS
+from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicTable
@@ -41,14 +41,15 @@ class Changes:
         self._store, self._topics, self._groups, self._offsets = store, topics, groups, offsets
         self.on_change: Callable[[], None] = lambda: None
 
-    async def make(self, change: Change, now_ms: int) -> None:
-        """Make the change, durably, and return when the in-sync replicas have it.
+    async def make(self, change: Change, now_ms: int, made: Callable[[], None] = lambda: None) -> None:
+        """Make the change, durably, and return when the in-sync replicas have it; `made` is called before that.
 
         Raises NotReplicatedError when they did not have it in time; any other StoreError: nothing has changed, but for
         StoreFencedError, after which only the next start can tell.
         """
         (place,) = self._store.put([change_batch(change, now_ms)], now_ms)
         self._apply(change, place.base_log_offset)
+        made()
         await uninterrupted(self._finish(change))
 
     async def wait_acknowledged(self) -> None:
@@ -65,7 +66,8 @@ class Changes:
                 self._apply_to_topics(change)
             if record.log_offset >= covered.get(SUBSCRIPTION_GROUPS, 0):
                 self._apply_to_groups(change, record.log_offset)
-            self._apply_resets(change)
+            if record.log_offset >= covered.get(CONSUMER_OFFSETS, 0):
+                self._apply_resets(change)
 
     def copied(self, record: Record) -> None:
         """A replica's log has this record now."""

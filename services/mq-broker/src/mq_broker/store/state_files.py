@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,9 @@ class StateFiles:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
         self._told_by_log, self._dispensable = told_by_log, dispensable
         self.not_current: frozenset[str] = frozenset()  # after `load`: those of which the newest file could not be read
-        self.covered: dict[str, int] = {}  # after `load`: up to which log offset the document that was read has all
+        # After `load`: up to which log offset the documents that were read have everything; RocketMQ's do not say it,
+        # and are taken as they are.
+        self.covered: dict[str, int] = {}
         self._journals: dict[str, Journal] = {}
         self._written: dict[str, int] = {}
         self._newest: dict[str, int] = {}  # data version of the newest document that can be read
@@ -128,7 +131,7 @@ class StateFiles:
                 found = candidate
                 self._newest[name] = state.data_version
                 covered = state.data_version if FORMAT_VERSION in document else None
-                self.covered[name] = int(document.get(LOG_OFFSET, 0))
+                self.covered[name] = int(document.get(LOG_OFFSET, sys.maxsize))
                 break
         if name in self._journals:
             self._journals[name].replay(covered)
