@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from mq_broker.core.progress import Progress
@@ -13,10 +10,9 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.transactions import TransactionState
 from mq_broker.ha.feed import STATES_INTERVAL_S
 from mq_broker.processor.recalling import NewTime
-from mq_broker.store.log_feed import LogChunk
 from mq_broker.testing import LOG_FILE_BYTES, half, incoming, keyed, produce, timed
 from mq_broker.testing_delays import outcomes
-from mq_broker.testing_replication import Member, pair, promoted, result_of, send, until
+from mq_broker.testing_replication import hold_log, pair, promoted, result_of, send, until
 from mqproto.codes import RecallOutcome, ResponseCode
 from osenv import SimClock
 
@@ -59,19 +55,6 @@ async def test_a_message_that_its_group_sent_back_is_not_finished_where_its_retr
             send_more()
         await until(clock, lambda: finished.query("g", "t", 0) == 1)
         assert master.log_bytes == slave.log_bytes
-
-
-def hold_log(master: Member) -> Callable[[], None]:
-    """The master sends its log as over a slow link: one chunk for each call of what is returned."""
-    feed, allowed = master.at_work.store.log_feed, asyncio.Semaphore(0)
-    read = feed.read
-
-    async def held(offset: int, bytes_max: int) -> LogChunk:
-        await allowed.acquire()
-        return await read(offset, bytes_max)
-
-    feed.read = held  # type: ignore[method-assign]
-    return allowed.release
 
 
 @pytest.mark.parametrize("new_time", [None, NewTime(delay_ms=60_000)])

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
-from mq_broker.testing_replication import Member, Network, make_pair
+from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, promoted, until
 from mqproto.codes import ResponseCode
 from osenv import SimClock
 
@@ -41,9 +42,9 @@ async def send_waiting_and_two_files(clock: SimClock, member: Member) -> None:
     assert set(codes) == {ResponseCode.SUCCESS}
 
 
-async def clean(clock: SimClock, member: Member) -> None:
+async def clean(clock: SimClock, member: Member, used_share: float = FORCED) -> None:
     """One round of the cleaner while the disk is too full."""
-    member.disk.used_share = FORCED
+    member.disk.used_share = used_share
     await settled(clock, asyncio.create_task(member.at_work.retention.round()))
     member.disk.used_share = 0.0
 
@@ -107,3 +108,39 @@ async def test_a_file_stays_until_the_slave_has_what_was_carried_out_of_it() -> 
         assert master.at_work.store.log_begin == slave.at_work.store.log_begin > 0
         await clock.advance(LEVEL_S)
         assert await delivered(master) == await delivered(slave) == [b"x"]
+
+
+async def test_a_file_stays_until_a_slave_that_lags_behind_an_asynchronous_master_has_it_and_the_copies() -> None:
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+        await send(clock, master, delay_level=LEVEL)
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        send_more = hold_log(master)
+        await send_waiting_and_two_files(clock, master)
+        for _ in range(2):
+            await clean(clock, master)
+            send_more()
+            await clock.advance(1)
+        assert master.at_work.retention.carried == 2
+        assert (master.at_work.store.log_begin, slave.at_work.store.log_begin) == (0, 0)
+        assert slave.at_work.replication.is_connected
+        for _ in range(20):
+            send_more()
+        await clock.advance(1)
+        await clean(clock, master)
+        assert master.at_work.store.log_begin > 0
+        await until(clock, lambda: slave.at_work.store.log_begin == master.at_work.store.log_begin)
+        await promoted(clock, network, master, slave)
+        await clock.advance(LEVEL_S)
+        assert await delivered(slave) == [b"x", b"x"]
+
+
+async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_slave() -> None:
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, _slave):
+        hold_log(master)
+        await send_waiting_and_two_files(clock, master)
+        await clean(clock, master)
+        assert master.at_work.store.log_begin == 0
+        await clean(clock, master, used_share=0.9)
+        assert master.at_work.store.log_begin > 0

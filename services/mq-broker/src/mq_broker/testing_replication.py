@@ -18,6 +18,7 @@ from mq_broker.ha.links import LinkError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.log_feed import LogChunk
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, store_options
 from osenv import Clock, SeededRng, SimClock, SimDisk
@@ -298,6 +299,19 @@ async def promoted(clock: SimClock, network: Network, master: Member, slave: Mem
     await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
     await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
     return slave.at_work
+
+
+def hold_log(master: Member) -> Callable[[], None]:
+    """The master sends its log as over a slow link: one chunk for each call of what is returned."""
+    feed, allowed = master.at_work.store.log_feed, asyncio.Semaphore(0)
+    read = feed.read
+
+    async def held(offset: int, bytes_max: int) -> LogChunk:
+        await allowed.acquire()
+        return await read(offset, bytes_max)
+
+    feed.read = held  # type: ignore[method-assign]
+    return allowed.release
 
 
 def replica_path(root: Path = STORE_ROOT) -> Path:

@@ -240,6 +240,11 @@ class MasterReplication:
         await promote(self._node, term, log_end, role, epoch, whole=whole, queue_locks=queue_locks)
         self.reopen.set()
 
+    def behind(self, log_offset: int) -> list[str]:
+        """The connected slaves that have not written everything below this offset."""
+        feeds = self._feeds.values()
+        return [feed.name for feed in feeds if feed.is_following and feed.reported.written < log_offset]
+
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
         """Follow this master from now on. Raises RefusedError when it has not stepped down, OSError."""
         if self._node.file.state.role.is_master and epoch <= self.epoch:

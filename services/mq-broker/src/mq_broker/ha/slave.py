@@ -131,6 +131,10 @@ class SlaveReplication:
         with contextlib.suppress(LinkError):
             await link.send(MasterFrame(self.epoch, Refusal("this broker is a slave itself")))
 
+    def behind(self, _log_offset: int) -> list[str]:
+        """A slave has no slaves."""
+        return []
+
     def master_found(self, ha_address: str) -> None:
         """A name server says where the master listens."""
         if ha_address and ha_address != self._node.options.ha_address:

@@ -441,6 +441,7 @@ class Broker:
             self.time,
             carriers=(self.delay.carry_over, self.transactions.copies.carry_over),
             unconsumed=self.consume_progress.unconsumed_below,
+            behind=self.replication.behind,
             waiting=(self.delay.waiting_below, self.transactions.copies.waiting_below),
         )
 

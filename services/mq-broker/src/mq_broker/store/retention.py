@@ -37,6 +37,7 @@ LOOK_AGAIN_S = 60  # whether deleting gains anything is found out from all that 
 Carry = Callable[[int], Awaitable[int]]
 Waiting = Callable[[int], AsyncIterator[tuple[int, int]]]
 Unconsumed = Callable[[int], Awaitable[Sequence[str]]]
+Behind = Callable[[int], Sequence[str]]
 
 
 @dataclass
@@ -44,7 +45,8 @@ class Retention:
     """The cleaner. Each of `carriers` writes again what waits below a log offset, and says how much that was.
 
     Each of `waiting` tells log offset and size of what the carriers would write, roughly: it reads no records.
-    `unconsumed` names the groups, each with its queue, that have not consumed everything below a log offset.
+    `unconsumed` names the groups, each with its queue, that have not consumed everything below a log offset, `behind`
+    the connected slaves that have not written everything below it.
     """
 
     store: MessageStore
@@ -53,6 +55,7 @@ class Retention:
     time: BrokerTime
     carriers: Sequence[Carry]
     unconsumed: Unconsumed
+    behind: Behind = lambda _log_offset: ()
     waiting: Sequence[Waiting] = ()
     carried: int = 0
     _warned_below: int = 0
@@ -128,7 +131,7 @@ class Retention:
             gate.blocked_by = f"the oldest file of the log has to go, but what waits in it cannot be kept: {sentence}"
             log.error("%s", gate.blocked_by)
             return False
-        if not await self._is_kept(end):
+        if not await self._is_kept(end) or not self._is_copied(used):
             return False
         if not first:
             await self.clock.sleep(BETWEEN_FILES_S)
@@ -192,6 +195,21 @@ class Retention:
             )
             return False
         return True
+
+    def _is_copied(self, used: float) -> bool:
+        """Whether connected slaves have what was carried, and all before it, or the disk is too full to wait for them.
+
+        A slave that is overtaken has to begin anew, and would be empty if the master were lost then.
+        """
+        lagging = self.behind(self._carried_to)
+        if not lagging:
+            return True
+        names = first_few(lagging, ", ")
+        if used >= self.store.gate.options.refuse_share:
+            log.warning("the disk is %.0f%% full: old files go before slaves have copied them: %s", used * 100, names)
+            return True
+        log.info("old files stay until connected slaves have what waits in them: %s", names)
+        return False
 
     async def _reason(self, end: int, used: float) -> Reason | None:
         newest_ms = await self.disk.offload(self._newest_store_ms, end)
