@@ -11,6 +11,7 @@ from pathlib import Path
 from store_content import KeyName, QueueName, StoreContent, StoredMessage, StoreSizes
 
 from hourglass_local.waiting import eventually
+from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
@@ -53,8 +54,10 @@ async def open_broker(
 
 
 async def store_some_of_everything(broker: Broker, clock: SimClock, seed: int) -> None:
-    """Plain, tagged, keyed, delayed, half, committed, rolled-back and sent-back messages, over several files."""
+    """Plain, tagged, keyed, delayed, half, committed, rolled-back and sent-back messages, and an operator's changes."""
     rng, numbers = SeededRng(seed), itertools.count()
+    await broker.topic_administration.update(TopicConfig("made", 2, 2))
+    await broker.topic_administration.delete("made")
     last: list[int] = []
     for round_number in range(ROUNDS):
         batches = [

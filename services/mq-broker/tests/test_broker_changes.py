@@ -16,6 +16,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreFullError
 from mq_broker.testing import (
+    STORE_ROOT,
     RecordingSession,
     client,
     incoming,
@@ -26,6 +27,7 @@ from mq_broker.testing import (
     store_options,
 )
 from mq_broker.testing_replication import Member, pair, promoted, result_of, send, until
+from mq_broker.tools.dump_log import DumpOptions, dump
 from mqproto.codes import ResponseCode
 from mqproto.names import CHANGES_TOPIC, SYSTEM_TOPICS, retry_topic
 from osenv import SimClock, SimDisk
@@ -207,6 +209,15 @@ class TestOneBroker:
         async with running_broker(disk, SimClock()) as broker:
             assert broker.topics.get("t") == TopicConfig("t", 9, 8, 4)
             assert broker.groups.get("g") == SubscriptionGroup("g", 3)
+
+    async def test_an_operator_sees_where_the_log_has_a_change(self) -> None:
+        disk, lines = SimDisk(), list[str]()
+        async with running_broker(disk, SimClock()) as broker:
+            await broker.topic_administration.update(TopicConfig("t", 2, 2))
+        assert dump(disk, DumpOptions(STORE_ROOT, verify=True, index_slots=64), lines.append) == 0, "\n".join(lines)
+        lines.clear()
+        assert dump(disk, DumpOptions(STORE_ROOT, index_slots=64), lines.append) == 0
+        assert any("rmq_sys_changes/0 #0" in line and "[changed by an operator]" in line for line in lines), lines
 
     async def test_clients_cannot_send_changes(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:

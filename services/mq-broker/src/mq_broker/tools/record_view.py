@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mq_broker.core.halves import is_committed
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, RECALLED_TOPIC, SCHEDULE_TOPIC, WAITING_TOPICS
+from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, RECALLED_TOPIC, SCHEDULE_TOPIC, WAITING_TOPICS
 from mqproto.properties import (
     DUE_TIMESTAMP,
     KEYS,
@@ -103,6 +103,8 @@ def _state(record: Record, properties: dict[str, str]) -> str:
         return f"delayed {by} until {text} for {target}{instead}"
     if record.topic == RECALLED_TOPIC:
         return f"taken back, was delayed at {properties.get(SCHEDULE_POSITION, '?')}"
+    if record.topic == CHANGES_TOPIC:
+        return "changed by an operator"
     if SCHEDULE_POSITION in properties:
         return f"delivered, was delayed at {properties[SCHEDULE_POSITION]}"
     if is_committed(record):
