@@ -695,4 +695,14 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
         "::test_a_file_stays_until_a_slave_that_lags_behind_an_asynchronous_master_has_it_and_the_copies",
     ),
+    bug(
+        "69",
+        "a slave that joined later does not recognise what is sent again",
+        "what producers have numbered is not told to a slave",
+        f"{BROKER}/ha/states.py",
+        "            self._sequences.merge(self._coming_sequences[1])\n",
+        "",
+        f"{BROKER_TESTS}/test_broker_replica_sequences.py"
+        "::test_a_slave_that_joins_after_retention_recognises_what_is_sent_again",
+    ),
 )

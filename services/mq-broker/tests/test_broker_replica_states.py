@@ -24,7 +24,7 @@ from osenv import SimClock, SimDisk
 
 
 def states_out(broker: Broker) -> StatesOut:
-    return StatesOut(broker.store, broker.topics, broker.groups)
+    return StatesOut(broker.store, broker.topics, broker.groups, broker.producer_sequences)
 
 
 def take_over(master: Broker, slave: Broker) -> None:
@@ -61,7 +61,7 @@ class TestOut:
     async def test_everything_at_first_and_then_what_has_changed(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             out = states_out(broker)
-            assert (out.is_waiting, documents(out)) == (True, [TOPICS, SUBSCRIPTION_GROUPS])
+            assert (out.is_waiting, documents(out)) == (True, [TOPICS, SUBSCRIPTION_GROUPS, PRODUCER_SEQUENCES])
             broker.groups.update(SubscriptionGroup("g", 3))
             assert (out.is_waiting, documents(out)) == (False, []), "the slave finds it in the log"
 

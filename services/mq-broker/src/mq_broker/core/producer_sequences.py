@@ -20,7 +20,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -246,6 +246,23 @@ class ProducerSequences:
         for producer_id in silent:
             self._forget(producer_id)
 
+    def merge(self, other: ProducerSequences) -> None:
+        """Add what the master of this log knows, up to where the log here reaches at least.
+
+        It knows what the records do not tell: which numbers are asked for no more, and what stood in deleted files.
+        """
+        for producer_id, theirs in other._producers.items():
+            for queue, known in theirs.queues.items():
+                numbers = self._numbers(producer_id, theirs.epoch, queue, theirs.seen_ms)
+                before = numbers.excess
+                for stretch in known.stretches:
+                    for begin, end in _gaps(stretch, numbers.between(stretch.base_sequence, stretch.end)):
+                        numbers.add(stretch.part(begin, end))
+                numbers.answered_below(known.first_unanswered)
+                self._count(queue, numbers.excess - before)
+        self._producers = OrderedDict(sorted(self._producers.items(), key=lambda item: item[1].seen_ms))
+        self.data_version += 1
+
     def _numbers(self, producer_id: int, epoch: int, queue: QueueKey, now_ms: int) -> _Numbers:
         """One producer's numbers for one queue, to be changed: what a frozen document shares is copied before."""
         producer = self._producers.get(producer_id)
@@ -330,6 +347,17 @@ class ProducerSequences:
         self._producers = OrderedDict(sorted(producers.items(), key=lambda item: item[1].seen_ms))
         self._queue_count = sum(len(producer.queues) for producer in producers.values())
         self._excess_bytes = sum(map(_excess_bytes, producers.values()))
+
+
+def _gaps(stretch: Stretch, known: Sequence[Stretch]) -> Iterator[tuple[int, int]]:
+    """The numbers of the stretch, from and to, that are in none of the known ones, which are parts of it in order."""
+    at = stretch.base_sequence
+    for one in known:
+        if at < one.base_sequence:
+            yield at, one.base_sequence
+        at = one.end
+    if at < stretch.end:
+        yield at, stretch.end
 
 
 def _size(queue: QueueKey) -> int:

@@ -8,7 +8,8 @@ with the log offset that it covers; the slave takes them over when its log is th
   has, of every record that it holds, also what became of it, because that was written later. What was done and has left
   the master's log waits nowhere any more; its queues begin behind it;
 - which transactions are open is read from the log when the slave becomes a master;
-- what producers have numbered is read from the records as they come;
+- what producers have numbered is read from the records as they come; which numbers are asked for no more, and what
+  stood in files that are gone, the master says when a link begins and every `SEQUENCES_EVERY_BYTES` of the log;
 - the next numbers of queues that have no message left are the one thing that neither log nor documents tell: they are
   said once, when a link begins, and count for a queue of which the slave has never had a message;
 - locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table says
@@ -25,8 +26,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.producer_sequences import ProducerSequences
 from mq_broker.core.replication.frames import StateDocument
-from mq_broker.core.state_names import SUBSCRIPTION_GROUPS, TOPICS
+from mq_broker.core.state_names import PRODUCER_SEQUENCES, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import BEGUN_AT, FIRST_RESETS, SubscriptionGroups, groups_of, reset_numbers_of
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import QUEUE_COUNT_MAX, TopicTable, deletions_of, topics_of
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_NUMBERS = "queueNumbers.json"
 QUEUE_OFFSET_MAX = (1 << 62) - 1
+# A slave remembers the numbers of so much of the log beyond what its master does; some 16,000 records of 1 KiB.
+SEQUENCES_EVERY_BYTES = 16 * 1024 * 1024
 # What a document of each name has to hold, before it waits for the log.
 _CHECKS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     TOPICS: lambda content: (topics_of(content), deletions_of(content), content["dataVersion"]),
@@ -58,8 +62,12 @@ class StatesOut:
     it is sent each document again when it has changed.
     """
 
-    def __init__(self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups) -> None:
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups, sequences: ProducerSequences
+    ) -> None:
         self.needs_changes = False
+        self._sequences = sequences
+        self._sequences_told_at = -SEQUENCES_EVERY_BYTES  # the log's end then
         self._states: Mapping[str, State] = {TOPICS: topics, SUBSCRIPTION_GROUPS: groups}
         self._store = store
         self._taken: dict[str, int] = {}  # data version by name
@@ -67,6 +75,8 @@ class StatesOut:
     @property
     def is_waiting(self) -> bool:
         """Whether there is a document that the slave has not been sent yet."""
+        if self._has_sequences:
+            return True
         if self._taken and not self.needs_changes:
             return False
         return any(state.data_version != self._taken.get(name) for name, state in self._states.items())
@@ -75,14 +85,25 @@ class StatesOut:
         """Every document at first, and the numbers of empty queues; then those that have changed, if need be."""
         if not self.is_waiting:
             return []
+        sequences = self._take_sequences() if self._has_sequences else []
+        if self._taken and not self.needs_changes:
+            return sequences
         numbers = {} if self._taken else self._numbers_of_empty_queues()
         changed = {name: state for name, state in self._states.items() if state.data_version != self._taken.get(name)}
         self._taken |= {name: state.data_version for name, state in changed.items()}
         log_end = self._store.log_end
         first = [StateDocument(QUEUE_NUMBERS, encode_numbers(numbers))] if numbers else []
-        return first + [
-            StateDocument(name, encode_document(state.to_json(), log_end)) for name, state in changed.items()
-        ]
+        documents = [StateDocument(name, encode_document(state.to_json(), log_end)) for name, state in changed.items()]
+        return first + documents + sequences
+
+    @property
+    def _has_sequences(self) -> bool:
+        """Whether it is time to say again what producers have numbered; a slave of an earlier version refuses that."""
+        return not self.needs_changes and self._store.log_end - self._sequences_told_at >= SEQUENCES_EVERY_BYTES
+
+    def _take_sequences(self) -> list[StateDocument]:
+        self._sequences_told_at = log_end = self._store.log_end
+        return [StateDocument(PRODUCER_SEQUENCES, encode_document(self._sequences.to_json(), log_end))]
 
     def _numbers_of_empty_queues(self) -> dict[QueueKey, Given]:
         return {
@@ -102,26 +123,34 @@ class StatesIn:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         changes: Changes,
+        *,
+        sequences: ProducerSequences,
     ) -> None:
         self._store, self._topics, self._groups, self._offsets = store, topics, groups, offsets
-        self._changes = changes
+        self._changes, self._sequences = changes, sequences
+        self._coming_sequences: tuple[int, ProducerSequences] | None = None  # what they cover, and the master's
         self._coming: dict[str, tuple[int, dict[str, Any]]] = {}  # what it covers, and the document
         self._unsaved: dict[str, int] = {}  # what a document covers that was taken over, and is not on disk yet
 
     def begin(self) -> None:
         """A link begins: what an earlier one has brought and the log has not reached does not count."""
         self._coming.clear()
+        self._coming_sequences = None
 
     def take(self, document: StateDocument) -> None:
         """Take over what the master says, as soon as the log is there. Raises ValueError with what is wrong; then
         nothing has changed.
         """
-        if document.name not in (QUEUE_NUMBERS, *_CHECKS):
+        if document.name not in (QUEUE_NUMBERS, PRODUCER_SEQUENCES, *_CHECKS):
             raise ValueError(f"{document.name!r} is no state that a slave takes over")
         try:
             content = _content(document)
             if document.name == QUEUE_NUMBERS:
                 self._take_over_numbers(content)
+            elif document.name == PRODUCER_SEQUENCES:
+                sequences = ProducerSequences()
+                sequences.load_json(content)
+                self._coming_sequences = int(content[LOG_OFFSET]), sequences
             else:
                 _CHECKS[document.name](content)
                 self._coming[document.name] = int(content[LOG_OFFSET]), content
@@ -131,13 +160,16 @@ class StatesIn:
 
     def copied(self, record: Record) -> None:
         """The log has this record: what was to be taken over before it is, and if it is a change, it is made."""
-        if self._coming:
+        if self._coming or self._coming_sequences is not None:
             self.reach(record.log_offset)
         if record.topic == CHANGES_TOPIC:
             self._changes.copied(record)
 
     def reach(self, log_end: int) -> None:
         """The log ends there: take over the documents that cover no more."""
+        if self._coming_sequences is not None and self._coming_sequences[0] <= log_end:
+            self._sequences.merge(self._coming_sequences[1])
+            self._coming_sequences = None
         for name, (covered, content) in list(self._coming.items()):
             if covered <= log_end:
                 del self._coming[name]

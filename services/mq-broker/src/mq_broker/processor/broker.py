@@ -168,7 +168,9 @@ class Broker:
         self.topics.follows = self.groups.follows = lambda: self.store.follows
         self.consumer_offsets.first_resets = self.groups.first_resets
         self.changes = Changes(self.store, self.topics, self.groups, self.consumer_offsets)
-        self.states_in = StatesIn(self.store, self.topics, self.groups, self.consumer_offsets, self.changes)
+        self.states_in = StatesIn(
+            self.store, self.topics, self.groups, self.consumer_offsets, self.changes, sequences=self.producer_sequences
+        )
         self.store.on_copied = self._copied
         self._replica_file = ReplicaFile(
             disk, store_options.layout, self._rng, options.replication.role, options.identity.broker_id
@@ -246,7 +248,7 @@ class Broker:
 
     def _exchange(self) -> Exchange:
         """What one link of replication brings across; documents go from the master to its slaves."""
-        states = StatesOut(self.store, self.topics, self.groups) if self.is_master else None
+        states = StatesOut(self.store, self.topics, self.groups, self.producer_sequences) if self.is_master else None
         return Exchange(self.store, self.topics, self.consumer_offsets, states)
 
     def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
