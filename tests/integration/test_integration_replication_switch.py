@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,13 +24,25 @@ from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.probes import is_in_sync, replica_status
 from hourglass_local.testing_traffic import QUICK, Load, load, stored_bodies
 from hourglass_local.waiting import eventually
-from mqclient import Admin, MessageQueue, Producer, SendStatus
+from mqclient import (
+    Admin,
+    ConsumeFromWhere,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    SendStatus,
+)
 
 TOPIC, QUEUES, BROKER = "flights", 4, "broker-a"
 EARLIER_STORE = Path(__file__).parents[1] / "fixtures/stores/a1aae4b"
 EARLIER_SIZES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
 KEEP_OLD = {"fileReservedTime": str(24 * 3_650)}  # its messages are of 2023
 TIMEOUT_S = 60
+LOCK_EXPIRY_S = 60
 
 pytestmark = pytest.mark.processes
 
@@ -122,6 +134,32 @@ async def test_a_switch_under_load_loses_nothing_and_repeats_nothing(tmp_path: P
         assert running.failures == []
         await require_stored_once(admin, running)
         await require_same_logs(cluster, one, other)
+
+
+async def test_an_orderly_group_goes_on_after_a_switch(tmp_path: Path) -> None:
+    """Its locks last for 60 s: without them nobody would get a queue before they are over."""
+    cluster = new_pair(tmp_path)
+    (one,), (other,) = cluster.broker_addresses, cluster.slave_addresses
+    got: set[bytes] = set()
+
+    async def consume(messages: Sequence[MessageExt], _context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        got.update(message.body for message in messages)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async with pair(cluster):
+        first = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        consumer = PushConsumer("pilots", cluster.url, client_config=QUICK, consume_from_where=first)
+        consumer.subscribe(TOPIC)
+        consumer.register_message_listener_orderly(consume)
+        async with consumer, Producer("senders", cluster.url, client_config=QUICK) as producer:
+            await producer.send(Message(TOPIC, b"before"))
+            await eventually(lambda: b"before" in got, TIMEOUT_S, "the first message")
+            await switch(cluster, "--to", other)
+            await wait_following(other, one)
+            bodies = {b"after %d" % number for number in range(4 * QUEUES)}
+            for body in sorted(bodies):
+                await producer.send(Message(TOPIC, body))
+            await eventually(lambda: bodies <= got, LOCK_EXPIRY_S / 2, "what was sent after the switch")
 
 
 async def test_a_lost_disk_of_the_master_costs_nothing_that_was_answered_with_send_ok(tmp_path: Path) -> None:

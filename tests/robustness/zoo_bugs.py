@@ -705,4 +705,42 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_replica_sequences.py"
         "::test_a_slave_that_joins_after_retention_recognises_what_is_sent_again",
     ),
+    bug(
+        "65",
+        "an orderly group stands still after a planned change of masters",
+        "a successor does not take over the queue locks that were handed to it",
+        f"{BROKER}/ha/role_changes.py",
+        'queue_locks if epoch == seen else b""',
+        'b""',
+        f"{BROKER_TESTS}/test_broker_replica_locks.py::test_members_go_on_with_their_queues_at_once_after_a_switch",
+    ),
+    bug(
+        "66",
+        "queue locks of an earlier term are believed",
+        "a table of locks counts as complete whatever its term is",
+        f"{BROKER}/core/queue_locks.py",
+        "document is None or self._term != before",
+        "document is None",
+        f"{BROKER_TESTS}/test_broker_replica_locks.py"
+        "::test_no_two_members_listen_to_a_queue_whatever_masters_come_and_go",
+    ),
+    bug(
+        "67",
+        "a promoted replica delivers by its own wrong clock",
+        "a promoted replica does not go on with its master's clocks",
+        f"{BROKER}/processor/broker.py",
+        "state.master_time if state.role.is_master else None",
+        "None",
+        f"{BROKER_TESTS}/test_broker_replica_clocks.py::test_a_promoted_replica_with_a_wrong_clock_delivers_on_time",
+    ),
+    bug(
+        "68",
+        "a lost master's wrong clock counts for ever",
+        "a promoted replica does not notice that its own clock was set",
+        f"{BROKER}/core/broker_time.py",
+        "abs(self._own_wall - before) >= STEP_MS_MIN or ",
+        "",
+        f"{BROKER_TESTS}/test_broker_replica_clocks.py"
+        "::test_deliver_at_follows_the_clock_of_a_promoted_replica_once_that_is_set",
+    ),
 )

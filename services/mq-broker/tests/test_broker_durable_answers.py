@@ -114,3 +114,23 @@ async def test_a_delayed_message_is_delivered_as_soon_as_enough_replicas_are_in_
         await until(clock, lambda: in_sync().in_sync_replicas == 2)
         await clock.advance(0.1)
         assert [master.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [1, 1]
+
+
+async def test_after_a_change_of_masters_what_is_due_waits_for_the_replica_and_no_longer() -> None:
+    clock = SimClock()
+    async with pair(clock, min_in_sync=2) as (_, master, slave):
+        begun = clock.monotonic()
+        for message in (incoming("t", [b"level"], delay_level=2), timed("t", b"timer", delay_ms=5_000, queue_id=1)):
+            await result_of(clock, produce(master.at_work, message))
+        old = master.at_work.replication
+        log_end, role = await result_of(clock, old.step_down(old.epoch))
+        await until(clock, lambda: slave.at_work.store.log_end == log_end)
+        await result_of(clock, slave.at_work.replication.promote(2, log_end, role, old.epoch))
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await until(clock, lambda: clock.monotonic() - begun > 6)  # both were due, and refused: nobody follows yet
+        assert [slave.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [0, 0]
+        epoch = slave.at_work.replication.epoch
+        await result_of(clock, master.at_work.replication.become_slave(1, slave.name, epoch))
+        await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
+        await clock.advance(0.1)
+        assert [slave.at_work.store.queue_end("t", queue_id) for queue_id in (0, 1)] == [1, 1]
