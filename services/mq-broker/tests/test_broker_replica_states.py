@@ -10,7 +10,7 @@ import pytest
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.replication.frames import StateDocument
-from mq_broker.core.state_names import PRODUCER_SEQUENCES, SUBSCRIPTION_GROUPS, TOPICS
+from mq_broker.core.state_names import CONSUMER_OFFSETS, PRODUCER_SEQUENCES, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.ha.exchange import Exchange
