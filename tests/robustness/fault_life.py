@@ -16,6 +16,7 @@ from typing import Any
 from fault_journal import BrokenPromiseError, Journal, QueueKey, ReadRefusedError
 
 from mq_broker.core.progress import Progress
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
@@ -203,7 +204,7 @@ class BrokerLife:
             self._check(self.calls.reads_fail, f"reading is refused after a failed {self.calls.method}: {error}")
 
     async def ask(self, name: str, question: Awaitable[Any]) -> None:
-        """Something that may be refused with an OSError when a disk call has failed."""
+        """Something that may be refused when a disk call has failed."""
         await self.step(name, question)
 
     async def halt(self) -> None:
@@ -233,7 +234,7 @@ class BrokerLife:
             return None
         try:
             return task.result()
-        except (OSError, StoreError) as error:
+        except (OSError, StoreError, RefusedError) as error:
             self._check(self.calls.method != "", f"refused for nothing: {error!r}")
             return None
 

@@ -17,6 +17,7 @@ from transaction_gaps import Gap, Gaps
 from transaction_model import LONG_IMMUNITY_S, Attempt, Ending, Heard
 
 from mqclient import (
+    CheckUnansweredError,
     ClientConfig,
     LocalTransactionRolledBackError,
     LocalTransactionState,
@@ -88,12 +89,14 @@ class GapListener:
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         self._asked(message)
         await self._gaps.reach(Gap.CHECK_ASKED, self._client)
-        state = LocalTransactionState.UNKNOW
         try:
-            state = await self._inner.check_local_transaction(message)
+            return await self._inner.check_local_transaction(message)
+        except CheckUnansweredError:
+            if not self._gaps.unanswered_is_unknown:
+                raise
+            return LocalTransactionState.UNKNOW
         finally:
             await self._gaps.reach(Gap.CHECK_KNOWN, self._client)
-        return state
 
 
 class Client:

@@ -30,6 +30,11 @@ class Gap(Enum):
         return self.name.startswith("CHECK")
 
     @property
+    def needs_database(self) -> bool:
+        """Whether nobody comes so far while a local transaction has the database locked."""
+        return self in {Gap.INSIDE, Gap.CHECK_SENT, Gap.CHECK_WRITTEN, Gap.CHECK_STORED}
+
+    @property
     def in_end(self) -> bool:
         return self.name.startswith("END")
 
@@ -90,6 +95,7 @@ class Gaps:
     """The gaps that are armed. Those who run the protocol say where they are by `reach`, and mostly go on at once."""
 
     def __init__(self) -> None:
+        self.unanswered_is_unknown = False  # listeners say UNKNOW when they cannot find out
         self._armed: dict[Gap, Stop] = {}
 
     def arm(self, gap: Gap) -> Stop:

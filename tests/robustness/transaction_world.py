@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Any
 
 from client_tasks import ClientTasks
-from sqlalchemy.exc import DBAPIError
 from transaction_broker import GapBroker
 from transaction_client import GROUP, TOPIC, Client
 from transaction_database import TRANSACTIONS, ShopDatabase
@@ -35,7 +34,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import read_all
-from mqclient import LocalTransactionState, MessageExt
+from mqclient import CheckUnansweredError, LocalTransactionState, MessageExt
 from mqclient.transport.methods import DECIDE_TRANSACTION, END_TRANSACTION
 from mqproto.properties import UNIQ_KEY, decode_properties
 
@@ -122,10 +121,12 @@ class TransactionWorld:
         await self.clock.advance(0.0)
 
     async def park(self, plan: Plan) -> None:
-        """Somebody writes in the database for so long that nobody can answer for anything, himself included."""
+        """A sender locks the database for so long that listeners say UNKNOW to all checks, as the sender's own does."""
         await self.transact(plan)
         await self.stall(Gap.INSIDE, Plan(Ending.COMMITS))
+        self.gaps.unanswered_is_unknown = True
         await self.clock.advance(IMMUNITY_MS / 1_000 + (CHECKS_MAX + 1) * CHECK_INTERVAL_MS / 1_000)
+        self.gaps.unanswered_is_unknown = False
         await self.release()
 
     async def release(self) -> None:
@@ -140,7 +141,7 @@ class TransactionWorld:
     ) -> None:
         """A transaction comes into the gap, and then somebody dies. The broker is there again after `down_s`."""
         await self._need_client()
-        if gap is Gap.INSIDE:
+        if gap.needs_database:
             await self.release()
         stop = self.gaps.arm(gap)
         self._begin(plan)
@@ -168,8 +169,8 @@ class TransactionWorld:
             try:
                 async with self._database.begin() as connection:
                     state = await TRANSACTIONS.answer_check(connection, id_, self.clock.wall_ms())
-            except DBAPIError:
-                continue  # somebody is writing
+            except CheckUnansweredError:
+                continue  # a local transaction is writing
             request = admin_pb.DecideTransactionRequest(
                 transaction_id=id_, state=pb.TransactionState.Value(state.value)
             )

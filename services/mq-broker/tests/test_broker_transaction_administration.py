@@ -11,6 +11,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.retention import RetentionOptions
 from mq_broker.core.transactions import Phase
+from mq_broker.embedded.calls import CallContext
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.testing import half, produce, read_all, running_broker
@@ -29,7 +30,7 @@ def service(broker: Broker) -> AdminService:
 
 
 async def listed(broker: Broker, **request: Any) -> pb.ListTransactionsResponse:
-    return await service(broker).ListTransactions(pb.ListTransactionsRequest(**request), None)
+    return await service(broker).ListTransactions(pb.ListTransactionsRequest(**request), CallContext())
 
 
 async def shown(broker: Broker, id_: str) -> pb.GetTransactionResponse:
