@@ -15,8 +15,11 @@ import payments.service.events
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs/runbooks"
-CASES = sorted((ROOT / "deploy/prometheus/tests").glob("*_test.yml"))
+RESTARTS = ROOT / "deploy/prometheus/tests/restart_test.yml"
+CASES = sorted(set(RESTARTS.parent.glob("*_test.yml")) - {RESTARTS})
 NAMED = re.compile(r'alertname="(\w+)"')
+GROUPING = re.compile(r"\b(?:by|on) \([^)]*\)")
+METRIC = re.compile(r"\b(?:(?:hourglass|http)_\w+|up|target_info)(?=[{[)\s]|$)")
 
 Rules = dict[str, dict[str, Any]]
 
@@ -46,6 +49,15 @@ def test_every_alert_is_tried_when_it_fires_and_when_it_does_not(alert_rules: Ru
                 (fires if expected["exp_samples"] else is_silent).add(name)
     assert fires == set(alert_rules)
     assert is_silent == set(alert_rules)
+
+
+def test_every_alert_is_tried_by_restarts_that_it_has_to_ignore(alert_rules: Rules) -> None:
+    cases = yaml.safe_load(RESTARTS.read_text(encoding="utf-8"))["tests"]
+    assert [one for case in cases for one in case["promql_expr_test"] if one["exp_samples"]] == []
+    told = {one["series"].partition("{")[0] for case in cases for one in case["input_series"]}
+    asked = {name: set(METRIC.findall(GROUPING.sub("", rule["expr"]))) for name, rule in alert_rules.items()}
+    assert all(asked.values())
+    assert {name: metrics - told for name, metrics in asked.items() if metrics - told} == {}
 
 
 def shop_groups() -> set[str]:

@@ -121,6 +121,17 @@ def test_broker_and_orders_are_told_the_same_levels() -> None:
     assert services["orders"]["environment"]["ORDERS_DELAY_LEVELS"] == levels
 
 
+def test_a_container_that_is_started_again_is_the_same_instance_for_prometheus() -> None:
+    services = {name: one.get("environment", {}) for name, one in compose()["services"].items()}
+    named = {
+        name: one.get("OTEL_RESOURCE_ATTRIBUTES")
+        for name, one in services.items()
+        if "OTEL_EXPORTER_OTLP_ENDPOINT" in one
+    }
+    assert len(named) == 7
+    assert named == {name: f"service.instance.id={name}" for name in named}
+
+
 def test_no_secret_is_written_into_the_compose_file() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     named = re.findall(r"^\s+(\w*(?:PASSWORD|SECRETS?|AUTH_KEYS|API_KEY|DATABASE_URL)\w*):\s*(\S+)", text, re.MULTILINE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -51,12 +52,12 @@ class Providers:
         self.sampler = ProcessSampler()
         self._exporters: Exporters | None = None
 
-    def set_up(self, service_name: str, environment: Mapping[str, str]) -> None:
+    def set_up(self, service_name: str, environment: Mapping[str, str], port: int = 0) -> None:
         """Follow these variables, unless that has happened. Raises TelemetryConfigError, and then nothing is set up."""
         if self.tracer_provider is not None:
             return
         settings = read_settings(environment)
-        resource = _resource(service_name)
+        resource = _resource(service_name, port)
         if not (settings.traces or settings.metrics):
             self.install(resource)
             return
@@ -161,12 +162,12 @@ def shutdown(timeout_s: float = 2.0) -> None:
     _quietly(lambda: PROVIDERS.end(timeout_s))
 
 
-def _resource(service_name: str) -> Resource:
+def _resource(service_name: str, port: int) -> Resource:
     """Who this process is. What the environment says wins."""
     own = {
         SERVICE_NAME: service_name,
         SERVICE_VERSION: metadata.version(DISTRIBUTION),
-        SERVICE_INSTANCE_ID: str(uuid.uuid4()),
+        SERVICE_INSTANCE_ID: f"{platform.node()}:{port}" if port else str(uuid.uuid4()),
     }
     return Resource.create({**own, **OTELResourceDetector().detect().attributes})
 

@@ -11,8 +11,11 @@ from telemetry.providers import PROVIDERS
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-def configure(service_name: str, log_level: str = "INFO") -> None:
+def configure(service_name: str, log_level: str = "INFO", *, port: int = 0) -> None:
     """Log as `service_name` from `log_level` on; the first call also sets up traces and metrics.
+
+    A process that listens on `port` keeps its service.instance.id, `host:port`, when it is started again; without a
+    port (0) the id is random. OTEL_RESOURCE_ATTRIBUTES names another.
 
     A second call replaces the logging of the first; the providers of a process never change. Raises ValueError for a
     level that is none of `LOG_LEVELS`, and TelemetryConfigError for one of OpenTelemetry's environment variables.
@@ -22,7 +25,7 @@ def configure(service_name: str, log_level: str = "INFO") -> None:
     from telemetry.logs import configure_logging  # noqa: PLC0415 - structlog is for services, not for all who send
 
     configure_logging(service_name, log_level)
-    PROVIDERS.set_up(service_name, os.environ)
+    PROVIDERS.set_up(service_name, os.environ, port)
 
 
 def current_trace_id() -> str | None:

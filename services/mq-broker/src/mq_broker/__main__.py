@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(started: Started[BrokerConfig]) -> int:
     try:
-        telemetry.configure(SERVICE, started.config.log_level)
+        telemetry.configure(SERVICE, started.config.log_level, port=started.config.listen_port)
     except telemetry.TelemetryConfigError as error:
         print(f"{SERVICE}: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIGURATION
