@@ -1,8 +1,11 @@
-"""Makes the secrets of one installation, each once: python make_secrets.py FOLDER
+"""Makes the secrets of one installation, each once: python make_secrets.py FOLDER [MOUNTED ...]
 
 Every service has a folder of its own in FOLDER with what it needs and nothing else; in docker-compose.yml each is a
 volume that only this service mounts. What is there stays as it is, so that this runs before every start. What two
 services share is the same in both folders, also when one of them was lost.
+
+MOUNTED are the folders of the clone of which containers mount files. A clone made under umask 077 is its owner's alone,
+and containers run as another user: nothing starts before this says so.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +41,20 @@ SHARED: dict[str, tuple[tuple[str, ...], Callable[[], str]]] = {
     "postgres-password": ((POSTGRES,), random_text),
     "admin-password": (("grafana",), random_text),
 }
+
+
+def unreadable(folders: Sequence[Path]) -> list[Path]:
+    """What this user cannot read of these folders, in the order of its names."""
+    found: list[Path] = []
+
+    def refused(error: OSError) -> None:
+        found.append(Path(error.filename))
+
+    for folder in folders:
+        for path, _, names in os.walk(folder, onerror=refused):
+            files = [Path(path, name) for name in names]
+            found += [file for file in files if not os.access(file, os.R_OK, effective_ids=True)]
+    return sorted(found)
 
 
 def make_secrets(folder: Path) -> None:
@@ -70,10 +87,14 @@ def write(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """The exit code is 2 for wrong arguments, 1 when a file cannot be written."""
-    if len(sys.argv) != 2:
-        print(f"usage: {sys.argv[0]} FOLDER", file=sys.stderr)
+    """The exit code is 2 for wrong arguments, 1 when a file cannot be written, or what is mounted cannot be read."""
+    if len(sys.argv) < 2:
+        print(f"usage: {sys.argv[0]} FOLDER [MOUNTED ...]", file=sys.stderr)
         return 2
+    if closed := unreadable([Path(argument) for argument in sys.argv[2:]]):
+        reader = f"the containers' user {os.geteuid()} cannot read {closed[0]} and {len(closed) - 1} more of this clone"
+        print(f"make_secrets: {reader}; run: chmod -R a+rX deploy", file=sys.stderr)
+        return 1
     try:
         make_secrets(Path(sys.argv[1]))
     except OSError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +47,9 @@ def module_of(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+MAKE_SECRETS = module_of("make_secrets")
 
 
 def offences(text: str) -> list[str]:
@@ -151,7 +156,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_secrets_are_made_once_and_are_their_owners_alone(folder: Path) -> None:
-    make_secrets = module_of("make_secrets").make_secrets
+    make_secrets = MAKE_SECRETS.make_secrets
     make_secrets(folder)
     made = contents(folder)
     make_secrets(folder)
@@ -164,7 +169,7 @@ def test_secrets_are_made_once_and_are_their_owners_alone(folder: Path) -> None:
 
 
 def test_a_lost_secret_is_taken_from_who_shares_it(folder: Path) -> None:
-    make_secrets = module_of("make_secrets").make_secrets
+    make_secrets = MAKE_SECRETS.make_secrets
     make_secrets(folder)
     made = contents(folder)
     for name in ("orders/auth-keys", "gateway/gateway-api-key", "orders/database-url"):
@@ -173,6 +178,65 @@ def test_a_lost_secret_is_taken_from_who_shares_it(folder: Path) -> None:
     assert contents(folder) == made
 
 
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with a file that everybody reads, one that its owner reads, and a folder that its owner enters."""
+    for name, mode in {"open.conf": 0o644, "closed.conf": 0o000}.items():
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "closed").mkdir(0o000)
+    return tmp_path
+
+
+@pytest.fixture
+def as_another_user(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As a container's user, in a folder that it may enter; what root may read says nothing."""
+    monkeypatch.chdir(clone)
+    clone.chmod(0o755)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(10001)
+    yield
+    os.seteuid(me)
+    (clone / "closed").chmod(0o700)
+
+
+@pytest.mark.usefixtures("as_another_user")
+def test_what_containers_cannot_read_of_a_clone_is_found() -> None:
+    assert MAKE_SECRETS.unreadable([Path()]) == [Path("closed"), Path("closed.conf")]
+
+
+@pytest.mark.usefixtures("as_another_user")
+def test_nothing_is_made_before_containers_can_read_the_clone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["make_secrets.py", "/nowhere", "."])
+    assert MAKE_SECRETS.main() == 1
+    assert "cannot read closed and 1 more of this clone; run: chmod -R a+rX deploy" in capsys.readouterr().err
+
+
+def test_all_that_containers_mount_of_a_clone_is_looked_at_before_they_start() -> None:
+    services = compose()["services"]
+    looked_at = [Path(one.replace("/opt/deploy", "./deploy")) for one in services["secrets"]["command"][1:]]
+    mounts = {name: [one for one in services[name].get("volumes", ()) if one[0] == "."] for name in services}
+    assert mounts.pop("secrets") == ["./deploy:/opt/deploy:ro"]
+    for name, sources in mounts.items():
+        for source in sources:
+            assert any(Path(source.split(":")[0]).is_relative_to(folder) for folder in looked_at), (name, source)
+    assert [name for name in services if name != "secrets" and not waits_for_secrets(services, name)] == []
+
+
+def waits_for_secrets(services: dict[str, Any], name: str) -> bool:
+    waits_for = services[name].get("depends_on", {})
+    return "secrets" in waits_for or any(waits_for_secrets(services, one) for one in waits_for)
+
+
+def test_the_images_do_not_depend_on_the_modes_of_a_clone() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    final = text[text.rindex("\nFROM ") :]
+    assert re.findall(r"^COPY (?!--from=build).*", final, re.MULTILINE) == []
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="orders"):
-        module_of("make_secrets").make_secrets(tmp_path)
+        MAKE_SECRETS.make_secrets(tmp_path)
