@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -99,6 +99,9 @@ lock: setup  ## Pin requirements.in anew: every platform, with hashes
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python deploy/docker/runtime_requirements.py
+
+upgrade:  ## Replace the containers of docker compose one by one by what this clone has: name servers, slave, old master, the rest
+	$(PYTHON) deploy/docker/upgrade.py
 
 sbom: setup  ## Write what is in the images as CycloneDX (after docker compose build)
 	$(BIN)/python deploy/docker/sbom.py hourglass-queue:0.1.0 queue.cdx.json

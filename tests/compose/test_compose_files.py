@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from docker_files import DOCKER, module_of
 
 ROOT = Path(__file__).parents[2]
-DOCKER = ROOT / "deploy" / "docker"
 DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
 DEVELOPMENT = {
     "pytest",
@@ -38,15 +36,6 @@ FORBIDDEN = {
     "root to run as": r"^USER (root|0)\b",
     "a mount that only BuildKit knows": r"--mount=",
 }
-
-
-def module_of(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCKER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 MAKE_SECRETS = module_of("make_secrets")
