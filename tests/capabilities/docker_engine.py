@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -100,8 +101,19 @@ def _network_as_it_was() -> Iterator[None]:
     finally:
         if BRIDGE not in interfaces and BRIDGE in _interfaces():
             _tool("ip", "link", "delete", BRIDGE)
-        _tool("iptables-restore", stdin=rules)
+        _tool("iptables-restore", stdin=rules + tables_since(rules, _tool("iptables-save")))
         IP_FORWARD.write_text(forwarding)
+
+
+def tables_since(before: str, now: str) -> str:
+    """What empties the tables that there are now, and were not before: to restore nothing changes nothing.
+
+    Texts of iptables-save. A chain with a policy is the kernel's own; all others go with their rules.
+    """
+    kept = [line for line in now.splitlines() if re.match(r"\*|:\S+ (?!-)|COMMIT", line)]
+    tables = re.findall(r"^\*.*?^COMMIT$", "\n".join(kept), re.MULTILINE | re.DOTALL)
+    new = [table for table in tables if table.partition("\n")[0] not in before.splitlines()]
+    return "".join(re.sub(r"^(:\S+) \S+", r"\1 ACCEPT", table, flags=re.MULTILINE) + "\n" for table in new)
 
 
 def _interfaces() -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,36 @@ def test_the_probe_of_docker_leaves_neither_bridge_nor_rules_nor_processes() -> 
     before = state()
     assert probe_docker() is None
     assert state() == before
+
+
+# What an engine does to the packet filter, and what is left of it: rules, chains, and policies other than ACCEPT.
+LIKE_AN_ENGINE = """
+import sys
+import docker_engine as docker
+
+def told():
+    lines = docker._tool("iptables-save").splitlines()
+    return [line for line in lines if line[:1] in ":-" and " ACCEPT" not in line]
+
+for rule in sys.argv[1:]:
+    docker._tool("iptables", *rule.split())
+before = told()
+with docker._network_as_it_was():
+    for rule in ("-P FORWARD DROP", "-N DOCKER", "-A FORWARD -j DOCKER", "-t nat -N DOCKER"):
+        docker._tool("iptables", *rule.split())
+    assert len(told()) == len(before) + 4
+assert told() == before, told()
+"""
+
+
+@pytest.mark.needs("network-namespaces")
+@pytest.mark.parametrize("rules", [(), ("-A INPUT -p tcp --sport 1 -j DROP",)], ids=["no table", "a rule"])
+def test_an_engine_of_our_own_leaves_the_packet_filter_as_it_was(rules: tuple[str, ...]) -> None:
+    """In a network namespace, which begins without any table, as a fresh machine does."""
+    command = [which("unshare") or "unshare", "--net", sys.executable, "-c", LIKE_AN_ENGINE, *rules]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def _names_of_processes() -> list[Path]:
