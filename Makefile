@@ -107,7 +107,7 @@ sbom: setup  ## Write what is in the images as CycloneDX (after docker compose b
 	$(BIN)/python deploy/docker/sbom.py hourglass-queue:0.1.0 queue.cdx.json
 	$(BIN)/python deploy/docker/sbom.py hourglass-shop:0.1.0 shop.cdx.json
 
-audit: setup  ## Ask what is known against the pinned packages (says so where nobody can be asked)
+audit: setup  ## Ask what is known against the pinned packages; fails where no source of advisories is reached
 	$(BIN)/python deploy/docker/audit.py
 
 proto: setup  ## Generate the stubs from the .proto files

@@ -21,6 +21,7 @@ CLOSE_AFTER_S, GATEWAY_DELAY_MS = 8, 3_000
 BUILD_TIMEOUT_S, UP_TIMEOUT_S, DOWN_TIMEOUT_S, COMMAND_TIMEOUT_S = 1_200.0, 300.0, 180.0, 60.0
 ORDERS, PAYMENTS, GATEWAY, JAEGER = (f"http://127.0.0.1:{port}" for port in (8001, 8002, 8003, 16686))
 ONE_SHOT = "secrets"
+REVISION = "0123abcd"  # a commit, for the images' label
 
 
 class StackError(AssertionError):
@@ -111,6 +112,7 @@ def variables(images: Mapping[str, str]) -> dict[str, str]:
         "HOURGLASS_CLOSE_AFTER_S": str(CLOSE_AFTER_S),
         "HOURGLASS_GATEWAY_DELAY_MS": str(GATEWAY_DELAY_MS),
         "HOURGLASS_RATE_LIMIT": "off",
+        "HOURGLASS_REVISION": REVISION,
     }
 
 

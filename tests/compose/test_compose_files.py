@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import yaml
 from docker_files import DOCKER, module_of
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "containers.md"
 DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
 DEVELOPMENT = {
     "pytest",
@@ -124,6 +130,90 @@ def test_a_container_that_is_started_again_is_the_same_instance_for_prometheus()
     }
     assert len(named) == 7
     assert named == {name: f"service.instance.id={name}" for name in named}
+
+
+def test_what_is_built_here_is_not_looked_for_in_a_registry() -> None:
+    policies = {name: one.get("pull_policy") for name, one in compose()["services"].items() if "build" in one}
+    assert len(policies) == 9
+    assert set(policies.values()) == {"never"}
+
+
+def test_every_port_of_the_machine_can_be_chosen() -> None:
+    ports = [port for one in compose()["services"].values() for port in one.get("ports", ())]
+    assert len(ports) == 7
+    variables = [re.fullmatch(r"127\.0\.0\.1:\$\{(HOURGLASS_[A-Z]+_PORT):-(\d+)\}:(\d+)", port) for port in ports]
+    assert {found and found[2] for found in variables} == {found and found[3] for found in variables} - {None}
+    documented = PAGE.read_text(encoding="utf-8")
+    assert [found[1] for found in variables if found and found[1] not in documented] == []
+
+
+def test_grafana_knows_whoever_looks() -> None:
+    assert "ANONYMOUS" not in str(compose()["services"]["grafana"]["environment"])
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (204, 0), (404, 1), (503, 1)])
+def test_a_service_is_healthy_when_it_says_that_it_is_ready(status: int, code: int) -> None:
+    asked = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Service) as server, ThreadPoolExecutor(1) as thread:
+        answered = thread.submit(server.handle_request)
+        assert ready_check(server.server_port).returncode == code
+        answered.result()
+    assert asked == ["/health/ready"]
+
+
+def test_a_service_that_does_not_answer_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    run = ready_check(port)
+    assert run.returncode == 1
+    assert "ConnectionRefusedError" in run.stderr
+
+
+def ready_check(port: int) -> subprocess.CompletedProcess[str]:
+    """What the container of orders runs to see whether it is healthy, with another port."""
+    how, python, *arguments, own_port = compose()["services"]["orders"]["healthcheck"]["test"]
+    assert (how, python, own_port) == ("CMD", "python", "8001")
+    command = [sys.executable, *arguments, str(port)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "stderr", "code"),
+    [
+        (0, "", 0),
+        (1, "Found 1 known vulnerability", 1),
+        (1, "requests.exceptions.ConnectionError: no route", 2),
+        (None, "", 2),
+    ],
+)
+def test_an_audit_that_cannot_ask_fails(
+    monkeypatch: pytest.MonkeyPatch, returncode: int | None, stderr: str, code: int
+) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if returncode is None:
+            raise subprocess.TimeoutExpired(command, 1)
+        return subprocess.CompletedProcess(command, returncode, "", stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert module_of("audit").main() == code
+
+
+def test_the_order_of_the_page_is_the_one_of_the_readme() -> None:
+    """Which a test of the README places."""
+    page, readme = (re.sub(r" \\\n +", " ", path.read_text(encoding="utf-8")) for path in (PAGE, ROOT / "README.md"))
+    orders = re.findall(r"^curl .*", page, re.MULTILINE)
+    assert len(orders) == 2
+    assert [one for one in orders if f"$ {one}" not in readme] == []
 
 
 def test_no_secret_is_written_into_the_compose_file() -> None:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from compose_hardening import SECRETS_FOLDER, kernel_violations, violations
 from compose_images import Images
-from compose_stack import ONE_SHOT, ORDERS, ROOT, Stack, project_name, variables
+from compose_stack import ONE_SHOT, ORDERS, REVISION, ROOT, Stack, project_name, variables
 from compose_story import eventually, story, whole_trace
 from docker_engine import cache_folder, engine
 from order_lives import CLOSED_ORDER, REFUNDED_ORDER
@@ -155,6 +155,12 @@ def test_an_image_has_a_bill_of_materials(stack: Stack, part: str, tmp_path: Pat
     pins = re.findall(r"^([a-z0-9-]+)==([^\s;]+)", (LOCKS / f"{part}.lock").read_text(), re.MULTILINE)
     assert bill["bomFormat"] == "CycloneDX"
     assert {name: listed.get(name) for name, _ in pins} == dict(pins)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_says_of_which_commit_it_is(stack: Stack, part: str) -> None:
+    (image,) = json.loads(stack.docker("image", "inspect", f"hourglass-{part}:0.1.0"))
+    assert image["Config"]["Labels"]["org.opencontainers.image.revision"] == REVISION
 
 
 def test_an_operators_token_is_made_where_the_keys_are(stack: Stack) -> None:
