@@ -205,6 +205,7 @@ async def broker() -> AsyncIterator[EmbeddedBroker]:
         async with Admin(embedded.url) as admin:
             for topic in ("t", "u"):
                 await admin.update_topic(topic, read_queue_count=QUEUES, write_queue_count=QUEUES)
+            await admin.update_topic("one", read_queue_count=1, write_queue_count=1)
         yield embedded
 
 
@@ -375,6 +376,34 @@ class TestReplays:
             with pytest.raises(ReplayDiffersError, match="sent before with other rows"):
                 await write(broker, table(body=changed))
         assert bodies(await stored(broker)) == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("schedule", ["abbbaaab", "aabbabab", "abababab", "abbababa"])
+    async def test_of_two_live_attempts_that_differ_later_none_loses_rows_in_silence(
+        self, broker: EmbeddedBroker, schedule: str
+    ) -> None:
+        """Each letter is one request of that attempt; the first ones are the same."""
+        options = SinkOptions(broker.url, "one", by_key=False, write_id="", send_timeout_s=120)
+        requests = {
+            name: [table(body=[f"{name if part else ''} {part} {row}" for row in range(512)]) for part in range(4)]
+            for name in "ab"
+        }
+        failed = set()
+        async with (
+            PartitionSender(options, WriterIdentity("query q", 0)) as a,
+            PartitionSender(options, WriterIdentity("query q", 0)) as b,
+        ):
+            senders, waiting = {"a": a, "b": b}, {name: iter(parts) for name, parts in requests.items()}
+            for name in schedule:
+                try:
+                    await senders[name].take(next(waiting[name]))
+                    await senders[name].drain()
+                except ReplayDiffersError:
+                    failed.add(name)
+                await broker.clock.advance(1)
+        found = bodies(await stored(broker, "one", [0]))
+        assert failed
+        for name in set("ab") - failed:
+            assert found == sorted(body for part in requests[name] for body in part.column("body").to_pylist())
 
     async def test_a_batch_before_the_last_one_is_refused(self, broker: EmbeddedBroker) -> None:
         await write(broker, numbered(5), batch_id=8)

@@ -40,7 +40,6 @@ class Lane:
     rows: int = 0  # in requests
     waiting: list[NumberedMessage] = field(default_factory=list)
     waiting_bytes: int = 0
-    fresh: bool = False  # nothing of it was stored by an earlier try: see PartitionSender
 
 
 class Lanes:

@@ -3,9 +3,11 @@
 Invariants: of one queue one request is unanswered at a time, so that what is stored of a lane is its beginning; no more
 than BYTES_UNSENT_MAX wait; after the first failure nothing more is sent, and the failure is raised.
 
-A lane whose first row was stored by an earlier try is compared with what is stored, request by request: the unique id
-of a row says what all rows up to the end of its request are, so one look at its first row tells whether all of them are
-the same. From the first request on that nobody has sent before, there is nothing to compare.
+Each request is compared with what is stored under its first number before the next one of its lane is sent: the unique
+id of a row says what all rows up to the end of its request are, so one look at the first row tells whether all of them
+are the same. That a request was new says nothing of the next one: another attempt of the task (a speculative one, or a
+worker of a dead driver) may be sending other rows under the same numbers. Of two attempts that differ at most one ends
+without an error, and what it has sent is stored.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class PartitionSender:
                 first_unanswered=self._identity.first_number,
                 timeout=self._options.send_timeout_s,
             )
-            if not request.lane.fresh and log_offset >= 0:
+            if log_offset >= 0:
                 await self._compare(request, log_offset, born_ms)
         except (RetryableError, OutcomeUnknownError) as error:
             raise SinkAwayError(f"{where}: not stored within {self._options.send_timeout_s:g} s: {error}") from error
@@ -159,9 +161,7 @@ class PartitionSender:
                 f"would be {first.unique_id}. Rows, their order and the partitions have to be the same when a batch is "
                 f'replayed, and the topic needs the same queues; docs/spark.md, "Exactly once", tells what to do'
             )
-        if stored.born_timestamp_ms == born_ms:
-            request.lane.fresh = True
-        else:
+        if stored.born_timestamp_ms != born_ms:
             self.rows_recognised += len(request.messages)
 
     async def _write_queues(self, topic: str) -> Sequence[MessageQueue]:
