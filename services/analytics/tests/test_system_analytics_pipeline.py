@@ -175,7 +175,7 @@ def test_second_run_adds_nothing_and_says_the_same(demo: Path, warehouse: Path) 
 
 def test_backfill_from_before_the_first_message_gives_the_same_gold(demo: Path, warehouse: Path) -> None:
     filled = demo.parent / "filled"
-    for _ in range(2):  # the second time in place of the first
+    for _ in range(2):  # the second one adds nothing
         done = pipeline(demo, "backfill", filled, "--from", "2020-01-01T00:00Z")
         assert done.returncode == 0, done.stdout + done.stderr
     assert {name: rows(filled / "gold" / name) for name in GOLD} == {

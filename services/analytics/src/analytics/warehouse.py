@@ -1,7 +1,7 @@
 """The warehouse: where each table lies, and how one is written so that nobody ever reads half of it.
 
     bronze/events/       raw messages of the streaming job, a folder a day; Spark's own list says what belongs to it
-    bronze/backfill/     raw messages of batch reads: a folder for each backfill, then a folder a day
+    bronze/backfill/     raw messages that batch reads have added: a folder for each backfill, then a folder a day
     checkpoints/bronze/  how far the streaming job has read
     silver/<name>/, gold/<name>/   Parquet
     report/              the page, its pictures, summary.json
@@ -16,13 +16,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from analytics.adapters.hadoop_files import HadoopFiles
-from analytics.jobs.bronze import unique
+from analytics.jobs.bronze import PLACE, unique
 from analytics.schemas import BRONZE
 
 DAY = "day"
@@ -90,6 +91,19 @@ class Warehouse:
         files.delete(f"{self.root}/.writing/{name}")
         return int(counted.get.get("rows", 0))
 
+    def add_backfill(self, name: str, rows: DataFrame) -> int:
+        """Add to bronze those of `rows` (BRONZE) that it lacks, and return how many these are. Raises as `replace`.
+
+        What an earlier backfill of this name has read stays: the queue may have deleted it since.
+        """
+        spark, files = rows.sparkSession, HadoopFiles(rows.sparkSession)
+        for path in (self.events, self.backfills):
+            known = self.read_if_there(spark, path, BRONZE)
+            if known is not None:
+                rows = rows.join(known.select(*PLACE), list(PLACE), "left_anti")
+        paths = (f"{self.backfills}/{BACKFILL}={name}-{number}" for number in count(1))
+        return self.replace(next(path for path in paths if not files.exists(path)), rows, [DAY])
+
     def read(self, spark: SparkSession, path: str, schema: StructType) -> DataFrame:
         """The table at `path`. Raises WarehouseError when there is none."""
         found = self.read_if_there(spark, path, schema)
@@ -99,7 +113,11 @@ class Warehouse:
 
     def read_if_there(self, spark: SparkSession, path: str, schema: StructType) -> DataFrame | None:
         """The table at `path`, or None when nothing has been written there."""
-        return spark.read.schema(schema).parquet(path) if HadoopFiles(spark).exists(path) else None
+        if not HadoopFiles(spark).exists(path):
+            return None
+        return (
+            spark.read.schema(schema).parquet(path).select(*schema.names)
+        )  # Spark adds columns of folders: `backfill`
 
     def bronze(self, spark: SparkSession) -> DataFrame:
         """BRONZE: each message that the stream or a backfill has read, once. Raises WarehouseError without any."""

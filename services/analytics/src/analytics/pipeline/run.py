@@ -14,7 +14,7 @@ from analytics.pipeline.stream import follow, start_bronze
 from analytics.pipeline.tables import make_tables
 from analytics.queue_choice import Queue
 from analytics.report.write import Report, write_report
-from analytics.warehouse import BACKFILL, DAY, Warehouse
+from analytics.warehouse import Warehouse
 from osenv import RealClock
 
 
@@ -44,14 +44,14 @@ def run_backfill(
     begin: datetime,
     end: datetime | None,
 ) -> None:
-    """Read a time again, beside what the stream has read; the same backfill again takes the place of its former one.
+    """Read a time again, and add what bronze does not have yet. Nothing is removed from bronze.
 
-    Raises what Spark raises.
+    Raises what Spark raises, and OSError.
     """
     name = f"{_stamp(begin)}-{'now' if end is None else _stamp(end)}"
     with progress.step(f"bronze/backfill: from {begin.isoformat()}{'' if end is None else f' to {end.isoformat()}'}"):
-        rows = bronze(queue.between(spark, begin, end))
-        warehouse.replace(f"{warehouse.backfills}/{BACKFILL}={name}", rows, [DAY])
+        added = warehouse.add_backfill(name, bronze(queue.between(spark, begin, end)))
+    progress.say(f"bronze/backfill: {added:,} messages that were not in bronze")
 
 
 def run_tables(spark: SparkSession, warehouse: Warehouse, options: TablesOptions, progress: Progress) -> Report:
