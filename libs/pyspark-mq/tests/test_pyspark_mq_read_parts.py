@@ -182,7 +182,7 @@ class TestWithinBounds:
 
     def test_what_only_a_slave_has_told_may_be_more(self) -> None:
         bounds = {Q0: Bounds(2, 4, by_slave=True)}
-        assert planning.within_bounds({Q0: 2}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (2, 9)}
+        assert planning.within_bounds({Q0: 0}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (0, 9)}
 
 
 # ----------------------------------------------------------------------------------------------------- pushdown

@@ -18,6 +18,7 @@ from mqclient import (
     IllegalArgumentError,
     MessageQueue,
     MessageSelector,
+    NoRouteError,
     PulledFrame,
     PullStatus,
     RequestTimeoutError,
@@ -75,6 +76,13 @@ class FakeQueue:
     tags: Callable[[int], str] = lambda _: "t"
     answers: list[Callable[[PulledFrame], PulledFrame]] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    master_end: int | None = None  # of the master; None: it is the one that answers
+    has_master: bool = True
+
+    def queue_offsets(self, queue: MessageQueue) -> tuple[int, int]:
+        if not self.has_master:
+            raise NoRouteError("no master lives that is called 'broker-a'")
+        return self.first, self.end if self.master_end is None else self.master_end
 
     def pull_frame(
         self, queue: MessageQueue, offset: int, *, expression: str | MessageSelector, max_messages: int
@@ -105,7 +113,7 @@ class FakeClient:
     """As much of a Client as a RangeReader needs."""
 
     def __init__(self, queue: FakeQueue, ahead: ThreadPoolExecutor) -> None:
-        self.consumer = queue
+        self.consumer = self.admin = queue
         self.ahead = ahead
 
 
@@ -267,6 +275,23 @@ class TestTrouble:
         )
         with pytest.raises(BrokerAwayError, match=sentence):
             read(queue, 0, 10, ahead, plan)
+
+    @pytest.mark.parametrize("plan", [IMPATIENT, replace(IMPATIENT, fail_on_data_loss=False)])
+    @pytest.mark.parametrize(
+        ("master", "sentence"),
+        [
+            (
+                {"has_master": False},
+                "only a slave has answered, which does not have it, and no master: no master lives",
+            ),
+            ({"master_end": 20}, "the queue has messages up to 19"),
+        ],
+    )
+    def test_what_a_slave_does_not_have_is_not_lost(
+        self, ahead: ThreadPoolExecutor, plan: ReadPlan, master: dict[str, Any], sentence: str
+    ) -> None:
+        with pytest.raises(BrokerAwayError, match=f"could not be read at offset 10 for 0 s: {sentence}"):
+            read(FakeQueue(end=10, **master), 5, 20, ahead, plan)
 
     def test_a_message_that_cannot_be_read_by_others_yet_is_waited_for(self, ahead: ThreadPoolExecutor) -> None:
         queue = FakeQueue(end=5)

@@ -64,6 +64,26 @@ class TestLatestOffset:
         assert Reader({Q0: Bounds(0, 5)}, failOnDataLoss="false").latest(start) == {"0": 5}
         assert "the broker has no such queue any more; it is passed over" in caplog.text
 
+    def test_a_queue_that_is_closed_keeps_its_place_until_it_can_be_read_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its topic's number of read queues or its permission was reduced, and given back later."""
+        reader = Reader({Q0: Bounds(0, 5), Q1: Bounds(0, 7, is_closed=True)}, failOnDataLoss="false")
+        assert reader.latest({Q0: 4, Q1: 3}) == {"0": 5, "1": 3}
+        assert reader.latest({Q0: 5, Q1: 3}) == {"0": 5, "1": 3}
+        assert caplog.text.count("orders@broker-a:1 cannot be read now; it is read on from offset 3") == 1
+        reader.there[Q1] = Bounds(0, 7)
+        assert reader.latest({Q0: 5, Q1: 3}) == {"0": 5, "1": 7}
+
+    def test_a_closed_queue_is_an_error_only_while_it_has_unread_messages(self) -> None:
+        reader = Reader({Q0: Bounds(0, 5), Q1: Bounds(0, 3, is_closed=True)})
+        assert reader.latest({Q0: 4, Q1: 3}) == {"0": 5, "1": 3}
+        reader.there[Q1] = Bounds(0, 7, is_closed=True)
+        with pytest.raises(
+            DataLossError, match=r"the offsets 3 to 6 of topic 'orders', .* cannot be read: the topic's"
+        ):
+            reader.latest({Q0: 5, Q1: 3})
+
     def test_a_queue_that_has_become_shorter_is_a_loss_or_read_from_its_end(self) -> None:
         """What was not copied to a slave that became the master is gone, and its offsets are given anew."""
         with pytest.raises(DataLossError, match=r"the offsets 4 to 8 .* they were read before, and the queue ends at"):
@@ -152,10 +172,16 @@ class TestPartitions:
 
 
 class FakeClient:
-    """Brokers by name, whether each has a master, and the queues of each topic on them."""
+    """Brokers by name, whether each has a master, and the queues of each topic; `closed` ones cannot be read."""
 
-    def __init__(self, topics: dict[str, dict[MessageQueue, Bounds]], brokers: dict[str, bool]) -> None:
+    def __init__(
+        self,
+        topics: dict[str, dict[MessageQueue, Bounds]],
+        brokers: dict[str, bool],
+        closed: frozenset[MessageQueue] = frozenset(),
+    ) -> None:
         self.topics = topics
+        self.closed = closed
         self.brokers = brokers
         self.admin = self.consumer = self
         self.configurations: dict[str, str] = {}
@@ -172,7 +198,7 @@ class FakeClient:
         return {"enablePropertyFilter": self.configurations.get(address, "false")}
 
     def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
-        return [queue for queue in self.topics[topic] if queue.broker_name in self.brokers]
+        return [queue for queue in self.topics[topic] if queue.broker_name in self.brokers and queue not in self.closed]
 
     def topic_stats(self, topic: str) -> list[QueueStats]:
         masters = [name for name, master in self.brokers.items() if master]
@@ -195,11 +221,15 @@ CARTS = MessageQueue("carts", "broker-b", 0)
 
 
 def asked(
-    brokers: dict[str, bool], choice: TopicChoice, needed: Sequence[MessageQueue] = ()
+    brokers: dict[str, bool],
+    choice: TopicChoice,
+    needed: Sequence[MessageQueue] = (),
+    closed: Sequence[MessageQueue] = (),
+    **options: Any,
 ) -> dict[MessageQueue, Bounds]:
     topics = {"orders": {OTHER: Bounds(1, 2), Q0: Bounds(3, 4)}, "carts": {CARTS: Bounds(5, 6)}}
-    client: Any = FakeClient(topics, brokers)
-    return QueueBounds(client, Patience(2, 0.0)).of(choice, needed)
+    client: Any = FakeClient(topics, brokers, frozenset(closed))
+    return QueueBounds(client, Patience(2, 0.0)).of(choice, needed, **options)
 
 
 ORDERS = TopicChoice(topics=("orders",))
@@ -233,6 +263,23 @@ class TestQueueBounds:
 
     def test_a_queue_that_its_living_broker_does_not_have_is_the_caller_s_to_judge(self) -> None:
         assert asked(BOTH, ORDERS, [Q1]).keys() == {Q0, OTHER}
+
+    def test_a_query_may_pass_over_a_topic_that_was_deleted(self) -> None:
+        both = TopicChoice(topics=("nope", "orders"))
+        gone = MessageQueue("nope", "broker-a", 0)
+        assert asked(BOTH, both, [gone], topics_may_be_gone=True).keys() == {Q0, OTHER}
+        with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master that"):
+            asked(BOTH | {"broker-a": False}, both, [gone], topics_may_be_gone=True)
+        with pytest.raises(BrokerAwayError, match="no broker lives that a name server knows"):
+            asked({}, both, topics_may_be_gone=True)
+        assigned = TopicChoice(queues=frozenset({Q0, Q1}))
+        assert asked(BOTH, assigned, [Q1], topics_may_be_gone=True).keys() == {Q0}
+
+    def test_a_closed_queue_that_a_query_needs_is_told_by_its_master(self) -> None:
+        assert asked(BOTH, ORDERS, [Q0, OTHER], [Q0])[Q0] == Bounds(3, 4, is_closed=True)
+        assert asked(BOTH, ORDERS, [OTHER], [Q0]).keys() == {OTHER}
+        with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master that"):
+            asked(BOTH | {"broker-a": False}, ORDERS, [Q0, OTHER], [Q0])
 
     def test_queues_that_were_assigned_have_to_be_there(self) -> None:
         with pytest.raises(

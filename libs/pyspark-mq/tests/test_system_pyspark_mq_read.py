@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from hourglass_local.cluster import ASYNC_FLUSH, SYNC_MASTER, Cluster
 from hourglass_local.waiting import eventually
 from mqclient.sync import SyncAdmin
-from pyspark_mq.testing.reads import PATIENCE_S, Queue, Stream, bodies, places, read_mq
+from mqproto.codes import Permission
+from pyspark_mq.testing.reads import PATIENCE_S, QUEUES, Queue, Stream, bodies, places, read_mq
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -141,6 +142,23 @@ class TestStream:
             stream.run()
         assert stream.run(failOnDataLoss="false") == [2]
         assert stream.bodies == [0, 1, 2, 3, 8, 9]
+
+    def test_without_failing_a_query_reads_no_message_twice_and_survives_a_deleted_topic(
+        self, spark: SparkSession, queue: Queue, tmp_path: Path
+    ) -> None:
+        for topic, numbers in (("closing", range(6)), ("ending", range(6, 8))):
+            queue.create(topic)
+            queue.send(topic, numbers)
+        stream = Stream(spark, queue, tmp_path, "closing,ending")
+        stream.where["failOnDataLoss"] = "false"
+        assert sum(stream.run()) == 8
+        queue.admin.update_topic("closing", read_queue_count=QUEUES, write_queue_count=QUEUES, perm=Permission.WRITE)
+        queue.delete("ending")
+        assert stream.run() == []
+        queue.create("closing")
+        queue.send("closing", range(8, 10))
+        assert sum(stream.run()) == 2
+        assert stream.bodies == list(range(10))
 
 
 class TestBatch:

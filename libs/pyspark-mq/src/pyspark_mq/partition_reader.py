@@ -123,10 +123,23 @@ class RangeReader:
                 problem = _nothing_there(offset, frame.max_offset)
             if self._clock.monotonic() >= give_up_at or self._given_up.wait(RETRY_PAUSE_S):
                 if isinstance(problem, EOFError):
+                    problem = self._asked_of_master(offset)
+                if isinstance(problem, EOFError):
                     return _Pulled([], self._end, f"{problem} since {self._plan.pull_timeout_s:g} s")
                 raise BrokerAwayError(
                     f"{self._queue} could not be read at offset {offset} for {self._plan.pull_timeout_s:g} s: {problem}"
                 ) from problem
+
+    def _asked_of_master(self, offset: int) -> Exception:
+        """Why nothing was given at `offset`: an EOFError only if the master says that its queue ends there.
+
+        What was pulled from may be a slave, which is not believed about what it does not have.
+        """
+        try:
+            _, end = self._client.admin.queue_offsets(self._queue)
+        except MQClientError as error:
+            return LookupError(f"only a slave has answered, which does not have it, and no master: {error}")
+        return _nothing_there(offset, end)
 
     def _pull_frame(self, offset: int) -> PulledFrame:
         wanted, most = self._plan.wanted, self._plan.pull_batch_size

@@ -83,7 +83,7 @@ def within_bounds(
     found = {}
     for queue, (first, last) in {queue: (begin[queue], ends[queue]) for queue in begin}.items():
         start, stop, bound = first, last, bounds[queue]
-        if first < bound.first and first < last:
+        if first < bound.first and first < last and not bound.by_slave:
             start = min(bound.first, last)
             report_loss(queue, first, start, f"the queue begins at offset {bound.first} now", fail=fail_on_data_loss)
         if last > bound.end and start < last and not bound.by_slave:
@@ -100,6 +100,18 @@ def report_loss(queue: MessageQueue, start: int, stop: int, why: str, *, fail: b
     if fail:
         raise DataLossError(f"{sentence}; {LOSS_ADVICE}")
     logger.warning("%s; they are passed over, because failOnDataLoss is false", sentence)
+
+
+def report_closed(queue: MessageQueue, offset: int, end: int, *, fail: bool) -> None:
+    """Raise DataLossError for unread messages in a queue that cannot be read now, or log that it waits."""
+    if not fail:
+        logger.warning("%s cannot be read now; it is read on from offset %d when it can be", queue, offset)
+    elif end > offset:
+        raise DataLossError(
+            f"the offsets {offset} to {end - 1} of topic {queue.topic!r}, broker {queue.broker_name!r}, queue "
+            f"{queue.queue_id}, cannot be read: the topic's permission or its number of read queues does not allow it. "
+            f"Give it back, or set failOnDataLoss=false to read the other queues meanwhile"
+        )
 
 
 def report_gone(queue: MessageQueue, offset: int, *, fail: bool) -> None:

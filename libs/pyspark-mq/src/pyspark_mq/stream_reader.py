@@ -53,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: dict[MessageQueue, Bounds] = {}  # as they were last heard
         self._admitted_at: float | None = None  # monotonic; when a batch was last let through
         self._shown: dict[MessageQueue, int] = {}  # what the group's brokers have been told
+        self._closed: set[MessageQueue] = set()  # those of which it was said that they wait
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises MqSourceError."""
@@ -141,12 +142,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask_bounds(self, begin: dict[MessageQueue, int]) -> dict[MessageQueue, Bounds]:
         with client_of(client_key(self._options)) as client:
-            return self._cluster(client).of(self._options.choice, begin)
+            may_be_gone = not self._options.fail_on_data_loss
+            return self._cluster(client).of(self._options.choice, begin, topics_may_be_gone=may_be_gone)
 
     def _ends(self, begin: dict[MessageQueue, int], bounds: dict[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
         """Up to where the queues of `begin` can be read; of AvailableNow not beyond what was there at first.
 
-        A queue that is gone is left out. Raises DataLossError for it, and for one that has become shorter.
+        A queue that is gone is left out, and one that is closed keeps its place. Raises DataLossError for them, and for
+        one that has become shorter.
         """
         ends = {}
         for queue, offset in begin.items():
@@ -154,6 +157,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if bound is None:
                 planning.report_gone(queue, offset, fail=self._options.fail_on_data_loss)
                 continue
+            if bound.is_closed:
+                ends[queue] = offset
+                self._tell_closed(queue, offset, bound)
+                continue
+            self._closed.discard(queue)
             ends[queue] = max(offset, bound.end)
             if bound.end < offset and not bound.by_slave:
                 why = f"they were read before, and the queue ends at offset {bound.end} now"
@@ -162,6 +170,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif self._target is not None:
                 ends[queue] = max(offset, min(bound.end, self._target.setdefault(queue, bound.end)))
         return ends
+
+    def _tell_closed(self, queue: MessageQueue, offset: int, bound: Bounds) -> None:
+        fail = self._options.fail_on_data_loss
+        if fail or queue not in self._closed:
+            planning.report_closed(queue, offset, bound.end, fail=fail)
+        self._closed.add(queue)
 
     def _may_begin(self, queue: MessageQueue) -> bool:
         return self._target is None or queue in self._target
