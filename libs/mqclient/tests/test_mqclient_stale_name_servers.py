@@ -119,6 +119,17 @@ async def test_a_recall_finds_the_new_master() -> None:
             assert recalling.result().messages
 
 
+async def test_a_broker_is_away_when_one_name_server_says_so_and_none_knows_it() -> None:
+    cluster, _, _ = pair()
+    partly, other = cluster.name_servers.values()
+    async with Admin(cluster.url) as admin:
+        assert await admin.away_brokers("orders") == []
+        other.away = ["broker-b"]
+        assert await admin.away_brokers("orders") == ["broker-b"]
+        partly.away = ["broker-a"]  # the other one has its route
+        assert await admin.away_brokers("orders") == ["broker-b"]
+
+
 async def test_an_operator_sees_what_any_name_server_knows() -> None:
     cluster, _, slave = pair()
     other = cluster.add_broker("broker-b")

@@ -172,24 +172,34 @@ class TestPartitions:
 
 
 class FakeClient:
-    """Brokers by name, whether each has a master, and the queues of each topic; `closed` ones cannot be read."""
+    """Brokers by name, whether each has a master, and the queues of each topic; `closed` ones cannot be read.
+
+    The name server remembers that the brokers `away` have left.
+    """
 
     def __init__(
         self,
         topics: dict[str, dict[MessageQueue, Bounds]],
         brokers: dict[str, bool],
         closed: frozenset[MessageQueue] = frozenset(),
+        away: Sequence[str] = (),
     ) -> None:
         self.topics = topics
         self.closed = closed
+        self.away = away
         self.brokers = brokers
         self.admin = self.consumer = self
         self.configurations: dict[str, str] = {}
 
-    def topic_list(self) -> list[str]:
+    def topic_list(self, *, with_away: bool) -> list[str]:
         return [
-            topic for topic, queues in self.topics.items() if any(one.broker_name in self.brokers for one in queues)
+            topic
+            for topic, queues in self.topics.items()
+            if any(one.broker_name in self.brokers for one in queues) or (with_away and self.away_brokers(topic))
         ]
+
+    def away_brokers(self, topic: str) -> list[str]:
+        return sorted({one.broker_name for one in self.topics[topic]} & set(self.away))
 
     def cluster_list(self) -> list[ClusterBroker]:
         return [ClusterBroker("c", name, 0 if master else 1, name) for name, master in self.brokers.items()]
@@ -223,16 +233,19 @@ CARTS = MessageQueue("carts", "broker-b", 0)
 def asked(
     brokers: dict[str, bool],
     choice: TopicChoice,
-    needed: Sequence[MessageQueue] = (),
+    needed: Sequence[MessageQueue] | None = None,
     closed: Sequence[MessageQueue] = (),
+    away: Sequence[str] = (),
     **options: Any,
 ) -> dict[MessageQueue, Bounds]:
     topics = {"orders": {OTHER: Bounds(1, 2), Q0: Bounds(3, 4)}, "carts": {CARTS: Bounds(5, 6)}}
-    client: Any = FakeClient(topics, brokers, frozenset(closed))
+    client: Any = FakeClient(topics, brokers, frozenset(closed), away)
     return QueueBounds(client, Patience(2, 0.0)).of(choice, needed, **options)
 
 
 ORDERS = TopicChoice(topics=("orders",))
+CARTS_CHOICE = TopicChoice(topics=("carts",))
+AWAY = Bounds(0, 0, is_closed=True)
 BOTH = {"broker-a": True, "broker-b": True}
 
 
@@ -254,12 +267,28 @@ class TestQueueBounds:
         assert asked(BOTH, TopicChoice(pattern="nope")) == {}
 
     def test_a_broker_that_a_query_needs_is_waited_for_and_named(self) -> None:
-        sentence = "tried 3 times: broker broker-b, which has queues of this read, is with no name server"
+        sentence = "tried 3 times: broker broker-b, which has queues of this read, has no master with a name server"
         with pytest.raises(BrokerAwayError, match=sentence):
             asked({"broker-a": True}, ORDERS, [Q0, OTHER])
         with pytest.raises(BrokerAwayError, match=sentence):
             asked({"broker-a": True}, TopicChoice(topics=("carts",)), [CARTS])
         assert asked({"broker-a": True}, ORDERS, [Q0]) == {Q0: Bounds(3, 4)}
+
+    def test_a_caller_that_waits_reads_the_other_brokers_queues_meanwhile(self) -> None:
+        assert asked({"broker-a": True}, ORDERS, [Q0, OTHER], waits=True) == {Q0: Bounds(3, 4), OTHER: AWAY}
+        slave_alone = {"broker-a": True, "broker-b": False}
+        assert asked(slave_alone, ORDERS, [Q0, OTHER], waits=True)[OTHER] == Bounds(1, 2, by_slave=True)
+
+    @pytest.mark.parametrize(
+        ("choice", "topic"), [(ORDERS, "orders"), (TopicChoice(pattern=".*"), "carts"), (CARTS_CHOICE, "carts")]
+    )
+    def test_a_first_read_waits_for_a_broker_that_has_just_left(self, choice: TopicChoice, topic: str) -> None:
+        sentence = f"broker broker-b, which has queues of topic '{topic}', has left all name servers within the last 10"
+        for waits in (False, True):
+            with pytest.raises(BrokerAwayError, match=sentence):
+                asked({"broker-a": True}, choice, away=["broker-b"], waits=waits)
+        assert asked({"broker-a": True}, ORDERS, [Q0], away=["broker-b"]) == {Q0: Bounds(3, 4)}
+        assert asked({"broker-a": True}, TopicChoice(queues=frozenset({Q0})), away=["broker-b"]) == {Q0: Bounds(3, 4)}
 
     def test_a_queue_that_its_living_broker_does_not_have_is_the_caller_s_to_judge(self) -> None:
         assert asked(BOTH, ORDERS, [Q1]).keys() == {Q0, OTHER}
@@ -267,18 +296,22 @@ class TestQueueBounds:
     def test_a_query_may_pass_over_a_topic_that_was_deleted(self) -> None:
         both = TopicChoice(topics=("nope", "orders"))
         gone = MessageQueue("nope", "broker-a", 0)
-        assert asked(BOTH, both, [gone], topics_may_be_gone=True).keys() == {Q0, OTHER}
-        with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master that"):
-            asked(BOTH | {"broker-a": False}, both, [gone], topics_may_be_gone=True)
+        assert asked(BOTH, both, [gone], waits=True).keys() == {Q0, OTHER}
+        without_master = asked(BOTH | {"broker-a": False}, both, [gone], waits=True)
+        assert without_master == {gone: AWAY, OTHER: Bounds(1, 2), Q0: Bounds(3, 4, by_slave=True)}
         with pytest.raises(BrokerAwayError, match="no broker lives that a name server knows"):
-            asked({}, both, topics_may_be_gone=True)
+            asked({}, both, waits=True)
+        with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master with"):
+            asked(BOTH | {"broker-a": False}, both, [gone])
         assigned = TopicChoice(queues=frozenset({Q0, Q1}))
-        assert asked(BOTH, assigned, [Q1], topics_may_be_gone=True).keys() == {Q0}
+        assert asked(BOTH, assigned, [Q1], waits=True).keys() == {Q0}
 
     def test_a_closed_queue_that_a_query_needs_is_told_by_its_master(self) -> None:
         assert asked(BOTH, ORDERS, [Q0, OTHER], [Q0])[Q0] == Bounds(3, 4, is_closed=True)
         assert asked(BOTH, ORDERS, [OTHER], [Q0]).keys() == {OTHER}
-        with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master that"):
+        with pytest.raises(
+            BrokerAwayError, match="broker broker-a, which has queues of this read, has no master with a name"
+        ):
             asked(BOTH | {"broker-a": False}, ORDERS, [Q0, OTHER], [Q0])
 
     def test_queues_that_were_assigned_have_to_be_there(self) -> None:

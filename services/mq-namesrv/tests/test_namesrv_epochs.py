@@ -211,7 +211,7 @@ class TestMemory:
 
     def test_refused_master_does_not_prolong_the_memory_of_another(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
-        unregister(table, master(A, 7, 3).identity)
+        unregister(table, master(A, 7, 3).identity, 0)
         for now in range(0, 140, 10):
             expire(table, now, EXPIRE_SECONDS)
             if now <= EXPIRE_SECONDS:

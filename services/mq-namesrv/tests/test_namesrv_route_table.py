@@ -12,12 +12,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mq_namesrv.core import route_table
 from mq_namesrv.core.fences import Epoch
 from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import (
     InvariantError,
     RouteTable,
     SupersededError,
+    away_brokers,
     check_invariants,
     close_session,
     cluster_list,
@@ -189,14 +191,42 @@ def test_older_session_cannot_take_the_broker_back(table: RouteTable) -> None:
 
 def test_unregistered_broker_is_gone(table: RouteTable) -> None:
     register(table, registration(), session=1, now=0)
-    assert unregister(table, identity()) is not None
-    assert unregister(table, identity()) is None
+    assert unregister(table, identity(), 0) is not None
+    assert unregister(table, identity(), 0) is None
     assert topic_list(table) == []
+
+
+def test_a_name_whose_last_broker_has_left_is_away_until_one_comes_back(table: RouteTable) -> None:
+    register(table, registration(topics=("orders", "carts")), session=1, now=0)
+    register(table, registration(identity(broker_id=1)), session=2, now=0)
+    unregister(table, identity(), 5)
+    assert away_brokers(table, "orders") == []
+    close_session(table, 2, 6)
+    assert (topic_list(table), topic_list(table, with_away=True)) == ([], ["orders"])  # as its last broker had them
+    assert away_brokers(table, "orders") == ["broker-a"]
+    check_invariants(table)
+    register(table, registration(topics=("carts",)), session=3, now=10)
+    assert (away_brokers(table, "orders"), topic_list(table, with_away=True)) == ([], ["carts"])
+
+
+def test_a_name_is_away_for_ten_minutes_and_among_so_many_only(
+    table: RouteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_table, "AWAY_TOPICS_MAX", 4)
+    for number, name in enumerate("abc"):
+        register(table, registration(identity(name), topics=("orders", name)), session=number, now=0)
+        close_session(table, number, number)
+    assert away_brokers(table, "orders") == ["b", "c"]
+    expire(table, 601.5, EXPIRE_SECONDS)
+    assert away_brokers(table, "orders") == ["c"]
+    assert topic_list(table, with_away=True) == ["c", "orders"]
+    expire(table, 602.5, EXPIRE_SECONDS)
+    assert topic_list(table, with_away=True) == []
 
 
 def test_unregistering_from_another_address_changes_nothing(table: RouteTable) -> None:
     register(table, registration(), session=1, now=0)
-    assert unregister(table, identity(port=1)) is None
+    assert unregister(table, identity(port=1), 0) is None
     assert topic_list(table) == ["orders"]
 
 
@@ -354,7 +384,7 @@ class RandomHistory(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"), broker_id=st.integers(0, 2))
     def unregisters(self, name: str, broker_id: int) -> None:
-        removed = unregister(self.table, identity(name, broker_id, port=10_000 if name == "a" else 20_000))
+        removed = unregister(self.table, identity(name, broker_id, port=10_000 if name == "a" else 20_000), self.now)
         assert (removed is not None) == (self.owners.pop((name, broker_id), None) is not None)
 
     @rule(seconds=st.floats(0, 100))

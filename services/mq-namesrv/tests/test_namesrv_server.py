@@ -374,6 +374,19 @@ async def test_query_of_an_illegal_topic_is_an_invalid_argument(running: Running
     assert sentence in str(caught.value.details())
 
 
+async def test_a_broker_that_has_left_is_told_as_away_with_its_topics(running: Running) -> None:
+    await open_stream(running, registration(topics=("orders", "carts")))
+    await open_stream(running, registration("broker-b", address="127.0.0.1:9", topics=("orders",)))
+    request = name_service_pb2.UnregisterBrokerRequest(broker=registration().broker)
+    await running.stub.UnregisterBroker(request)
+    assert list((await query(running, "orders")).away_brokers) == ["broker-a"]
+    carts = await query(running, "carts")
+    assert (carts.code, list(carts.away_brokers)) == (common_pb2.TOPIC_NOT_EXIST, ["broker-a"])
+    for with_away, expected in ((False, ["orders"]), (True, ["carts", "orders"])):
+        page = name_service_pb2.ListTopicsRequest(topics_max=10, with_away=with_away)
+        assert list((await running.stub.ListTopics(page)).topics) == expected
+
+
 async def test_unregister_without_a_name_is_an_invalid_argument(running: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await running.stub.UnregisterBroker(name_service_pb2.UnregisterBrokerRequest())

@@ -145,11 +145,18 @@ class NameServers:
             f"at {names}{more}); create it: mqadmin updateTopic -t {topic}"
         )
 
-    async def list_topics(self) -> list[str]:
-        """Every topic that a living broker has, as far as any name server knows, sorted."""
+    async def away_brokers(self, topic: str) -> list[str]:
+        """The broker names that had the topic and have left a moment ago, as far as any name server knows, sorted."""
+        request = name_pb.QueryRouteRequest(topic=topic)
+        answers = [answer.response for answer in await self._ask(QUERY_ROUTE, request, "", lambda _: True)]
+        living = {broker.broker_name for answer in answers for broker in answer.route.brokers}
+        return sorted({name for answer in answers for name in answer.away_brokers} - living)
+
+    async def list_topics(self, *, with_away: bool = False) -> list[str]:
+        """Every topic that a living broker has, or one that is away, as far as any name server knows, sorted."""
         topics, after = set[str](), ""
         while True:
-            request = name_pb.ListTopicsRequest(after=after, topics_max=TOPICS_PER_PAGE)
+            request = name_pb.ListTopicsRequest(after=after, topics_max=TOPICS_PER_PAGE, with_away=with_away)
             answers = await self._ask(LIST_TOPICS, request, "", lambda _: True)
             topics.update(topic for answer in answers for topic in answer.response.topics)
             ends = [answer.response.topics[-1] for answer in answers if answer.response.more_follow]

@@ -25,7 +25,7 @@ class Bounds:
     """The first offset that can be read, and the offset of the next message to come.
 
     `by_slave`: nobody but a slave could be asked, and there may be more. `is_closed`: its topic's permission or number
-    of read queues does not allow to read it now.
+    of read queues does not allow to read it now, or its broker is away, and then the offsets are 0.
     """
 
     first: int
@@ -42,43 +42,48 @@ class QueueBounds:
     patience: Patience
 
     def of(
-        self, choice: TopicChoice, needed: Iterable[MessageQueue] = (), *, topics_may_be_gone: bool = False
+        self, choice: TopicChoice, needed: Iterable[MessageQueue] | None = None, *, waits: bool = False
     ) -> dict[MessageQueue, Bounds]:
         """Of every queue that is chosen and can be read, and of those of `needed` that are closed; sorted.
 
-        `needed` are queues that an earlier answer has named: as long as their broker is silent there is no answer.
-        Raises UnknownTopicError when a topic or queue that is named does not exist, unless
-        `topics_may_be_gone`.
+        `needed` are queues that an earlier answer has named. While the broker of one is away there is no answer or, if
+        the caller `waits` for it, the queue is closed. None: this is the first answer, and no broker may be away that a
+        name server remembers to have had one of the topics.
+        Raises UnknownTopicError when a topic or queue that is named does not exist, unless the caller `waits`.
         """
-        needed = frozenset(needed)
+        known = frozenset(needed or ())
 
         def ask() -> dict[MessageQueue, Bounds]:
-            found = self._of_topics(choice, needed, topics_may_be_gone)
-            self._check_brokers(needed - found.keys())
-            return found
+            found = self._of_topics(choice, known, waits=waits, is_first=needed is None)
+            absent = known - found.keys()
+            away = self._away(absent)
+            if away and not waits:
+                raise _away_error(away)
+            return found | {queue: Bounds(0, 0, is_closed=True) for queue in absent if queue.broker_name in away}
 
         return dict(sorted(self.patience.ask("asking for the queues' offsets", ask).items()))
 
     def _of_topics(
-        self, choice: TopicChoice, needed: frozenset[MessageQueue], may_be_gone: bool
+        self, choice: TopicChoice, known: frozenset[MessageQueue], *, waits: bool, is_first: bool
     ) -> dict[MessageQueue, Bounds]:
-        existing = self.client.admin.topic_list()
+        existing = self.client.admin.topic_list(with_away=is_first)
         missing = sorted(set(choice.named_topics) - set(existing))
         if missing:
-            self._check_brokers(queue for queue in needed if queue.topic in missing)
-            self._judge_missing(missing, may_be_gone)
+            self._judge_missing(missing, known, waits)
         found: dict[MessageQueue, Bounds] = {}
         for topic in choice.topics_of(existing):
-            found.update({queue: one for queue, one in self._of_topic(topic, needed).items() if choice.takes(queue)})
+            if is_first and not choice.queues:
+                self._check_whole(topic)
+            found.update({queue: one for queue, one in self._of_topic(topic, known).items() if choice.takes(queue)})
         absent = sorted(choice.queues - found.keys())
-        if absent:
-            self._check_brokers(absent)
-            if not may_be_gone:
-                names = ", ".join(map(str, absent))
-                raise UnknownTopicError(f"assign names {names}, which cannot be read: no such queue")
+        if absent and not waits:
+            if away := self._away(absent):
+                raise _away_error(away)
+            names = ", ".join(map(str, absent))
+            raise UnknownTopicError(f"assign names {names}, which cannot be read: no such queue")
         return found
 
-    def _of_topic(self, topic: str, needed: frozenset[MessageQueue]) -> dict[MessageQueue, Bounds]:
+    def _of_topic(self, topic: str, known: frozenset[MessageQueue]) -> dict[MessageQueue, Bounds]:
         queues = self.client.consumer.fetch_subscribe_message_queues(topic)
         try:
             stats = {one.queue: Bounds(one.min_offset, one.max_offset) for one in self.client.admin.topic_stats(topic)}
@@ -88,31 +93,39 @@ class QueueBounds:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             stats = {}  # no master has it, so those who have it are slaves
-        closed = {queue: replace(stats[queue], is_closed=True) for queue in needed & stats.keys()}
+        closed = {queue: replace(stats[queue], is_closed=True) for queue in known & stats.keys()}
         return closed | {queue: stats.get(queue) or self._by_slave(queue) for queue in queues}
 
     def _by_slave(self, queue: MessageQueue) -> Bounds:
         return Bounds(self.client.consumer.min_offset(queue), self.client.consumer.max_offset(queue), by_slave=True)
 
-    def _judge_missing(self, topics: list[str], may_be_gone: bool) -> None:
-        """No broker has these. Without any broker they may be there in a moment."""
+    def _check_whole(self, topic: str) -> None:
+        """Raise BrokerAwayError while a broker that had the topic a moment ago is away: nothing tells of its queues."""
+        away = self.client.admin.away_brokers(topic)
+        if away:
+            raise BrokerAwayError(
+                f"broker {', '.join(away)}, which has queues of topic {topic!r}, has left all name servers within the "
+                f"last 10 minutes. Start it again, or name the queues to read without it with the option assign"
+            )
+
+    def _judge_missing(self, topics: list[str], known: frozenset[MessageQueue], waits: bool) -> None:
+        """No broker has these. Without any broker, or without theirs, they may be there in a moment."""
+        if not waits and (away := self._away(queue for queue in known if queue.topic in topics)):
+            raise _away_error(away)
         brokers = sorted({one.broker_name for one in self.client.admin.cluster_list()})
         if not brokers:
             raise BrokerAwayError("no broker lives that a name server knows")
-        if may_be_gone:
-            return
-        names = ", ".join(map(repr, topics))
-        raise UnknownTopicError(f"no living broker has the topic {names}; the brokers {', '.join(brokers)} live")
+        if not waits:
+            names = ", ".join(map(repr, topics))
+            raise UnknownTopicError(f"no living broker has the topic {names}; the brokers {', '.join(brokers)} live")
 
-    def _check_brokers(self, missing: Iterable[MessageQueue]) -> None:
-        """Raise BrokerAwayError unless the masters of these queues live: only they can say that it is not there."""
-        living = self.client.admin.cluster_list()
-        masters = {one.broker_name for one in living if one.broker_id == MASTER_ID}
-        away = sorted({queue.broker_name for queue in missing} - masters)
-        if away:
-            slaves = {one.broker_name for one in living}
-            where = "has no master that lives" if slaves.issuperset(away) else "is with no name server"
-            raise BrokerAwayError(f"broker {', '.join(away)}, which has queues of this read, {where}")
+    def _away(self, missing: Iterable[MessageQueue]) -> list[str]:
+        """The brokers of these queues that have no master now: only it can say that a queue is not there."""
+        names = {queue.broker_name for queue in missing}
+        if not names:
+            return []
+        masters = {one.broker_name for one in self.client.admin.cluster_list() if one.broker_id == MASTER_ID}
+        return sorted(names - masters)
 
     def filters_by_sql(self, broker_names: Collection[str]) -> bool:
         """Whether every broker of these names, masters and slaves, evaluates conditions in SQL92."""
@@ -131,3 +144,8 @@ class QueueBounds:
             queue: self.patience.ask(f"searching {queue} for a time", lambda queue=queue: search(queue, times[queue]))  # type: ignore[misc]
             for queue in sorted(times)
         }
+
+
+def _away_error(broker_names: Collection[str]) -> BrokerAwayError:
+    names = ", ".join(broker_names)
+    return BrokerAwayError(f"broker {names}, which has queues of this read, has no master with a name server")

@@ -96,7 +96,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
         """The ends of all queues as they were last heard, for the query's progress."""
-        return to_json({queue: one.end for queue, one in self._bounds.items()}) if self._bounds else None
+        ends = {queue: one.end for queue, one in self._bounds.items() if not one.is_closed}
+        return to_json(ends) if ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What lies between. Whether it can still be read shows when it is read."""
@@ -142,8 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask_bounds(self, begin: dict[MessageQueue, int]) -> dict[MessageQueue, Bounds]:
         with client_of(client_key(self._options)) as client:
-            may_be_gone = not self._options.fail_on_data_loss
-            return self._cluster(client).of(self._options.choice, begin, topics_may_be_gone=may_be_gone)
+            waits = not self._options.fail_on_data_loss
+            return self._cluster(client).of(self._options.choice, begin, waits=waits)
 
     def _ends(self, begin: dict[MessageQueue, int], bounds: dict[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
         """Up to where the queues of `begin` can be read; of AvailableNow not beyond what was there at first.

@@ -111,11 +111,11 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         """Remove the broker; not being registered is what the caller wants, and so no error."""
         try:
             REQUEST_LIMITS.check(request)
-            removed = route_table.unregister(self._table, _identity_from_proto(request.broker))
+            identity = _identity_from_proto(request.broker)
+            removed = route_table.unregister(self._table, identity, self._clock.monotonic())
         except (RegistrationError, FieldLimitError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if removed is not None:
-            identity = removed.registration.identity
             log.info("%s is gone: it unregistered", describe(identity), extra=keys(identity))
         return name_service_pb2.UnregisterBrokerResponse()
 
@@ -127,7 +127,11 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         self.route_queries[route is not None] += 1
         if route is not None:
             uncertain = self._is_uncertain(data.broker_name for data in route.brokers)
-            return name_service_pb2.QueryRouteResponse(route=_route_to_proto(route), uncertain=uncertain)
+            return name_service_pb2.QueryRouteResponse(
+                route=_route_to_proto(route),
+                uncertain=uncertain,
+                away_brokers=route_table.away_brokers(self._table, request.topic),
+            )
         try:
             REQUEST_LIMITS.check(request)
             check_topic(request.topic)
@@ -135,13 +139,18 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         remark = f"no living broker has registered the topic {request.topic!r}"
         return name_service_pb2.QueryRouteResponse(
-            code=common_pb2.TOPIC_NOT_EXIST, remark=remark, uncertain=self._is_uncertain()
+            code=common_pb2.TOPIC_NOT_EXIST,
+            remark=remark,
+            uncertain=self._is_uncertain(),
+            away_brokers=route_table.away_brokers(self._table, request.topic),
         )
 
     async def ListTopics(  # noqa: N802
         self, request: name_service_pb2.ListTopicsRequest, context: Any
     ) -> name_service_pb2.ListTopicsResponse:
-        """The topics that living brokers have, page by page, or all at once for an earlier client."""
+        """The topics that living brokers have, and those that are away if wanted; page by page, or all at once for an
+        earlier client.
+        """
         try:
             REQUEST_LIMITS.check(request)
         except FieldLimitError as error:
@@ -149,7 +158,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
         if request.topics_max <= 0:
             return name_service_pb2.ListTopicsResponse(topics=route_table.topic_list(self._table, request.after))
         count_max = min(request.topics_max, TOPICS_PER_PAGE_MAX)
-        topics = route_table.topic_list(self._table, request.after, count_max + 1)
+        topics = route_table.topic_list(self._table, request.after, count_max + 1, with_away=request.with_away)
         return name_service_pb2.ListTopicsResponse(topics=topics[:count_max], more_follow=len(topics) > count_max)
 
     async def ListClusters(  # noqa: N802

@@ -107,10 +107,21 @@ class TopicAdmin(AdminCalls):
             passing_over={ResponseCode.TOPIC_NOT_EXIST},
         )
 
-    async def topic_list(self) -> list[str]:
-        """Every topic that a living broker has, sorted. Raises NoRouteError when no name server answers."""
+    async def topic_list(self, *, with_away: bool = False) -> list[str]:
+        """Every topic that a living broker has, sorted; `with_away`: or that one had which left a moment ago.
+
+        Raises NoRouteError when no name server answers.
+        """
         self._lifecycle.require_running()
-        return await self._instance.name_servers.list_topics()
+        return await self._instance.name_servers.list_topics(with_away=with_away)
+
+    async def away_brokers(self, topic: str) -> list[str]:
+        """The broker names that had the topic, of which the last process left within 10 minutes, and none is back.
+
+        A name server that has started since knows nothing of them. Raises NoRouteError when no name server answers.
+        """
+        self._lifecycle.require_running()
+        return await self._instance.name_servers.away_brokers(topic)
 
     async def topic_configs(self, broker_address: str) -> list[TopicConfig]:
         """Every topic of one broker, by name. Raises MQClientError when it does not answer."""

@@ -13,6 +13,7 @@ class SyncAdmin(Face[Admin]):
     def __init__(self, inner: Admin) -> None:
         super().__init__(inner)
 
+    away_brokers = blocking(Admin.away_brokers)
     backup_store = blocking(Admin.backup_store)
     broker_config = blocking(Admin.broker_config)
     broker_status = blocking(Admin.broker_status)

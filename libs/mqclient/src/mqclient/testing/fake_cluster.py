@@ -28,6 +28,7 @@ class FakeNameServer:
         self.knows_nothing = False  # as after a restart, before the brokers have registered again
         self.silent = False  # takes every request and answers none
         self.uncertain = False  # says so in its answers
+        self.away: list[str] = []
         self.asked: list[str] = []
         self.listed = 0  # how often it was asked for all brokers
         self._cluster = cluster
@@ -58,7 +59,7 @@ class FakeNameServer:
         leaders = [siblings[0] for siblings in _by_name(living) if request.topic in siblings[0].topics]
         if not leaders:
             return name_pb.QueryRouteResponse(
-                code=common_pb.TOPIC_NOT_EXIST, remark="no such topic", uncertain=self.uncertain
+                code=common_pb.TOPIC_NOT_EXIST, remark="no such topic", uncertain=self.uncertain, away_brokers=self.away
             )
         names = {leader.name for leader in leaders}
         route = name_pb.TopicRoute(brokers=_brokers_data(broker for broker in living if broker.name in names))
@@ -70,7 +71,7 @@ class FakeNameServer:
                 write_queue_count=config.write_queue_count,
                 perm=config.perm,
             )
-        return name_pb.QueryRouteResponse(route=route, uncertain=self.uncertain)
+        return name_pb.QueryRouteResponse(route=route, uncertain=self.uncertain, away_brokers=self.away)
 
     def stream_request(self, stream: FakeStream, request: Any) -> None:
         raise RequestTimeoutError(f"a name server has no stream for {stream.path}: {request}")

@@ -7,6 +7,7 @@ Invariants, checked by `check_invariants`:
    there is none. Nothing is missing and nothing is left over.
 4. The master of a name has the highest epoch that a master of this name has registered with, as far as `fences`
    remembers; of two processes the one with the higher epoch stands in the table, whoever came last.
+5. A name that is away has no brokers.
 A broker belongs to the newest session that registered it; older sessions can neither change nor remove it.
 
 Name servers do not talk to each other, and one that is cut off from brokers cannot know what has become of them. It
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from mq_namesrv.core.announced import CheckedTopics
 from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fences, NotLeaderError
-from mq_namesrv.core.limits import LOST_BROKERS_MAX
+from mq_namesrv.core.limits import AWAY_BROKERS_MAX, AWAY_S_MAX, AWAY_TOPICS_MAX, LOST_BROKERS_MAX
 from mq_namesrv.core.registration import (
     MASTER_ID,
     BrokerIdentity,
@@ -57,20 +58,33 @@ class LiveBroker:
     last_seen: float
 
 
+@dataclass(frozen=True, slots=True)
+class AwayName:
+    """A broker name of which no process is left: the topics that it had, and when the last one left (monotonic s)."""
+
+    topics: Mapping[str, TopicConfig]
+    left: float
+
+
 @dataclass(slots=True)
 class RouteTable:
     """`brokers`: name -> id -> broker. `offers`: topic -> broker name -> what its leading broker has of the topic.
 
-    `sorted_topics`: those of `offers` in order, made when they are asked for; None after a change.
+    `sorted_topics`: those of `offers` in order, made when they are asked for; None after a change. `sorted_with_away`:
+    the same with those of `away`.
     `lost`: the brokers that have left without unregistering and have not come back, and when (monotonic seconds),
-    oldest first. `started`: when the table was empty, as if a broker had been lost then.
+    oldest first. `away`: the broker names of which the last process left within AWAY_S_MAX, oldest first. A broker that
+    restarts is one for a moment; only a reader that has to know of all queues asks for it.
+    `started`: when the table was empty, as if a broker had been lost then.
     """
 
     brokers: dict[str, dict[int, LiveBroker]] = field(default_factory=dict)
     offers: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     fences: Fences = field(default_factory=Fences)
     sorted_topics: list[str] | None = None
+    sorted_with_away: list[str] | None = None
     lost: dict[BrokerIdentity, float] = field(default_factory=dict)
+    away: dict[str, AwayName] = field(default_factory=dict)
     started: float = 0.0
 
 
@@ -133,6 +147,7 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
     }
     after[identity.broker_id] = LiveBroker(registration, session, now)
     table.brokers[identity.broker_name] = after
+    _forget_away(table, [identity.broker_name] if identity.broker_name in table.away else [])
     for one in [one for one in table.lost if _is_back(one, identity)]:
         del table.lost[one]
     if registration.is_master:
@@ -220,13 +235,10 @@ def _check_session(siblings: Mapping[int, LiveBroker], registration: Registratio
             )
 
 
-def unregister(table: RouteTable, identity: BrokerIdentity) -> LiveBroker | None:
+def unregister(table: RouteTable, identity: BrokerIdentity, now: float) -> LiveBroker | None:
     """Remove exactly this process; None when it is not registered. Raises RegistrationError."""
     check_identity(identity)
-    removed = _remove(
-        table,
-        lambda broker: broker.registration.identity == identity,
-    )
+    removed = _remove(table, lambda broker: broker.registration.identity == identity, now)
     return removed[0] if removed else None
 
 
@@ -238,12 +250,13 @@ def close_session(table: RouteTable, session: int, now: float) -> list[LiveBroke
 def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
     """Remove what was not heard of for more than `timeout` seconds (120 s, MISSION N3); returns it.
 
-    Fences of names of which nobody is left are forgotten after the same time.
+    Fences of names of which nobody is left are forgotten after the same time, names that are away after AWAY_S_MAX.
     """
     removed = _lose(table, lambda broker: now - broker.last_seen > timeout, now)
     table.fences.expire(table.brokers.keys(), now, timeout)
     for identity in [identity for identity, lost_at in table.lost.items() if now - lost_at > timeout]:
         del table.lost[identity]
+    _forget_away(table, [name for name, one in table.away.items() if now - one.left > AWAY_S_MAX])
     return removed
 
 
@@ -272,6 +285,11 @@ def route(table: RouteTable, topic: str) -> TopicRoute | None:
     )
 
 
+def away_brokers(table: RouteTable, topic: str) -> list[str]:
+    """The broker names that are away and had the topic, sorted."""
+    return sorted(name for name, one in table.away.items() if topic in one.topics)
+
+
 def topics_of_others(table: RouteTable, identity: BrokerIdentity) -> int:
     """How many topics all brokers have registered but this one, each counted for each broker."""
     return sum(
@@ -282,12 +300,22 @@ def topics_of_others(table: RouteTable, identity: BrokerIdentity) -> int:
     )
 
 
-def topic_list(table: RouteTable, after: str = "", count_max: int | None = None) -> list[str]:
-    """The topics behind `after` that have a route, sorted, at most `count_max`."""
-    if table.sorted_topics is None:
-        table.sorted_topics = sorted(table.offers)
-    begin = bisect_right(table.sorted_topics, after)
-    return table.sorted_topics[begin : None if count_max is None else begin + count_max]
+def topic_list(
+    table: RouteTable, after: str = "", count_max: int | None = None, *, with_away: bool = False
+) -> list[str]:
+    """The topics behind `after` that have a route, sorted, at most `count_max`; those of names that are away, too."""
+    if with_away and table.away:
+        if table.sorted_with_away is None:
+            table.sorted_with_away = sorted(
+                table.offers.keys() | {topic for one in table.away.values() for topic in one.topics}
+            )
+        topics = table.sorted_with_away
+    else:
+        if table.sorted_topics is None:
+            table.sorted_topics = sorted(table.offers)
+        topics = table.sorted_topics
+    begin = bisect_right(topics, after)
+    return topics[begin : None if count_max is None else begin + count_max]
 
 
 def cluster_list(table: RouteTable) -> list[BrokerData]:
@@ -314,6 +342,8 @@ def invariant_checks(table: RouteTable) -> Iterator[None]:
     leading = sum(len(_leading_topics(siblings)) for siblings in table.brokers.values())
     if sum(map(len, table.offers.values())) != leading or not all(table.offers.values()):
         raise InvariantError(f"the offers of {len(table.offers)} topics have more than brokers have registered")
+    if both := table.away.keys() & table.brokers.keys():
+        raise InvariantError(f"{', '.join(sorted(both))} has brokers, and is remembered as away")
 
 
 def _check_name(table: RouteTable, name: str) -> None:
@@ -348,7 +378,7 @@ def _check_fence(table: RouteTable, name: str) -> None:
 
 def _lose(table: RouteTable, is_gone: Callable[[LiveBroker], bool], now: float) -> list[LiveBroker]:
     """Remove brokers that have not unregistered, and remember them as lost."""
-    removed = _remove(table, is_gone)
+    removed = _remove(table, is_gone, now)
     for broker in removed:
         table.lost[broker.registration.identity] = now
     for identity in list(table.lost)[: max(0, len(table.lost) - LOST_BROKERS_MAX)]:
@@ -356,7 +386,7 @@ def _lose(table: RouteTable, is_gone: Callable[[LiveBroker], bool], now: float) 
     return removed
 
 
-def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
+def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool], now: float) -> list[LiveBroker]:
     removed = []
     for name, siblings in list(table.brokers.items()):
         gone = [broker for broker in siblings.values() if is_gone(broker)]
@@ -368,8 +398,25 @@ def _remove(table: RouteTable, is_gone: Callable[[LiveBroker], bool]) -> list[Li
             del siblings[broker.registration.identity.broker_id]
         if not siblings:
             del table.brokers[name]
+            table.away[name] = AwayName(before, now)
         _reindex(table, name, before)
+    _bound_away(table)
     return removed
+
+
+def _bound_away(table: RouteTable) -> None:
+    """Forget the names that are away longest while there are too many, or they had too many topics."""
+    topics = sum(len(one.topics) for one in table.away.values())
+    while len(table.away) > AWAY_BROKERS_MAX or topics > AWAY_TOPICS_MAX:
+        oldest = next(iter(table.away))
+        topics -= len(table.away[oldest].topics)
+        _forget_away(table, [oldest])
+
+
+def _forget_away(table: RouteTable, names: Iterable[str]) -> None:
+    for name in names:
+        del table.away[name]
+        table.sorted_with_away = None
 
 
 def _leading_topics(siblings: Mapping[int, LiveBroker]) -> Mapping[str, TopicConfig]:
@@ -381,7 +428,7 @@ def _reindex(table: RouteTable, name: str, before: Mapping[str, TopicConfig]) ->
     after = _leading_topics(table.brokers.get(name, {}))
     if before is after or before == after:
         return False
-    table.sorted_topics = None
+    table.sorted_topics = table.sorted_with_away = None
     for topic in before.keys() - after.keys():
         offers = table.offers[topic]
         del offers[name]

@@ -221,6 +221,7 @@ class QueryRouteResponse(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     ROUTE_FIELD_NUMBER: _builtins.int
     UNCERTAIN_FIELD_NUMBER: _builtins.int
+    AWAY_BROKERS_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     uncertain: _builtins.bool
@@ -229,6 +230,10 @@ class QueryRouteResponse(_message.Message):
     """
     @_builtins.property
     def route(self) -> Global___TopicRoute: ...
+    @_builtins.property
+    def away_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Broker names that had the topic, of which the last process left within the last 10 minutes and none has come back."""
+
     def __init__(
         self,
         *,
@@ -236,10 +241,11 @@ class QueryRouteResponse(_message.Message):
         remark: _builtins.str = ...,
         route: Global___TopicRoute | None = ...,
         uncertain: _builtins.bool = ...,
+        away_brokers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark", "route", b"route", "uncertain", b"uncertain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_brokers", b"away_brokers", "code", b"code", "remark", b"remark", "route", b"route", "uncertain", b"uncertain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -359,19 +365,23 @@ class ListTopicsRequest(_message.Message):
 
     AFTER_FIELD_NUMBER: _builtins.int
     TOPICS_MAX_FIELD_NUMBER: _builtins.int
+    WITH_AWAY_FIELD_NUMBER: _builtins.int
     after: _builtins.str
     """Only topics behind this name, in the order of their bytes."""
     topics_max: _builtins.int
     """At most so many; 0 for all, which earlier clients ask for, and which one message may not hold."""
+    with_away: _builtins.bool
+    """Those of brokers that are away as well, see QueryRouteResponse."""
     def __init__(
         self,
         *,
         after: _builtins.str = ...,
         topics_max: _builtins.int = ...,
+        with_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "topics_max", b"topics_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "topics_max", b"topics_max", "with_away", b"with_away"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
