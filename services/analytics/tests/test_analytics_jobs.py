@@ -292,10 +292,32 @@ def test_order_totals_count_each_order_in_its_status_and_unknown_ones_apart(gold
     # revenue, captured, refunded, kept
     assert gold["order_totals"] == [
         (1, "CNY", 3, 0, 0, 0, 1, 2, 1, 0, 1, 2, 0, 2000, 2000, 500, 1500),
-        (2, "CNY", 1, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0),
+        (2, "CNY", 1, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 700, 0, 700),
         (2, "EUR", 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (2, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 700, 0, 700),
+        (2, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0),
     ]
+
+
+def test_amounts_of_two_currencies_are_never_added(spark: SparkSession) -> None:
+    told = BronzeRows()
+    told.created("o-1")
+    told.succeeded("o-1", "p-1", 1000)
+    told.succeeded("o-1", "p-2", 700, currency="EUR")
+    told.refunded("o-1", "p-2", "r-2", 700, currency="EUR")
+    told.succeeded("unknown", "p-3", 50, currency="JPY")
+    told.succeeded("unknown", "p-4", 40, currency="EUR")
+    table = orders(events(read_bodies(told.dataframe(spark))))
+    totals = {row["currency"]: row for row in collected(order_totals(table))}
+    moved = {name: (row["captured_minor"], row["refunded_minor"]) for name, row in totals.items()}
+    assert moved == {"CNY": (1000, 0), "EUR": (740, 700), "JPY": (50, 0), None: (0, 0)}
+    assert [
+        (name, row["orders"], row["unknown"]) for name, row in totals.items() if row["orders"] or row["unknown"]
+    ] in (
+        [("CNY", 1, 0), (None, 0, 1)],
+        [(None, 0, 1), ("CNY", 1, 0)],
+    )
+    known = by("order_id", collected(table))["o-1"]
+    assert (known["captured_minor"], known["refunded_minor"]) == (1000, 0)
 
 
 def test_the_funnel_counts_how_far_the_orders_of_a_day_came(gold: Gold) -> None:

@@ -26,7 +26,9 @@ AMOUNTS = ("total_minor", "amount_minor")
 TIMES = ("created_at", "expires_at", "paid_at", "shipped_at", "completed_at", "closed_at", "refunded_at")
 
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that Python and Parquet's readers agree on
-AMOUNT_MINOR_MAX = 10**15  # nine thousand of them still fit a bigint
+# Of one event, its lines together included: nine million of them still fit a bigint.
+AMOUNT_MINOR_MAX = 10**12
+UNITS_MAX = 10**9
 
 _UNREADABLE = "_unreadable"  # where Spark puts a body that is not JSON, or of which a member has another type
 MEMBERS = StructType(
@@ -128,7 +130,13 @@ def _checks(text: Column) -> Iterator[tuple[Column, Column]]:
         )
     yield (
         F.coalesce(F.exists("items", _is_no_line), F.lit(False)),
-        F.lit(f"an item needs product_id, a quantity of at least 1, and a price of 0 to {AMOUNT_MINOR_MAX} in all"),
+        F.lit(
+            f"an item needs product_id, a quantity of 1 to {UNITS_MAX}, and a price of 0 to {AMOUNT_MINOR_MAX} in all"
+        ),
+    )
+    yield (
+        _items_are_too_many(),
+        F.lit(f"the items are of {UNITS_MAX} units, and of a price of {AMOUNT_MINOR_MAX}, together at most"),
     )
 
 
@@ -155,7 +163,20 @@ def _is_false(condition: Column) -> Column:
     return ~F.coalesce(condition, F.lit(False))
 
 
+def _items_are_too_many() -> Column:
+    """Of items that are lines each, of which a body has too few for these sums to overflow."""
+    zero = F.lit(0).cast("bigint")
+    units = F.aggregate("items", zero, lambda sum_, item: F.try_add(sum_, item["quantity"]))
+    price = F.aggregate("items", zero, lambda sum_, item: F.try_add(sum_, _price(item)))
+    return F.coalesce((units > UNITS_MAX) | (price > AMOUNT_MINOR_MAX), F.lit(False))
+
+
+def _price(item: Column) -> Column:
+    return F.try_multiply(item["quantity"], item["unit_price_minor"])
+
+
 def _is_no_line(item: Column) -> Column:
-    price = F.try_multiply(item["quantity"], item["unit_price_minor"])
-    is_line = (item["product_id"] != "") & (item["quantity"] >= 1) & price.between(0, AMOUNT_MINOR_MAX)
+    is_line = (
+        (item["product_id"] != "") & item["quantity"].between(1, UNITS_MAX) & _price(item).between(0, AMOUNT_MINOR_MAX)
+    )
     return ~F.coalesce(is_line, F.lit(False))

@@ -1,5 +1,8 @@
 """Orders -> counts and sums that the databases must say as well, by day and currency (MISSION Y6).
 
+Amounts of different currencies are never added: an order counts in the row of its currency, and each capture and refund
+in the row of its own.
+
 In SQL over the database of orders: the statuses are counts by `status`, `paid` is payment_id IS NOT NULL, and
 `revenue_minor` the SUM of total_minor of those. `captured_minor` and `refunded_minor` are the sums that payments has
 taken and given back. Rows of which orders has told nothing are counted apart, as `unknown`, and in no other count; what
@@ -47,8 +50,22 @@ ORDER_TOTALS = StructType(
 
 def order_totals(orders: DataFrame) -> DataFrame:
     """ORDER_TOTALS of ORDERS."""
-    known = is_known_to_orders()
-    paid = known & is_paid()
+    paid = is_known_to_orders() & is_paid()
+    money = orders.select(
+        "day",
+        "status",
+        "close_reason",
+        is_known_to_orders().alias("known"),
+        paid.alias("paid"),
+        F.inline(
+            F.concat(
+                F.array(_money(F.col("currency"), is_order=True, revenue_minor=F.when(paid, F.col("total_minor")))),
+                _moved("captures", "captured_minor"),
+                _moved("refunds", "refunded_minor"),
+            )
+        ),
+    )
+    known = F.col("known")
     counted = {
         "orders": known,
         "pending_payment": _has_status(PENDING_PAYMENT),
@@ -59,17 +76,35 @@ def order_totals(orders: DataFrame) -> DataFrame:
         "closed_expired": _is_closed_for("expired"),
         "closed_cancelled": _is_closed_for("cancelled"),
         "closed_seller_cancelled": _is_closed_for("seller-cancelled"),
-        "paid": paid,
+        "paid": F.col("paid"),
         "unknown": ~known,
     }
-    grouped = orders.groupBy("day", "currency").agg(
-        *(F.count_if(counted[name]).alias(name) for name in _COUNTS),
-        F.sum(F.when(paid, F.coalesce("total_minor", F.lit(0))).otherwise(F.lit(0))).alias("revenue_minor"),
-        F.sum("captured_minor").alias("captured_minor"),
-        F.sum("refunded_minor").alias("refunded_minor"),
-        F.sum(F.col("captured_minor") - F.col("refunded_minor")).alias("kept_minor"),
+    grouped = money.groupBy("day", "currency").agg(
+        *(F.count_if(F.col("is_order") & counted[name]).alias(name) for name in _COUNTS),
+        *(F.sum(name).alias(name) for name in ("revenue_minor", "captured_minor", "refunded_minor")),
     )
-    return grouped.select(*ORDER_TOTALS.names)
+    kept_minor = F.col("captured_minor") - F.col("refunded_minor")
+    return grouped.withColumn("kept_minor", kept_minor).select(*ORDER_TOTALS.names)
+
+
+def _money(currency: Column, *, is_order: bool, **minor: Column) -> Column:
+    """The order itself, or something that was moved for it, in one currency."""
+    amounts = {name: minor.get(name, F.lit(0)) for name in ("revenue_minor", "captured_minor", "refunded_minor")}
+    return F.struct(
+        currency.alias("currency"),
+        F.lit(is_order).alias("is_order"),
+        *(F.coalesce(amount, F.lit(0)).cast("bigint").alias(name) for name, amount in amounts.items()),
+    )
+
+
+def _moved(facts: str, name: str) -> Column:
+    """What each fact of a column has moved; of the order's currency if it does not say one."""
+    return F.transform(
+        facts,
+        lambda fact: _money(
+            F.coalesce(fact["currency"], F.col("currency")), is_order=False, **{name: fact["amount_minor"]}
+        ),
+    )
 
 
 def _has_status(status: str) -> Column:

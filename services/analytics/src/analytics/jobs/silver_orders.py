@@ -174,6 +174,7 @@ def _rows(known: DataFrame) -> DataFrame:
     payment_id = F.coalesce(*(f"{kind}.payment_id" for kind in (PAID, SHIPPED, COMPLETED, CLOSED)))
     # An event `paid` that is not there: its time is the one at which that payment's money was taken.
     captured = F.get(F.filter("captures", lambda fact: fact["payment_id"] == payment_id), 0)["captured_at"]
+    currency = F.coalesce(*(f"{kind}.currency" for kind in STATUS_OF))
     told = (F.col(kind).isNotNull().cast("int") for kind in STATUS_OF)
     facts = (F.size(column) for column, _ in _FACTS.values())
     return known.select(
@@ -190,9 +191,9 @@ def _rows(known: DataFrame) -> DataFrame:
         F.col("completed.reason").alias("complete_reason"),
         payment_id.alias("payment_id"),
         "captures",
-        sum_minor("captures").alias("captured_minor"),
+        sum_minor("captures", currency).alias("captured_minor"),
         "refunds",
-        sum_minor("refunds").alias("refunded_minor"),
+        sum_minor("refunds", currency).alias("refunded_minor"),
         "refund_requests",
         reduce(Column.__add__, [*told, *facts]).alias("events"),
         "last_stored_at",
@@ -205,9 +206,18 @@ def _status() -> Column:
     return F.coalesce(*(F.when(F.col(kind).isNotNull(), F.lit(status)) for kind, status in last_first))
 
 
-def sum_minor(facts: str) -> Column:
-    """What the facts of a column amount to; 0 without any."""
-    return F.aggregate(facts, F.lit(0).cast("long"), lambda total, fact: total + fact["amount_minor"])
+def sum_minor(facts: str, currency: Column) -> Column:
+    """What the facts of a column amount to in one currency, the first fact's if this is null; 0 without any.
+
+    A fact that does not say its currency is of this one. Amounts in others are not added.
+    """
+    own = F.coalesce(currency, F.get(facts, F.lit(0))["currency"])
+
+    def added(total: Column, fact: Column) -> Column:
+        is_own = F.coalesce(fact["currency"], own).eqNullSafe(own)
+        return total + F.when(is_own, fact["amount_minor"]).otherwise(F.lit(0))
+
+    return F.aggregate(facts, F.lit(0).cast("long"), added)
 
 
 def is_known_to_orders() -> Column:

@@ -54,7 +54,7 @@ def payments(orders: DataFrame) -> DataFrame:
         F.col("day").alias("order_day"),
     )
     return (
-        own.withColumn("refunded_minor", sum_minor("of_refunds"))
+        own.withColumn("refunded_minor", sum_minor("of_refunds", F.col("capture.currency")))
         .select(
             "*",
             "capture.amount_minor",
