@@ -203,8 +203,9 @@ class TestUnreadable:
         assert batch.column("body").to_pylist() == [b"x", b"y"]
 
     def test_a_time_that_no_timestamp_holds_is_null(self) -> None:
-        batch = Columns(SCHEMA, QUEUE).batch(sealed(record(born_ms=FAR_MS), record(born_ms=-FAR_MS), record(born_ms=5)))
-        assert batch.column("bornTimestamp").to_pylist() == [None, None, timestamp(5)]
+        far = [record(born_ms=born_ms) for born_ms in (FAR_MS, -FAR_MS, -(1 << 63), 5)]
+        batch = Columns(SCHEMA, QUEUE).batch(sealed(*far))
+        assert batch.column("bornTimestamp").to_pylist() == [None, None, None, timestamp(5)]
 
     def test_a_record_of_another_topic_is_no_row(self) -> None:
         assert "another topic's record" in self.strict(sealed(record(topic=b"orders2"), record(topic=b"carts2")))

@@ -80,6 +80,13 @@ class TestAdmission:
     def test_queues_get_their_share_of_what_waits(self) -> None:
         assert admit({Q0: 0, Q1: 10}, {Q0: 300, Q1: 110}, 40) == {Q0: 30, Q1: 20}
 
+    @pytest.mark.parametrize("limit", [1, 2, 3, 40])
+    def test_a_quiet_queue_is_read_beside_queues_that_are_filled_as_fast_as_they_are_read(self, limit: int) -> None:
+        at = dict.fromkeys((Q0, Q1, Q10), 0)
+        for _ in range(3):
+            at = admit(at, {Q0: at[Q0] + 1_000_000, Q1: 1, Q10: at[Q10] + 1_000_000}, limit)
+        assert at[Q1] == 1
+
     def test_one_at_a_time_everything_is_read_in_the_end(self) -> None:
         at, end = {Q0: 0, Q1: 0, Q10: 5}, {Q0: 2, Q1: 3, Q10: 5}
         steps = 0

@@ -255,6 +255,14 @@ class TestQueueBounds:
         assert asked(BOTH, TopicChoice(pattern=".ar.s")) == {CARTS: Bounds(5, 6)}
         assert asked(BOTH, TopicChoice(queues=frozenset({OTHER}))) == {OTHER: Bounds(1, 2)}
 
+    def test_a_pattern_leaves_out_what_belongs_to_the_queue_itself(self) -> None:
+        existing = ["orders", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "%RETRY%g"]
+        assert TopicChoice(pattern=".*").topics_of(existing) == ("%RETRY%g", "orders")
+        assert TopicChoice(pattern="SCHEDULE.*", with_system_topics=True).topics_of(existing) == (
+            "SCHEDULE_TOPIC_XXXX",
+        )
+        assert TopicChoice(topics=("SCHEDULE_TOPIC_XXXX",)).topics_of(existing) == ("SCHEDULE_TOPIC_XXXX",)
+
     @pytest.mark.parametrize("brokers", [{"broker-b": False}, {"broker-b": False, "broker-c": True}])
     def test_a_slave_tells_where_there_is_no_master(self, brokers: dict[str, bool]) -> None:
         assert asked(brokers, ORDERS) == {OTHER: Bounds(1, 2, by_slave=True)}

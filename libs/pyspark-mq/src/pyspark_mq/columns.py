@@ -157,7 +157,7 @@ def _numbers(column: NDArray[np.signedinteger], kind: type[np.signedinteger]) ->
 def _timestamps(column: NDArray[np.int64]) -> pa.Array:
     """Null for a time so far away that no timestamp can hold it: producers write their own."""
     times = column.astype(np.int64)
-    far = np.abs(times) > _TIMESTAMP_MS_MAX
+    far = (times > _TIMESTAMP_MS_MAX) | (times < -_TIMESTAMP_MS_MAX)  # abs() of the least int64 is itself
     return pa.array(times * 1_000, mask=far if far.any() else None).view(_TIMESTAMP)
 
 

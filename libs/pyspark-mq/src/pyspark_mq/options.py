@@ -18,7 +18,7 @@ from pyspark_mq.topic_options import CHOICES, topic_choice
 
 PULL_MESSAGES_MAX = 1_024  # more a broker does not give at once
 
-WHERE = ("namesrvAddr", *CHOICES)
+WHERE = ("namesrvAddr", *CHOICES, "includeSystemTopics")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "group")
 BOTH = (
     "tags", "sql", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "readFromSlave", "includeProperties",

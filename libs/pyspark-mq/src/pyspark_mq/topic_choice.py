@@ -7,15 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mqclient import MessageQueue
+from mqproto.names import SYSTEM_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Exactly one of the three is there."""
+    """Exactly one of the first three is there. A pattern takes the queue's own topics only with `with_system_topics`:
+    they hold what waits, and what was rolled back.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
     queues: frozenset[MessageQueue] = frozenset()
+    with_system_topics: bool = False
 
     @property
     def named_topics(self) -> tuple[str, ...]:
@@ -26,7 +30,8 @@ class TopicChoice:
         """The topics to read, sorted, of those that exist; a pattern has to match the whole name."""
         if not self.pattern:
             return tuple(sorted(set(self.named_topics) & set(existing)))
-        return tuple(sorted(topic for topic in existing if re.fullmatch(self.pattern, topic)))
+        allowed = existing if self.with_system_topics else set(existing) - SYSTEM_TOPICS
+        return tuple(sorted(topic for topic in allowed if re.fullmatch(self.pattern, topic)))
 
     def takes(self, queue: MessageQueue) -> bool:
         """Whether this queue of a chosen topic is read."""

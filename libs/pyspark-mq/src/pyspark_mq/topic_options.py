@@ -32,7 +32,7 @@ def topic_choice(values: OptionValues) -> TopicChoice:
         re.compile(pattern)
     except re.error as error:
         raise OptionError(f"subscribePattern is {pattern!r}, which is no regular expression: {error}") from None
-    return TopicChoice(pattern=pattern)
+    return TopicChoice(pattern=pattern, with_system_topics=values.boolean("includeSystemTopics", default=False))
 
 
 def _topics(text: str) -> tuple[str, ...]:

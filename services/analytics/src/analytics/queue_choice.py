@@ -46,6 +46,7 @@ class Queue:
         return {
             "namesrvAddr": self.namesrv_addr,
             "subscribePattern": TOPIC_PATTERN,
+            "includeSystemTopics": "true",
             "readFromSlave": "true" if self.from_slave else "false",
         }
 
