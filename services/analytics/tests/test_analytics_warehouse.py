@@ -15,8 +15,9 @@ from rich.console import Console
 
 from analytics.pipeline.progress import Progress
 from analytics.pipeline.run import run_backfill
+from analytics.pipeline.tables import read_since
 from analytics.schemas import BRONZE
-from analytics.testing import BronzeRows, bronze_dataframe
+from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from analytics.warehouse import DAY, Warehouse
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
@@ -70,3 +71,18 @@ def test_a_backfill_adds_what_the_stream_has_not_read(spark: SparkSession, tmp_p
     assert "4 messages that were not in bronze" in fill(spark, warehouse, rows)
     assert offsets(spark, warehouse) == list(range(6))
     assert warehouse.read(spark, warehouse.backfills, BRONZE).count() == 4
+
+
+def test_messages_were_all_read_since_the_last_hole_in_a_queue(spark: SparkSession) -> None:
+    told = BronzeRows()
+    rows = [told.created(f"o-{number}", at_ms=START_MS + number) for number in range(20)]
+    other = BronzeRows("broker-b")
+    rows += [other.created("o-20", at_ms=START_MS + 99)]
+
+    def since(*left_out: int) -> datetime | None:
+        return read_since(bronze_dataframe(spark, [row for number, row in enumerate(rows) if number not in left_out]))
+
+    assert since() is None
+    assert since(0) == at(START_MS + 1)
+    assert since(*range(5, 13)) == at(START_MS + 13)
+    assert since(0, 7, 9) == at(START_MS + 10)

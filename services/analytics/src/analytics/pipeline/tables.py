@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from analytics.adapters.books import Books, read_books
 from analytics.events import events, read_bodies, rejects
+from analytics.jobs.bronze import PLACE
 from analytics.jobs.gold import GOLD_TABLES, GoldInputs
 from analytics.jobs.reconciliation import FINDINGS, reconcile
 from analytics.jobs.reconciliation_books import reconcile_books
@@ -84,14 +85,22 @@ def reconciled(
 
 
 def read_since(bronze: DataFrame) -> datetime | None:
-    """From when on every message was read: the latest first message of a queue that does not begin with offset 0.
+    """From when on every message was read: the latest message before which its queue has one that is not in bronze.
 
-    None when all do. A queue no longer has what its broker has deleted, and a backfill reads from some time on.
+    None when all are. A queue no longer has what its broker has deleted, and a backfill reads from some time on, and to
+    some time.
     """
-    first = bronze.groupBy("topic", "broker", "queueId").agg(
-        F.min("queueOffset").alias("offset"), F.min("storeTimestamp").alias("stored_at")
+    places = bronze.select(*PLACE, F.col("storeTimestamp").alias("stored_at"))
+    first, last = F.min("queueOffset"), F.max("queueOffset")
+    queues = places.groupBy(*PLACE[:3]).agg(
+        first.alias("first"), (last - first + 1 - F.count("*")).alias("missing"), F.min("stored_at").alias("stored_at")
     )
-    (row,) = first.where(F.col("offset") > 0).agg(F.unix_millis(F.max("stored_at")).alias("at_ms")).collect()
+    begins = queues.where(F.col("first") > 0).select("stored_at")
+    holed = queues.where(F.col("missing") > 0).select(*PLACE[:3])  # only these are sorted
+    before = F.lag("queueOffset").over(Window.partitionBy(*PLACE[:3]).orderBy("queueOffset"))
+    behind = places.join(F.broadcast(holed), list(PLACE[:3]), "left_semi").withColumn("before", before)
+    behind = behind.where(F.col("queueOffset") > F.col("before") + 1).select("stored_at")
+    (row,) = begins.unionByName(behind).agg(F.unix_millis(F.max("stored_at")).alias("at_ms")).collect()
     return None if row["at_ms"] is None else datetime.fromtimestamp(row["at_ms"] / 1000, UTC)
 
 
