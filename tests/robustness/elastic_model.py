@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from group_model import GroupModel, InvariantError, Place
 
+RETRY_LOST_S = 10.0  # a listener fails, and its message's copy is on the broker's disk at the latest so much later
+HEARD_S = 30.0  # after a power cut that took messages: every member knows which
 EARLY_MS_MAX = 1_000  # docs/guarantees.md: deliver_at, on a clock that is stepped
 
 
@@ -75,11 +77,11 @@ class ElasticModel(GroupModel):
 
     # -------------------------------------------------------------------------------------------- topic and disk
 
-    def deleted_below(self, group: str, queue_id: int, begin: int, *, has_offset: bool) -> None:
-        """Retention has deleted this. It waits for groups that have an offset in the queue, and for no others."""
+    def deleted_below(self, group: str, queue_id: int, begin: int, *, has_begun: bool) -> None:
+        """Retention has deleted this. It waits for groups that have begun with the topic, and for no others."""
         queue = self._queues[group][queue_id]
         queue.set_to = max(queue.set_to, begin)
-        if not has_offset:
+        if not has_begun:
             queue.skipped |= set(range(begin))
 
     def progress(self, group: str, offsets: Mapping[int, int | None], ends: Mapping[int, int]) -> None:
@@ -102,10 +104,12 @@ class ElasticModel(GroupModel):
                 self._queues[group][queue_id].version = 0
         self._begun_with_topic.clear()
 
-    def power_cut(self, held: Mapping[bytes, Place], ends: Mapping[int, int], log_end: int, since: float) -> None:
-        """Under ASYNC_FLUSH: what the queues still hold, their ends, and the end of the log in bytes.
+    def power_cut(
+        self, held: Mapping[bytes, Place], before: Mapping[int, int], ends: Mapping[int, int], log_end: int, now: float
+    ) -> None:
+        """Under ASYNC_FLUSH: what the queues still hold, their ends before and now, and the log's end in bytes.
 
-        The copy of a message that a listener has sent back `since` then may be lost as well.
+        The copy of a message that a listener has sent back in the last seconds may be lost as well.
         """
         for body, place in list(self._places.items()):
             if place.offset >= ends[place.queue_id] or held.get(body, place) != place:
@@ -113,10 +117,11 @@ class ElasticModel(GroupModel):
         self._timed = {body: one for body, one in self._timed.items() if one.log_offset < log_end}
         self._removed = {body: end for body, end in self._removed.items() if end <= log_end}
         for group, queues in self._queues.items():
-            self._in_doubt[group] |= {body for body, at in self._failed_at[group].items() if at >= since}
+            self._in_doubt[group] |= {body for body, at in self._failed_at[group].items() if at >= now - RETRY_LOST_S}
             for queue_id, queue in queues.items():
                 end = ends.get(queue_id, 0)
-                queue.unordered = True
+                if end < before.get(queue_id, 0):
+                    queue.unordered_until = now + HEARD_S
                 for kept in (queue.answered, queue.consumed, queue.skipped, queue.stored, queue.known):
                     kept.intersection_update(range(end))
                 queue.set_to = min(queue.set_to, end)

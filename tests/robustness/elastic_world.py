@@ -36,9 +36,6 @@ from mqproto.record import Record
 LATE = "late"
 KEYS = ("a", "b")
 QUEUES_MAX = 4
-RETRY_LOST_S = (
-    10.0  # a listener fails, and the broker has the copy for its retry on its disk at the latest so much later
-)
 BEGUN_AGAIN_S = 7.0  # members commit every 5 s, and ask for routes
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -57,6 +54,7 @@ class ElasticWorld(GroupWorld):
         self.model.late = frozenset({LATE})
         self._is_async = flush is FlushDiskType.ASYNC_FLUSH
         self._lost: set[tuple[bytes, int, int]] = set()  # copies that a power cut took: body, place in the log, time
+        self._ends_before: dict[int, int] = {}  # the power cut
         self._by_id: dict[str, bytes] = {}  # message id -> body, of what was sent to wait
         self._wall_offset_ms = 0
         self._processes = patch.object(client_instance, "process_name", lambda _: CLIENT.get())
@@ -193,6 +191,7 @@ class ElasticWorld(GroupWorld):
             await super().restart_broker(power=power)
             return
         self._lost |= {_copy(record) for record in await self._records()}
+        self._ends_before = self._ends()
         await super().restart_broker(power=power)
 
     async def started_again(self, *, power: bool) -> None:
@@ -201,7 +200,7 @@ class ElasticWorld(GroupWorld):
             records = await self._records()
             self._lost -= {_copy(record) for record in records}
             held = {record.body: _place(record) for record in records}
-            self.model.power_cut(held, ends, log_end, now - RETRY_LOST_S)
+            self.model.power_cut(held, self._ends_before, ends, log_end, now)
             await self.clock.advance(0.001)  # so that nothing is a copy of the same body, place and time
 
     def look(self, seconds: float = 0.0) -> None:
@@ -211,9 +210,10 @@ class ElasticWorld(GroupWorld):
             at = {queue_id: offsets.progress(group, TOPIC, queue_id) for queue_id in self.queue_ids}
             known = {queue_id: one.offset if one else None for queue_id, one in at.items()}
             self.model.progress(group, known, self._ends())
-            for queue_id, offset in known.items():
+            has_begun = offsets.has_begun(group, TOPIC)
+            for queue_id in self.queue_ids:
                 begin, _ = store.queue_bounds(TOPIC, queue_id)
-                self.model.deleted_below(group, queue_id, begin, has_offset=offset is not None)
+                self.model.deleted_below(group, queue_id, begin, has_begun=has_begun)
         super().look(seconds)
 
     async def finish(self) -> None:

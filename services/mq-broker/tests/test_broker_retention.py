@@ -23,7 +23,9 @@ from mq_broker.core.retention import (
     parse_delete_when,
     reason_to_delete,
 )
+from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
+from mq_broker.processor.offsets import ConsumeFromWhere
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import flush_and_index, incoming, produce, read_all, running_broker, store_options
@@ -309,6 +311,21 @@ class TestGuard:
             assert log_files(disk) == [2]
             (outcome,) = await produce(broker, incoming("t", bodies(1)))
             assert outcome.code is ResponseCode.SUCCESS
+
+    async def test_refuse_keeps_a_queue_that_was_added_while_the_group_was_away(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
+            await broker.topic_administration.update(TopicConfig("t", 1, 1))
+            last = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+            await broker.offsets.begin("away", "t", 0, last, whole_topic=True)
+            await broker.topic_administration.update(TopicConfig("t", 2, 2))
+            for body in bodies(15):
+                await produce(broker, incoming("t", [body], queue_id=1))
+            await clean(broker, clock, disk, FORCED)
+            assert log_files(disk) == [0, 1, 2]
+            (outcome,) = await produce(broker, incoming("t", bodies(1)))
+            assert "not consumed by away (queue 1 of t)" in outcome.remark
+            assert await broker.offsets.begin("away", "t", 1, last, whole_topic=True) == Progress(0)
 
     async def test_refuse_keeps_an_expired_file_and_writes_go_on(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(4))

@@ -184,11 +184,11 @@ class ConsumerOffsets:
             for queue_id, progress in queues.items():
                 yield group, topic, queue_id, progress.offset
 
-    def all_in_steps(self) -> Iterator[list[tuple[str, str, int, int]]]:
-        """The same, a group and a topic at a time; in between offsets may change, and each step has them as of then."""
+    def begun(self) -> Iterator[tuple[str, str]]:
+        """Every (group, topic) such that the group has begun with the topic; offsets may change in between."""
         for topic, group in list(self._progress):
-            queues = self._progress.get((topic, group), {})
-            yield [(group, topic, queue_id, progress.offset) for queue_id, progress in queues.items()]
+            if self.has_begun(group, topic):
+                yield group, topic
 
     def snapshot(self) -> list[tuple[str, str, int, Progress]]:
         """All progress, (group, topic, queue id, progress); also for another thread than the one that changes it."""

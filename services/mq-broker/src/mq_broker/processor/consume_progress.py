@@ -67,18 +67,20 @@ class ConsumeProgress:
     async def unconsumed_below(self, log_offset: int) -> list[str]:
         """Who has not consumed everything below this place in the log: `group (queue of topic)`.
 
-        Other work has its turn every `QUEUES_PER_STEP` queues.
+        A group that has begun with a topic reads its other queues from their first message (ADR 90). Other work has
+        its turn every `QUEUES_PER_STEP` queues.
         """
         found, looked_at = list[str](), 0
-        for step in self.offsets.all_in_steps():
+        for group, topic in self.offsets.begun():
+            queues = self.store.queues.of_topic(topic)
             found += [
-                f"{group} (queue {queue_id} of {topic})"
-                for group, topic, queue_id, offset in step
-                if (queue := self.store.queue(topic, queue_id)) is not None
-                and (first := max(offset, queue.min_offset)) < queue.max_offset
+                f"{group} (queue {queue.queue_id} of {topic})"
+                for queue in queues
+                if (first := max(self.offsets.query(group, topic, queue.queue_id) or 0, queue.min_offset))
+                < queue.max_offset
                 and queue.entry(first)[0] < log_offset
             ]
-            if (looked_at := looked_at + len(step)) >= QUEUES_PER_STEP:
+            if (looked_at := looked_at + len(queues)) >= QUEUES_PER_STEP:
                 looked_at = 0
                 await asyncio.sleep(0)
         return found

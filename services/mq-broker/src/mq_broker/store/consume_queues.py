@@ -6,6 +6,7 @@ Invariant: the folder of a queue is named after its topic and its id, and a queu
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 
 from mq_broker.store.consume_queue import ConsumeQueue
@@ -23,6 +24,7 @@ class ConsumeQueues:
     def __init__(self, open_files: PooledFiles, layout: StoreLayout) -> None:
         self._open_files, self._disk, self._layout = open_files, open_files.disk, layout
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._of_topic: defaultdict[str, list[ConsumeQueue]] = defaultdict(list)
 
     def open_all(self) -> None:
         """Open every queue that has a folder. Raises StoreDamagedError."""
@@ -43,7 +45,7 @@ class ConsumeQueues:
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """The queues of this topic in which anything was ever stored."""
-        return [queue for queue in self if queue.topic == topic]
+        return list(self._of_topic.get(topic, ()))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -78,4 +80,5 @@ class ConsumeQueues:
             log.error("queue %d of %s: files are missing before %020d", queue_id, topic, files.stray[0])
             files.drop(files.stray)
         queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
+        self._of_topic[topic].append(queue)
         return queue
