@@ -13,7 +13,8 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
-from mq_broker.processor.broker import Broker
+from mq_broker.processor.broker import CHECKPOINT_INTERVAL_S, Broker
+from mq_broker.store import checkpointing
 from mq_broker.store.checkpoint import read_checkpoint
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.errors import StoreFencedError
@@ -412,3 +413,20 @@ async def test_a_checkpoint_of_many_queues_syncs_them_in_small_steps_some_of_the
     broker = Broker(left, SimClock(), broker_options(), store_options(log_file_bytes=FILE_BYTES))
     assert not broker.store.open(lambda record: None).rebuilt
     assert {broker.store.queue_end(f"t{number // 4}", number % 4) for number in range(500)} == {1}
+
+
+async def test_many_records_are_checkpointed_before_the_interval_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "RECORDS_BETWEEN_MAX", 10)
+    disk, clock = SimDisk(), SimClock()
+    async with running_broker(disk, clock, clean_stop=False) as broker:
+        for _ in range(2):
+            await produce(broker, incoming("t", [b"x"] * 9))
+            await settle()
+        checkpoint = read_checkpoint(disk, LAYOUT)
+        assert checkpoint is not None
+        assert checkpoint.entry_count == 18
+        await produce(broker, incoming("t", [b"x"] * 9))
+        await settle()
+        assert read_checkpoint(disk, LAYOUT) == checkpoint
+        await clock.advance(CHECKPOINT_INTERVAL_S)
+        assert broker.store.checkpointed_end == broker.store.log_end

@@ -45,6 +45,7 @@ RETURNING_EXPIRY_MS = 7 * 24 * 3_600_000
 STRETCH_BYTES = 40  # of a stretch in the file, beside the name of its topic
 
 QueueKey = tuple[str, int]  # topic and queue id
+_Sender = tuple[int, int, QueueKey]  # producer id, epoch, and the queue that records were sent to
 
 _SEQUENCE = property_start(PRODUCER_SEQUENCE)
 _QUEUE_TEXT = re.compile(r"([^:; ]+):(\d+) (\d+)((?: \d+\+\d+@[^:; ]+:\d+:\d+)*)")
@@ -64,9 +65,12 @@ class Numbering(NamedTuple):
     first_unanswered: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(slots=True, order=True)
 class Stretch:
-    """Records with the numbers from `base_sequence` on, which stand one behind the other in a consume queue."""
+    """Records with the numbers from `base_sequence` on, which stand one behind the other in a consume queue.
+
+    Never changed once it is remembered, and not frozen: a start makes one for each record that it reads.
+    """
 
     base_sequence: int
     count: int
@@ -82,21 +86,21 @@ class Stretch:
     def part(self, begin: int, end: int) -> Stretch:
         """What it has of the numbers from `begin` to `end` - 1."""
         first, last = max(begin, self.base_sequence), min(end, self.end)
-        return replace(
-            self,
-            base_sequence=first,
-            count=last - first,
-            base_queue_offset=self.base_queue_offset + first - self.base_sequence,
-        )
+        base_queue_offset = self.base_queue_offset + first - self.base_sequence
+        return Stretch(first, last - first, self.topic, self.queue_id, base_queue_offset)
 
     def continued_by(self, other: Stretch) -> bool:
         """Whether the two are one."""
-        return (self.end, self.topic, self.queue_id, self.base_queue_offset + self.count) == (
-            other.base_sequence,
-            other.topic,
-            other.queue_id,
-            other.base_queue_offset,
+        return (
+            self.base_sequence + self.count == other.base_sequence
+            and self.base_queue_offset + self.count == other.base_queue_offset
+            and self.queue_id == other.queue_id
+            and self.topic == other.topic
         )
+
+    def and_more(self, count: int) -> Stretch:
+        """This one with so many records more, or fewer."""
+        return Stretch(self.base_sequence, self.count + count, self.topic, self.queue_id, self.base_queue_offset)
 
 
 @dataclass(slots=True)
@@ -109,6 +113,8 @@ class _Numbers:
 
     def between(self, begin: int, end: int) -> list[Stretch]:
         """What is stored of these numbers."""
+        if not self.stretches or self.stretches[-1].end <= begin:
+            return []
         at = bisect_left(self.stretches, begin, key=lambda stretch: stretch.end - 1)
         found = []
         for stretch in self.stretches[at:]:
@@ -120,7 +126,7 @@ class _Numbers:
     @property
     def excess(self) -> int:
         """Stretches beyond the one that every queue may have."""
-        return max(0, len(self.stretches) - 1)
+        return len(self.stretches) - 1 if self.stretches else 0
 
     def add(self, new: Stretch) -> None:
         """Remember numbers that are in no stretch yet."""
@@ -129,8 +135,7 @@ class _Numbers:
         if stretches and stretches[-1].base_sequence > new.base_sequence:
             at = bisect_left(stretches, new.base_sequence, key=lambda stretch: stretch.base_sequence)
         if at and stretches[at - 1].continued_by(new):
-            before = stretches[at - 1]
-            stretches[at - 1] = replace(before, count=before.count + new.count)
+            stretches[at - 1] = stretches[at - 1].and_more(new.count)
         else:
             stretches.insert(at, new)
             del stretches[:-QUEUE_STRETCHES_MAX]
@@ -189,8 +194,6 @@ class ProducerSequences:
                 f"sequence {begin} of producer {producer_id:016x} comes too late: it has said that it needs no answer "
                 f"below {numbers.first_unanswered} any more"
             )
-        if not numbers.stretches or numbers.stretches[-1].end <= begin:
-            return []
         return numbers.between(begin, begin + count)
 
     def stored(self, numbering: Numbering, queue: QueueKey, stretch: Stretch, now_ms: int) -> None:
@@ -204,17 +207,21 @@ class ProducerSequences:
 
     def recovered(self, record: Record) -> None:
         """The log holds this record."""
-        value = property_value(record.properties, _SEQUENCE, 0, len(record.properties))
-        if not value or (parsed := parse_producer_sequence(value)) is None:
-            return
-        producer_id, epoch, sequence = parsed
-        queue = promised_queue(record) or (record.topic, record.queue_id)
-        numbers = self._numbers(producer_id, epoch, queue, record.store_timestamp_ms)
-        if sequence >= numbers.first_unanswered and not numbers.between(sequence, sequence + 1):
-            before = numbers.excess
-            numbers.add(Stretch(sequence, 1, record.topic, record.queue_id, record.queue_offset))
-            self._count(queue, numbers.excess - before)
+        if (found := _numbered(record, promised_queue(record))) is not None:
+            self.recovered_run(*found, record.store_timestamp_ms)
+
+    def recovered_run(self, sender: _Sender, run: Stretch, store_ms: int) -> None:
+        """The log holds these records, the last of which was stored then."""
+        producer_id, epoch, queue = sender
+        numbers = self._numbers(producer_id, epoch, queue, store_ms)
+        self._add_missing(queue, numbers, run.part(numbers.first_unanswered, run.end))
+
+    def _add_missing(self, queue: QueueKey, numbers: _Numbers, stretch: Stretch) -> None:
+        before = numbers.excess
+        for begin, end in _gaps(stretch, numbers.between(stretch.base_sequence, stretch.end)):
+            numbers.add(stretch.part(begin, end))
             self.data_version += 1
+        self._count(queue, numbers.excess - before)
 
     def ends(self) -> Iterator[tuple[int, str, int, int]]:
         """Where each stretch ends in its consume queue: (producer id, topic, queue id, offset)."""
@@ -228,7 +235,7 @@ class ProducerSequences:
         for producer in self._producers.values():
             for numbers in producer.queues.values():
                 numbers.stretches = [
-                    replace(stretch, count=min(stretch.count, left))
+                    stretch.and_more(min(0, left - stretch.count))
                     for stretch in numbers.stretches
                     if (left := max_offset(stretch.topic, stretch.queue_id) - stretch.base_queue_offset) > 0
                 ]
@@ -254,10 +261,9 @@ class ProducerSequences:
         for producer_id, theirs in other._producers.items():
             for queue, known in theirs.queues.items():
                 numbers = self._numbers(producer_id, theirs.epoch, queue, theirs.seen_ms)
-                before = numbers.excess
                 for stretch in known.stretches:
-                    for begin, end in _gaps(stretch, numbers.between(stretch.base_sequence, stretch.end)):
-                        numbers.add(stretch.part(begin, end))
+                    self._add_missing(queue, numbers, stretch)
+                before = numbers.excess
                 numbers.answered_below(known.first_unanswered)
                 self._count(queue, numbers.excess - before)
         self._producers = OrderedDict(sorted(self._producers.items(), key=lambda item: item[1].seen_ms))
@@ -269,7 +275,8 @@ class ProducerSequences:
         if producer is None:
             producer = self._producers[producer_id] = _Producer(freezes=self._freezes)
         self._producers.move_to_end(producer_id)
-        producer.epoch, producer.seen_ms = max(producer.epoch, epoch), max(producer.seen_ms, now_ms)
+        producer.epoch = max(producer.epoch, epoch)
+        producer.seen_ms = max(producer.seen_ms, now_ms)
         if producer.freezes != self._freezes:
             producer.queues, producer.freezes = dict(producer.queues), self._freezes
         numbers = producer.queues.get(queue)
@@ -284,9 +291,10 @@ class ProducerSequences:
         return numbers
 
     def _count(self, queue: QueueKey, more: int) -> None:
-        self._excess_bytes += more * _size(queue)
-        if self._excess_bytes > STRETCHES_BYTES_MAX:
-            self._cut()
+        if more:
+            self._excess_bytes += more * _size(queue)
+            if self._excess_bytes > STRETCHES_BYTES_MAX:
+                self._cut()
 
     def _cut(self) -> None:
         """Forget the oldest stretches of the queues with most, until half of what all may take is free."""
@@ -347,6 +355,42 @@ class ProducerSequences:
         self._producers = OrderedDict(sorted(producers.items(), key=lambda item: item[1].seen_ms))
         self._queue_count = sum(len(producer.queues) for producer in producers.values())
         self._excess_bytes = sum(map(_excess_bytes, producers.values()))
+
+
+class JoinedRecords:
+    """Records of the log, joined before they are remembered: those of a batch have numbers one behind the other."""
+
+    def __init__(self, sequences: ProducerSequences) -> None:
+        self._sequences = sequences
+        self._run: tuple[_Sender, Stretch] | None = None
+        self._store_ms = 0
+
+    def add(self, record: Record, promised: QueueKey | None) -> None:
+        """The next record, and the queue that it is going to, if that is another one than its own."""
+        if (found := _numbered(record, promised)) is None:
+            return
+        if self._run is not None and self._run[0] == found[0] and self._run[1].continued_by(found[1]):
+            self._run[1].count += 1
+        else:
+            self.end()
+            self._run = found
+        self._store_ms = record.store_timestamp_ms
+
+    def end(self) -> None:
+        """That was the last one."""
+        if self._run is not None:
+            self._sequences.recovered_run(*self._run, self._store_ms)
+        self._run = None
+
+
+def _numbered(record: Record, promised: QueueKey | None) -> tuple[_Sender, Stretch] | None:
+    """What its producer has numbered, as a stretch of one; `promised` is the queue that it is going to."""
+    value = property_value(record.properties, _SEQUENCE, 0, len(record.properties))
+    if not value or (parsed := parse_producer_sequence(value)) is None:
+        return None
+    producer_id, epoch, sequence = parsed
+    sender = producer_id, epoch, promised or (record.topic, record.queue_id)
+    return sender, Stretch(sequence, 1, record.topic, record.queue_id, record.queue_offset)
 
 
 def _gaps(stretch: Stretch, known: Sequence[Stretch]) -> Iterator[tuple[int, int]]:

@@ -209,9 +209,11 @@ class TopicTable:
         """The log holds message number `queue_offset` of this queue, so that the topic has it and it can be read,
         unless the message was deleted with the topic. A configured number of write queues stays as it is.
         """
+        config = self._topics.get(topic)
+        if config is not None and (queue_id < config.read_queue_count or queue_id < config.write_queue_count):
+            return  # as for nearly every record
         if queue_offset < self.deleted_below(topic, queue_id):
             return
-        config = self._topics.get(topic)
         if config is None or topic in self._inferred or is_group_topic(topic):
             self._infer(topic, queue_id)
         elif queue_id >= config.queue_count:

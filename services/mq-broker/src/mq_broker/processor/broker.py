@@ -20,7 +20,7 @@ from mq_broker.core.identity import BrokerIdentity
 from mq_broker.core.limits import RESPONSE_MEMORY_BYTES_MAX
 from mq_broker.core.members import GroupMembers
 from mq_broker.core.message_filter import MessageFilters
-from mq_broker.core.producer_sequences import ProducerSequences
+from mq_broker.core.producer_sequences import JoinedRecords, ProducerSequences
 from mq_broker.core.queue_locks import QueueLocks
 from mq_broker.core.replication.options import ReplicationOptions
 from mq_broker.core.replication.replica_state import ReplicaState
@@ -43,7 +43,7 @@ from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import TransactionOptions, TransactionTable
 from mq_broker.ha.exchange import Exchange
 from mq_broker.ha.links import Connect
-from mq_broker.ha.node import Node, stop
+from mq_broker.ha.node import Node, rest, stop
 from mq_broker.ha.replication import replication_of
 from mq_broker.ha.states import StatesIn, StatesOut
 from mq_broker.processor.admission import Admission
@@ -141,6 +141,7 @@ class Broker:
         self.offset_journal = ProgressJournal(disk, clock, store_options.layout.config, self.consumer_offsets)
         self.delay_progress = DelayProgress()
         self.producer_sequences = ProducerSequences()
+        self._joined = JoinedRecords(self.producer_sequences)
         self.queue_locks = QueueLocks()
         self._topics_changed = asyncio.Event()
         self.topics.on_change(self._topics_changed.set)
@@ -183,6 +184,7 @@ class Broker:
     async def open(self) -> None:
         """Recover, put the processors together, and make sure of what was found. Raises StoreDamagedError, OSError."""
         report = self.store.open(self._recovered, self._replica_file.state.cut)
+        self._joined.end()
         self._forget_what_is_lost(report)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
         self.time = self._begin_time(report)
@@ -489,21 +491,24 @@ class Broker:
     def _copied(self, record: Record) -> None:
         self.states_in.copied(record)
         self._follow_record(record)
+        self.producer_sequences.recovered(record)
 
     def _recovered(self, record: Record) -> None:
         if record.topic == CHANGES_TOPIC:
             self.changes.recovered(record)
-        self._follow_record(record)
+        promised = self._follow_record(record)
+        self._joined.add(record, promised)
 
-    def _follow_record(self, record: Record) -> None:
+    def _follow_record(self, record: Record) -> tuple[str, int] | None:
+        """Returns the queue that the record is going to, if that is another one than its own."""
         self.topics.recovered(record.topic, record.queue_id, record.queue_offset)
         if (promised := promised_queue(record)) is not None:
             self.topics.promised(*promised)
         position = schedule_position(record)
         if position is not None:
             self.delay_progress.done(*position)
-        self.producer_sequences.recovered(record)
         self._newest_recovered = record
+        return promised
 
     async def _persist_topics_forever(self) -> None:
         """A topic that was made on the way is on disk a moment later; a crash before that finds it in the log."""
@@ -514,7 +519,7 @@ class Broker:
 
     async def _checkpoint_forever(self) -> None:
         while True:
-            await self._clock.sleep(CHECKPOINT_INTERVAL_S)
+            await rest(self._clock, self.store.checkpoint_due, CHECKPOINT_INTERVAL_S)
             self.producer_sequences.expire(self.time.now_ms())
             await self.store.checkpoint()
 

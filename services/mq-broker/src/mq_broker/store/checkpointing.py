@@ -27,6 +27,7 @@ from osenv import Disk, SyncError
 
 log = logging.getLogger(__name__)
 
+RECORDS_BETWEEN_MAX = 500_000  # a start after a kill reads about so many again: 2 s
 STEP_QUEUES = 64  # synced in a thread at a time; taking their syncs keeps the event loop for less than a millisecond
 STEPS_AT_ONCE = 3  # of the threads of Lane.WORK, which leaves one to journals and state files
 
@@ -63,12 +64,20 @@ class Checkpointer:
         self._store = store
         self._made: Checkpoint | None = None
         self._making = asyncio.Lock()
+        self._records = 0  # since the last checkpoint
+        self.due = asyncio.Event()  # there are many
         self.watermark: Watermark | None = None
 
     @property
     def end(self) -> int:
         """The log offset of the last checkpoint; -1 before the first one."""
         return self._made.log_offset if self._made else -1
+
+    def appended(self, count: int) -> None:
+        """The log has so many records more."""
+        self._records += count
+        if self._records >= RECORDS_BETWEEN_MAX:
+            self.due.set()
 
     def synced(self, end: int) -> None:
         """The log has been synced up to `end`."""
@@ -99,6 +108,8 @@ class Checkpointer:
     async def _checkpoint(self) -> None:
         store = self._store
         async with self._making:
+            self._records = 0
+            self.due.clear()
             # Taken together, at one moment: what the states say must never be ahead of the log that survives.
             checkpoint = Checkpoint(
                 store.log.end,

@@ -82,16 +82,17 @@ def scan_whole(files: SegmentFiles, start: int, end: int) -> Iterator[Found]:
     """Records, blanks and sealed frames that cannot be read, from `start` on; ends at `end`, or at other bytes."""
     at = start
     while at < end:
-        block = files.read(min(READ_BYTES, files.room(at)), at)
+        room = files.room(at)
+        block = files.read(min(READ_BYTES, room), at)
         used = 0
-        while at + used < end and (found := _whole(block, used, at + used, files.room(at + used))) is not None:
+        while at + used < end and (found := _whole(block, used, at + used, room - used)) is not None:
             yield found
             used += found.size
             if isinstance(found, Blank):
                 break
         if used == 0:
             # Nothing whole at the beginning of the block: broken, or one record larger than a block.
-            large = _whole(_stretch(files, block, at), 0, at, files.room(at))
+            large = _whole(_stretch(files, block, at), 0, at, room)
             if large is None:
                 return
             yield large
@@ -164,6 +165,14 @@ def is_unsealed_record(files: SegmentFiles, at: int) -> bool:
 
 def _whole(block: bytes, at: int, log_offset: int, room: int) -> Found | None:
     """The record, blank or unreadable sealed frame at `at` of the block; None when there is none, or not all of it."""
+    try:
+        record = decode_record(block, at)
+    except RecordError as error:
+        return _no_record(block, at, log_offset, room, str(error))
+    return record if record.log_offset == log_offset and is_sealed(block, at, record.size) else None
+
+
+def _no_record(block: bytes, at: int, log_offset: int, room: int, reason: str) -> Blank | Damage | None:
     if len(block) - at < SEGMENT_HEAD.size:
         return None
     size, magic = SEGMENT_HEAD.unpack_from(block, at)
@@ -171,12 +180,7 @@ def _whole(block: bytes, at: int, log_offset: int, room: int) -> Found | None:
         return Blank(log_offset, size)
     if magic != MESSAGE_MAGIC or not RECORD_BYTES_MIN <= size <= len(block) - at or not is_sealed(block, at, size):
         return None
-    if OFFSETS.unpack_from(block, at + OFFSETS_AT)[1] != log_offset:
-        return None
-    try:
-        return decode_record(block, at)
-    except RecordError as error:
-        return Damage(log_offset, size, str(error))
+    return Damage(log_offset, size, reason) if OFFSETS.unpack_from(block, at + OFFSETS_AT)[1] == log_offset else None
 
 
 def _stretch(files: SegmentFiles, block: bytes, at: int) -> bytes:

@@ -127,6 +127,7 @@ class MessageStore:
             disk, layout.config, states, lambda: self.log.end, told_by_log=told_by_log, dispensable=dispensable
         )
         self._checkpointer = Checkpointer(self)
+        self.checkpoint_due = self._checkpointer.due
         self.flusher = Flusher(
             disk,
             clock,
@@ -372,6 +373,7 @@ class MessageStore:
     def dispatched(self, queues: Iterable[tuple[str, int]], count: int) -> None:
         """So many records that end with the log are in these queues: who waits is told when they can be read."""
         self.messages_put += count
+        self._checkpointer.appended(count)
         self.readable.appended(self.log.end, queues)
         if not self.is_sync_flush:
             self.readable.tell()

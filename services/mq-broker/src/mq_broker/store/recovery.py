@@ -140,10 +140,10 @@ class Recovery:
         at = start
         while True:
             for found in scan_whole(self.files, at, self.files.capacity_end):
-                if isinstance(found, Damage):
-                    self._put_aside(found)
-                elif isinstance(found, Record):
+                if isinstance(found, Record):
                     self._dispatch(found)
+                elif isinstance(found, Damage):
+                    self._put_aside(found)
                 at = found.log_offset + found.size
             limit = self.files.capacity_end if keep_all else durable
             go_on = resynchronise(self.files, at, limit) if at < limit else None
