@@ -10,11 +10,22 @@ import pytest
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS
+from mq_broker.core.rewrite import single_record_batch
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, read_all, running_broker, store_options
-from mqproto.names import SCHEDULE_TOPIC
-from mqproto.properties import DELAY, REAL_TOPIC, SCHEDULE_POSITION, TAGS, UNIQ_KEY, WAIT, decode_properties
+from mq_broker.testing import (
+    STORE_ROOT,
+    broker_options,
+    incoming,
+    produce,
+    producer_record,
+    read_all,
+    running_broker,
+    store_options,
+    timed,
+)
+from mqproto.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from mqproto.properties import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_POSITION, TAGS, UNIQ_KEY, WAIT, decode_properties
 from osenv import SimClock, SimDisk
 
 LEVEL_16 = 16
@@ -223,3 +234,21 @@ async def test_a_level_above_the_table_waits_as_long_as_the_highest() -> None:
         assert await bodies(broker) == []
         await clock.advance(0.001)
         assert await bodies(broker) == [b"x"]
+
+
+@pytest.mark.parametrize("waiting", [(SCHEDULE_TOPIC, 0), (TIMER_TOPIC, 0)])
+@pytest.mark.parametrize("properties", [{}, {REAL_TOPIC: "t"}, {REAL_TOPIC: "t", REAL_QID: "first"}])
+async def test_a_record_that_does_not_say_where_it_is_going_is_passed_over(
+    waiting: tuple[str, int], properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SimClock()
+    async with running_broker(SimDisk(), clock) as broker:
+        topic, queue_id = waiting
+        data = producer_record(topic, b"foreign", queue_id=queue_id, properties=properties)
+        due_ms = broker.time.now_ms() + 1_000
+        broker.store.put([single_record_batch(topic, queue_id, data, due_ms)], broker.time.stamp_ms())
+        await produce(broker, incoming("t", [b"own"], delay_level=1), timed("t", b"timed", delay_ms=1_000))
+        await clock.advance(2)
+        assert sorted(await bodies(broker)) == [b"own", b"timed"]
+        assert broker.delay.waiting(1) == 0
+        assert "does not say to which queue it is going" in caplog.text

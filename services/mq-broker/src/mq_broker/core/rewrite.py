@@ -225,10 +225,14 @@ def due_then_ms(record: Record) -> int | None:
 
 
 def deliver_record(record: Record, position: Position) -> Batch:
-    """What a waiting record has waited for: the message under its own topic and queue again (MISSION D5)."""
-    properties = decode_properties(record.properties)
-    topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QID))
-    for name in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, DUE_TIMESTAMP, PRODUCER_SEQUENCE):
+    """What a waiting record has waited for: the message under its own topic and queue again (MISSION D5).
+
+    Raises ValueError for a record of another program that does not say where it is going.
+    """
+    if (promised := promised_queue(record)) is None:
+        raise ValueError(f"the record at offset {record.log_offset} of the log does not say to which queue it is going")
+    (topic, queue_id), properties = promised, decode_properties(record.properties)
+    for name in (REAL_TOPIC, REAL_QID, DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS, DUE_TIMESTAMP, PRODUCER_SEQUENCE):
         properties.pop(name, None)
     properties |= {WAIT: "false", SCHEDULE_POSITION: position_text(position)}
     data = _moved(record, topic, queue_id, properties)

@@ -5,6 +5,7 @@ Invariant: they are in the order of their delivery.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from mq_broker.core.batches import Batch
 from mq_broker.core.rewrite import deliver_record
 from mqproto.record import Record
+
+log = logging.getLogger(__name__)
 
 AHEAD_MS = 100  # how long before they are due they are read
 AHEAD_RECORDS_MAX, AHEAD_BYTES_MAX = 64, 1024 * 1024  # read at a time, within a millisecond; one record may be larger
@@ -28,9 +31,13 @@ class Ready(NamedTuple):
     batch: Batch
 
 
-def make_ready(level: int, due_ms: int, record: Record) -> Ready:
-    """What a waiting record of the queue with this number delivers at its due time."""
-    batch = deliver_record(record, (level, record.queue_offset))
+def make_ready(level: int, due_ms: int, record: Record) -> Ready | None:
+    """What a waiting record of the queue with this number delivers at its due time; None when nobody can tell."""
+    try:
+        batch = deliver_record(record, (level, record.queue_offset))
+    except ValueError as error:
+        log.warning("%s; it is passed over", error)
+        return None
     return Ready(due_ms, record.store_timestamp_ms, record.queue_offset, record.log_offset, batch)
 
 

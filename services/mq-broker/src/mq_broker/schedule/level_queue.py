@@ -87,8 +87,9 @@ class LevelQueue:
             self._may_have_more = True
             raise
         waiting = [record for record in records if not self.progress.is_done(self.level, record.queue_offset)]
-        self._ahead.add([make_ready(self.level, self.due_ms(record), record) for record in waiting])
+        made = [make_ready(self.level, self.due_ms(record), record) for record in waiting]
+        ready = {one.queue_offset: one for one in made if one is not None}
+        self._ahead.add(ready.values())
         self._read_to = begin + scanned
-        found = {record.queue_offset for record in records}
-        give_up_lost(self.progress, self.level, range(begin, self._read_to), found)
+        give_up_lost(self.progress, self.level, range(begin, self._read_to), ready)
         self._may_have_more |= scanned > 0

@@ -220,7 +220,8 @@ class TimerQueue:
         except BaseException:
             self._give_back(taken)
             raise
-        ready |= {one.queue_offset: make_ready(TIMER, self._key_ms(one), one) for one in records}
+        made = [make_ready(TIMER, self._key_ms(one), one) for one in records]
+        ready |= {one.queue_offset: one for one in made if one is not None}
         give_up_lost(self.progress, TIMER, wanted[:looked_at], ready)
         for due_ms, offset in taken:
             if offset not in ready:  # no room for it yet

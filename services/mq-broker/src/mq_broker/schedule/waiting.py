@@ -18,7 +18,7 @@ def waiting_in(store: MessageStore, progress: DelayProgress, level: int) -> int:
 
 
 def give_up_lost(progress: DelayProgress, level: int, scanned: Iterable[int], found: Container[int]) -> None:
-    """Of these offsets of the queue, those not found are done: lost to damage, which the reader has reported."""
+    """Of these offsets of the queue, those not found are done: lost to damage, or of no use, as was reported."""
     for offset in scanned:
         if offset not in found:
             progress.done(level, offset)
