@@ -8,8 +8,9 @@ allowed, not to what was sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, ServiceDescriptor
@@ -39,7 +40,7 @@ class FieldLimits:
             name: limit if isinstance(limit, FieldLimit) else FieldLimit(limit) for name, limit in limits.items()
         }
         self._plans: dict[str, list[_Field]] = {}
-        self._texts: dict[type, list[tuple[str, int]]] = {}
+        self._texts: dict[type, tuple[Callable[[Any], tuple[str | bytes, ...]], int] | None] = {}
 
     def __getitem__(self, name: str) -> FieldLimit:
         return self._limits[name]
@@ -50,22 +51,21 @@ class FieldLimits:
     def check(self, message: Any, fields: Collection[str] = ()) -> None:
         """Raise FieldLimitError for a field beyond its limit; of the message itself only look at `fields`, if any."""
         kind = type(message)
-        texts = self._texts.get(kind)
-        if texts is None:
-            texts = self._texts[kind] = self._only_texts(self._plan(message.DESCRIPTOR))
-        for name, most in texts:
-            if len(getattr(message, name)) > most:
-                break
-        else:
-            if texts:
+        if kind not in self._texts:
+            self._texts[kind] = self._only_texts(self._plan(message.DESCRIPTOR))
+        if (texts := self._texts[kind]) is not None:
+            values_of, least = texts
+            if max(map(len, values_of(message))) <= least:
                 return
         self._check(message, {}, fields)
 
-    def _only_texts(self, plan: list[_Field]) -> list[tuple[str, int]]:
-        """Names and limits of a message that has nothing but texts to be checked, as on the hot path; else nothing."""
-        if any(field.is_repeated or not field.unit or field.limit.total is not None for field in plan):
-            return []
-        return [(field.name, field.limit.most) for field in plan]
+    def _only_texts(self, plan: list[_Field]) -> tuple[Callable[[Any], tuple[str | bytes, ...]], int] | None:
+        """What gives all texts of a message that has several, and nothing else to be checked, as on the hot path; and
+        the least of their limits: texts that are all shorter need no second look. None for other messages.
+        """
+        if len(plan) < 2 or any(one.is_repeated or not one.unit or one.limit.total is not None for one in plan):
+            return None
+        return attrgetter(*[one.name for one in plan]), min(one.limit.most for one in plan)
 
     def _check(self, message: Any, totals: dict[str, int], fields: Collection[str] = ()) -> None:
         for field in self._plan(message.DESCRIPTOR):

@@ -43,6 +43,7 @@ class Poll:
     reply: Reply
     suspend_ms: int
     share: Share
+    weight: int  # among all open polls; one with a long expression counts more
     is_open: bool = True  # until it is answered or given up
     reserved: int = 0  # of its share, for what a cold read may bring
     until: float | None = None  # by the monotonic clock, once it was held
@@ -60,7 +61,7 @@ class LongPolling:
     _held: dict[QueueKey, set[Poll]] = field(default_factory=dict)
     _woken: deque[Iterator[Poll]] = field(default_factory=deque, init=False)  # to be served in the next steps
     _turns: dict[Share, deque[Poll]] = field(default_factory=dict, init=False)  # due, and waiting for room
-    _open: int = field(default=0, init=False)  # polls; one with a long expression counts more
+    _open: int = field(default=0, init=False)  # the weights of all open polls
 
     def __post_init__(self) -> None:
         self.pulling.store.on_readable(self._wake)
@@ -77,9 +78,12 @@ class LongPolling:
         With SYSTEM_BUSY at once when the client, or all clients together, have too many open polls. The answer waits
         for room in the response memory, as part of `share`; without a share it needs none.
         """
-        poll = Poll(query, reply, min(suspend_ms, SUSPEND_MS_MAX), share or self._unbounded)
-        self._count(poll, 1)
-        if poll.share.account.polls > POLLS_PER_CLIENT_MAX or self._open > POLLS_MAX:
+        share = share or self._unbounded
+        weight = 1 + len(query.expression) // POLL_EXPRESSION_CHARACTERS
+        poll = Poll(query, reply, min(suspend_ms, SUSPEND_MS_MAX), share, weight)
+        self._open += weight
+        share.account.polls += weight
+        if share.account.polls > POLLS_PER_CLIENT_MAX or self._open > POLLS_MAX:
             one, all_ = f"one connection at most {POLLS_PER_CLIENT_MAX:,}", f"all together {POLLS_MAX:,}"
             remark = f"too many open polls: {one} are allowed, {all_}; ask again later"
             self._answer(poll, PullResult(ResponseCode.SYSTEM_BUSY, remark))
@@ -185,13 +189,8 @@ class LongPolling:
     def _close(self, poll: Poll) -> None:
         if poll.is_open:
             poll.is_open = False
-            self._count(poll, -1)
-
-    def _count(self, poll: Poll, sign: int) -> None:
-        """One open poll more or less."""
-        weight = sign * (1 + len(poll.query.expression) // POLL_EXPRESSION_CHARACTERS)
-        self._open += weight
-        poll.share.account.polls += weight
+            self._open -= poll.weight
+            poll.share.account.polls -= poll.weight
 
     def _wake(self, topic: str, queue_id: int) -> None:
         polls = self._held.pop((topic, queue_id), None)

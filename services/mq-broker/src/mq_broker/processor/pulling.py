@@ -23,7 +23,7 @@ from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import IllegalNameError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
     """A pull that will find entries to look at, and how much it may bring."""
 
@@ -117,7 +117,7 @@ class Pulling:
         except PermissionError as error:
             return PullResult(ResponseCode.SYSTEM_ERROR, str(error))  # RocketMQ's code
         queue = self.store.queue(query.topic, query.queue_id)
-        low, high = self.store.queue_bounds(query.topic, query.queue_id)
+        low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
         if query.queue_offset > high and self.store.follows:
             return self._nothing_new(query, low, high)  # the master may have it
         if not low <= query.queue_offset <= high:

@@ -59,8 +59,9 @@ class ResponseMemory:
         """How many clients wait for room."""
         return len(self._waiting)
 
-    def given_back(self) -> None:
-        """There is more room than before."""
+    def given_back(self, size: int) -> None:
+        """So many bytes are in use no longer."""
+        self.used -= size
         if self._waiting:
             self._schedule()
 
@@ -158,7 +159,8 @@ class Share:
     @property
     def may_read(self) -> bool:
         """Whether one more request may be read: there is room, or nothing of this stream waits to be written."""
-        return not self.used or self.memory.room(self.client) > 0
+        used, memory = self.account.used, self.memory
+        return not self.used or (used < CLIENT_RESPONSE_BYTES_MAX and used < memory.bytes_max - memory.used)
 
     def take(self, size: int) -> None:
         """`size` bytes more are in use."""
@@ -168,8 +170,9 @@ class Share:
 
     def give_back(self, size: int) -> None:
         """`size` bytes of it are in use no longer."""
-        self.take(-size)
-        self.memory.given_back()
+        self.used -= size
+        self.account.used -= size
+        self.memory.given_back(size)
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` at this share's next turn with room for a response of any length; once."""
