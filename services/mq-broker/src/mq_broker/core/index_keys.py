@@ -6,7 +6,7 @@ which has none.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from struct import Struct
 
 from mqproto.java_hash import byte_string_hash, java_string_hash
@@ -72,7 +72,7 @@ def _keys_between(data: bytes | bytearray, start: int, end: int) -> list[bytes |
 def _hash(prefix: bytes, key: bytes | bytearray) -> int:
     """The absolute hash of the two together; the usual key is ASCII and needs no text."""
     if key.isascii():
-        value = (_prefix_hash(prefix) * _power(len(key)) + byte_string_hash(key)) & 0xFFFF_FFFF
+        value = (_prefix_part(prefix, len(key)) + byte_string_hash(key)) & 0xFFFF_FFFF
     else:
         value = java_string_hash.__wrapped__((prefix + key).decode()) & 0xFFFF_FFFF
     if value & 0x8000_0000:
@@ -81,10 +81,6 @@ def _hash(prefix: bytes, key: bytes | bytearray) -> int:
 
 
 @lru_cache(maxsize=4_096)
-def _prefix_hash(prefix: bytes) -> int:
-    return java_string_hash.__wrapped__(prefix.decode())
-
-
-@cache
-def _power(count: int) -> int:
-    return pow(31, count, 1 << 32)
+def _prefix_part(prefix: bytes, key_bytes: int) -> int:
+    """What the prefix adds to the hash of a key of this length behind it."""
+    return java_string_hash.__wrapped__(prefix.decode()) * pow(31, key_bytes, 1 << 32)

@@ -78,7 +78,7 @@ class StoreOptions:
     retention: RetentionOptions = field(default_factory=RetentionOptions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PutResult:
     """Where a batch stands."""
 

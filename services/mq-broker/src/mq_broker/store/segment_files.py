@@ -124,19 +124,26 @@ class SegmentFiles:
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write `data`, across files if need be, creating them. Raises OSError; any part may have been written then."""
-        self.reserve(offset, offset + len(data))
+        if self._ahead_bytes is not None:
+            self.reserve(offset, offset + len(data))
         at, view = 0, memoryview(data)
         while at < len(data):
-            start = self.file_begin(offset + at)
-            count = min(len(data) - at, start + self._file_bytes - offset - at)
-            if start not in self._files:
-                self.ensure(start)
-            file = self._files[start]
-            if self._keeps_unsynced_open and start not in self._pinned:
-                self._keep_open(start, file)
-            (self._pinned.get(start) or file).pwrite(view[at : at + count], offset + at - start)
+            place = (offset + at) % self._file_bytes
+            start = offset + at - place
+            count = min(len(data) - at, self._file_bytes - place)
+            file = self._pinned.get(start) or self._file_to_write(start)
+            file.pwrite(view[at : at + count], place)
             self._dirty.add(start)
             at += count
+
+    def _file_to_write(self, start: int) -> DiskFile:
+        if start not in self._files:
+            self.ensure(start)
+        file = self._files[start]
+        if not self._keeps_unsynced_open:
+            return file
+        self._keep_open(start, file)
+        return self._pinned[start]
 
     def _keep_open(self, start: int, file: PooledFile) -> None:
         if start not in self._pinned:
