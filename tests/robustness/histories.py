@@ -47,7 +47,7 @@ def executed(ran: Counter[str]) -> str:
 
 @dataclass(frozen=True)
 class HistorySweep:
-    """Histories of `make robustness`; a seed is SWEEP_HISTORIES of them.
+    """Histories of `make robustness`; a seed is `histories` of them.
 
     `run_histories` makes so many from a seed and counts under "histories" and other names what happened.
     """
@@ -58,13 +58,14 @@ class HistorySweep:
     run_histories: Callable[[int, int], Counter[str]]
     goal: int = 100_000
     share: int = 15
+    histories: int = SWEEP_HISTORIES
 
     def run(self, seed: int, deadline: float) -> Outcome:
         if time.monotonic() >= deadline:
             return Outcome(0)
         try:
-            ran = self.run_histories(SWEEP_HISTORIES, seed)
+            ran = self.run_histories(self.histories, seed)
         except Exception as error:
             notes = "\n".join([repr(error), *getattr(error, "__notes__", ())])
-            return Outcome(SWEEP_HISTORIES, (f"seed {seed}: {notes}",))
+            return Outcome(self.histories, (f"seed {seed}: {notes}",))
         return Outcome(ran.pop("histories"), counts=dict(ran))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -68,7 +68,7 @@ class Pipe(Generic[F]):
         self._last_due = 0.0
         self._end: _End | None = None  # has arrived
         self._is_closed = False  # nothing more is sent
-        self._is_lost = False  # nothing more arrives, and nobody knows
+        self.is_lost = False  # nothing more arrives, and nobody knows
         self._changed: list[asyncio.Future[None]] = []
         self.twin: Pipe[Any] = self  # the other direction
 
@@ -99,7 +99,7 @@ class Pipe(Generic[F]):
 
         False when nobody would read it.
         """
-        if self._is_closed or self._is_lost or self._end is not None or not self._receiver.is_alive:
+        if self._is_closed or self.is_lost or self._end is not None or not self._receiver.is_alive:
             return False
         self._unread_bytes += _size(frame)
         self._arrived.append(frame)
@@ -118,12 +118,12 @@ class Pipe(Generic[F]):
     def drop(self) -> None:
         """The sender is gone, and with it all that is on its way; nobody is told."""
         self._on_the_way.clear()
-        self._is_lost = self._is_closed = True
+        self.is_lost = self._is_closed = True
         self._wake_up()
 
     def told_at_last(self, reason: str) -> None:
         """The machine that was gone is there again, and knows nothing of this link."""
-        self._is_lost = False
+        self.is_lost = False
         self._send_end(_End(reason))
 
     def shut(self) -> None:
@@ -140,7 +140,7 @@ class Pipe(Generic[F]):
         """The way is free again: what stood still comes after all, or never."""
         if self._on_the_way and self._on_the_way[0][0] <= self._network.now:
             if self._network.rng.random() < STALLED_FOR_GOOD:
-                self._is_lost = True
+                self.is_lost = True
             else:
                 self._network.clock.call_later(self._network.delay_s(self.way), self._arrive)
 
@@ -151,7 +151,7 @@ class Pipe(Generic[F]):
             self._wake_up()
 
     def _send_end(self, end: _End) -> None:
-        if not self._is_lost:
+        if not self.is_lost:
             self._push(end)
 
     def _push(self, item: F | _End) -> None:
@@ -162,7 +162,7 @@ class Pipe(Generic[F]):
 
     def _arrive(self) -> None:
         while self._on_the_way and self._on_the_way[0][0] <= self._network.now + 1e-9:
-            if self._is_lost or self._network.is_cut(self.way):
+            if self.is_lost or self._network.is_cut(self.way):
                 self._network.counts["frames that stood still"] += 1
                 return
             _, item = self._on_the_way.popleft()
@@ -290,7 +290,7 @@ class Network:
     @asynccontextmanager
     async def connect(self, process: Process, address: str) -> AsyncIterator[SlaveLink]:
         """A link from the process to whoever listens at the address. Raises LinkError."""
-        link = await self._open(process, address)
+        link = await self.open(process, address)
         try:
             yield _SlaveEnd(link)
         finally:
@@ -327,7 +327,8 @@ class Network:
                     link.back(node)
         self.links = [link for link in self.links if not link.is_over]
 
-    async def _open(self, process: Process, address: str) -> Link:
+    async def open(self, process: Process, address: str) -> Link:
+        """A link that the process ends itself. Raises LinkError."""
         await self._pause(process, 2 * FAST_S)
         server = self._servers.get(address)
         node = server[0].node if server else address.partition(":")[0]
@@ -385,10 +386,20 @@ class Network:
         """Everything comes through again, as fast as ever."""
         self._delays.clear()
         ways, self._cut = self._cut, set()
+        self._go_on(ways)
+
+    def _go_on(self, ways: Collection[tuple[str, str]]) -> None:
         for link in self.links:
             for pipe in (link.up, link.down):
                 if pipe.way in ways:
                     pipe.mended()
+
+    def heal(self, *ways: tuple[str, str]) -> None:
+        """Everything comes through again in these directions, as fast as ever."""
+        for way in ways:
+            self._delays.pop(way, None)
+        self._cut.difference_update(ways)
+        self._go_on(ways)
 
     def slow(self, way: tuple[str, str]) -> None:
         """Frames take long in this direction from now on."""

@@ -10,15 +10,14 @@ Invariants: a disk has one living process at most; of a dead one no task runs on
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from client_tasks import ClientTasks, context_of
-from replica_network import Network, settle_future
+from client_tasks import ClientTasks
+from replica_network import Network
+from sim_process import SimProcess
 
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.identity import BrokerIdentity
@@ -34,7 +33,6 @@ from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.store.replica_file import REPLICA
 from osenv import DiskFile, SeededRng, SimClock, SimDisk
-from osenv.alarm import LoopAlarm
 from osenv.disk import FileLock, Lane, read_file
 from osenv.sim_clock import settle
 
@@ -47,7 +45,6 @@ FLUSH_INTERVAL_MS = 100
 # A tenth of the defaults: what matters is how they compare with each other, and with what the test does meanwhile.
 SLAVE_TIMEOUT_MS, NOT_CATCHUP_MS, BEAT_MS = 300, 1_500, 100
 FOREVER_MS = 10_000_000_000
-NEVER_EARLY_S = 2e-9  # what the rounding of a clock's rate may take away
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,62 +55,6 @@ class Settings:
     master_role: BrokerRole
     min_in_sync: int
     has_index: bool
-
-
-class _Timer:
-    __slots__ = ("callback", "is_cancelled", "process", "timer")
-
-    def __init__(self, process: Process, callback: Callable[[], None]) -> None:
-        self.process, self.callback, self.is_cancelled = process, callback, False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-    def ring(self) -> None:
-        self.process.wake(self._run)
-
-    def _run(self) -> None:
-        if not self.is_cancelled:
-            self.callback()
-
-
-class NodeClock:
-    """The clocks of one machine: the wall clock is wrong, and both run too fast or too slowly."""
-
-    def __init__(self, process: Process, clock: SimClock, skew_ms: int, rate: float) -> None:
-        self._process, self._clock, self._skew_ms, self._rate = process, clock, skew_ms, rate
-        self._start_ms = clock.wall_ms() - clock.monotonic() * 1_000
-
-    def wall_us(self) -> int:
-        return int((self._start_ms + self._skew_ms + self.monotonic() * 1_000) * 1_000)
-
-    def wall_ms(self) -> int:
-        return self.wall_us() // 1_000
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic() * self._rate
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(self._process, callback)
-        self._clock.call_later(max(0.0, seconds) / self._rate + NEVER_EARLY_S, timer.ring)
-        return timer
-
-    def watch_wall(self, callback: Callable[[], None]) -> _Timer:
-        return _Timer(self._process, callback)  # the wall clock of a node is wrong, but is never stepped
-
-    def alarm(self, callback: Callable[[], None]) -> LoopAlarm:
-        return LoopAlarm(self.call_later, callback)
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: settle_future(woken))
-        try:
-            await woken
-        finally:
-            timer.cancel()
 
 
 class ProcessDisk:
@@ -171,54 +112,26 @@ class ProcessDisk:
         return self._disk
 
 
-class Process:
+class Process(SimProcess):
     """One life of the broker's process."""
 
     def __init__(self, node: Node, number: int) -> None:
-        self.node, self.is_alive = node.name, True
+        super().__init__(node.name, f"{node.name}#{number}", node.clock, node.skew_ms, node.rate)
         self.error: Exception | None = None
-        self.name = f"{node.name}#{number}"
-        self.clock = NodeClock(self, node.clock, node.skew_ms, node.rate)
         self.disk_s = node.disk_s
         self.broker: Broker | None = None
         self.opened = 0
         self._node = node
-        self._context: Context = context_of(self.name)
         self._requests: set[asyncio.Task[None]] = set()
-        self._held: deque[Callable[[], None]] | None = None
 
     def start(self) -> None:
         self.run(lambda: asyncio.get_running_loop().create_task(self._main(), name=self.name))
-
-    def run(self, call: Callable[[], T]) -> T:
-        """As the process itself: what comes of it belongs to it."""
-        return self._context.copy().run(call)
 
     def request(self, work: Coroutine[Any, Any, None]) -> None:
         """What somebody asks of the broker; it ends with the broker, as an RPC does with its server."""
         task = self.run(lambda: asyncio.get_running_loop().create_task(work))
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
-
-    def wake(self, callback: Callable[[], None]) -> None:
-        if self._held is not None:
-            self._held.append(callback)
-        elif self.is_alive:
-            self.run(callback)
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._held is not None
-
-    def stop(self) -> None:
-        """As by SIGSTOP."""
-        self._held = self._held if self._held is not None else deque()
-
-    def go_on(self) -> None:
-        """As by SIGCONT."""
-        held, self._held = self._held or (), None
-        for callback in held:
-            self.wake(callback)
 
     async def _main(self) -> None:
         try:
@@ -248,6 +161,7 @@ class Process:
             await broker.run()
         finally:
             self.broker = None
+        await node.before_deaf(self)
         await node.network.deaf(self)
         await stop(*self._requests)
         await broker.close()
@@ -311,6 +225,9 @@ class Node:
         self.disk, self.state, self.loses_tail = SimDisk(), None, False
         self.role, self.broker_id = BrokerRole.SLAVE, max(1, self.broker_id)
         self._watch()
+
+    async def before_deaf(self, process: Process) -> None:
+        """The broker has ended in order; what else the process serves ends now."""
 
     def ended(self, process: Process) -> None:
         """By itself."""

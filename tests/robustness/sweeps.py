@@ -18,6 +18,7 @@ from record_differential import RecordSweep
 from repeats import RepeatSweep
 from replica_histories import REPLICA_SWEEP
 from shop_rounds import ShopSweep
+from storm_histories import STORM_SWEEP
 from sweep import Outcome, Sweep
 from transaction_histories import TRANSACTION_SWEEP
 
@@ -73,6 +74,7 @@ _ALL: tuple[Sweep, ...] = (
     TRANSACTION_SWEEP,
     DELAY_SWEEP,
     REPLICA_SWEEP,
+    STORM_SWEEP,
 )
 
 SWEEPS = {sweep.name: sweep for sweep in _ALL}

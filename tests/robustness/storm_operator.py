@@ -1,0 +1,246 @@
+"""What an operator does in a storm, with mqadmin's calls; and the storm itself, one thing after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replica_node import LAYOUT
+from storm_clients import LOOSE, PLAIN, SHORT
+from storm_excuses import Again
+from storm_faults import Faults
+from storm_machines import BROKER_NAME
+
+from mqadmin.restoring import Restore
+from mqclient import MessageQueue, MQClientError
+from osenv import SimDisk
+
+if TYPE_CHECKING:
+    from storm_world import Machine, StormWorld
+
+STORM_S = 120.0
+SWITCH_S = 10.0
+GIVE_UP_S = 30.0
+QUEUES_MAX = 7
+COPY = Path("/copy")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A backup: a disk with the folder COPY, begun at that time."""
+
+    disk: SimDisk
+    begun_at: float
+    log_end: int
+
+
+class Operator:
+    """Of one history."""
+
+    def __init__(self, world: StormWorld) -> None:
+        self._world = world
+        self._faults = faults = Faults(world)
+        self.trace: list[str] = []
+        self._copies: list[Copy] = []
+        self._steps: list[tuple[int, Callable[[], Awaitable[str]]]] = [
+            (12, self.switch),
+            (7, self.replace),
+            (8, faults.kill),
+            (5, faults.lose_power),
+            (7, faults.stall),
+            (7, faults.part_brokers),
+            (4, faults.part_name_server),
+            (4, faults.part_clients),
+            (3, faults.kill_name_server),
+            (5, faults.kill_client),
+            (4, faults.more_members),
+            (4, faults.step_clock),
+            (4, self.back_up),
+            (3, self.restore),
+            (3, self.grow),
+            (3, self.renew_topic),
+            (3, self.reset),
+            (3, self.renew_group),
+        ]
+
+    async def storm(self) -> None:
+        """One thing after the other; in the end everything is up."""
+        world, rng = self._world, self._world.rng
+        weights, steps = zip(*self._steps, strict=True)
+        await world.advance(6.0)
+        while world.now < STORM_S:
+            (step,) = rng.choices(steps, weights)
+            begin = world.now
+            told = await step()
+            if told:
+                world.counts[step.__name__] += 1
+                self.trace.append(f"{begin:.1f} {told}")
+            await world.advance(rng.choice((0.0, 0.5, 2.0, 5.0)))
+
+    async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What an operator's call came to; the error when the cluster refused or did not answer."""
+
+        async def asked() -> Any:
+            try:
+                return await work
+            except MQClientError as error:
+                return error
+
+        return await self._world.finished(self._world.operator.run(asked()))
+
+    # -------------------------------------------------------------------------------------------------- masters
+
+    async def switch(self) -> str:
+        """A planned change of masters."""
+        to = self._world.slave
+        answer = await self._ask(self._world.admin.switch_master(BROKER_NAME, to.address, timeout_s=SWITCH_S))
+        self._world.counts["switches refused"] += isinstance(answer, Exception)
+        return f"switch to {to.name}: {answer if isinstance(answer, Exception) else 'done'}"
+
+    async def replace(self) -> str:
+        """The master is lost in some way, and its slave is made the master; later the old one is back."""
+        world, rng = self._world, self._world.rng
+        old, new = world.master, world.slave
+        if not old.is_up or not self._is_safe(old, new):
+            return ""
+        fate = rng.choice(("kill", "power", "stop", "cut"))
+        begin = world.now
+        disturbance = world.model.disturbed(Again.PROMOTED_ALONE, begin, None)
+        cut = await self._lose(old, fate)
+        done = await self._promote(old, new)
+        if rng.random() < 0.5:
+            await self._faults.pass_s(rng.choice((1.0, 8.0, 20.0)))
+        world.network.heal(*cut)
+        if old.process is not None:
+            old.process.go_on()
+        else:
+            old.start()
+        await self._faults.pass_s(2.0)
+        disturbance.end = world.now
+        return f"{fate} of {old.name}, {new.name} promoted: {done}"
+
+    async def _lose(self, old: Machine, fate: str) -> list[tuple[str, str]]:
+        """Returns the ways that are cut."""
+        world = self._world
+        if fate == "kill":
+            await old.kill()
+        elif fate == "power":
+            await self._faults.cut_power(old)
+        elif fate == "stop":
+            assert old.process is not None
+            old.process.stop()
+        else:
+            others = [world.slave.name, "op", "n1", "n2", *world.rng.choice(((), ("c1",), ("c1", "c2", "p")))]
+            ways = [way for other in others for way in ((old.name, other), (other, old.name))]
+            world.network.cut(*ways)
+            return ways
+        return []
+
+    async def _promote(self, old: Machine, new: Machine) -> str:
+        """By force of the loss, as soon as the slave has noticed it too."""
+        world = self._world
+        until = world.now + GIVE_UP_S
+        answer: Any = "not in sync any more"
+        while world.now < until and self._is_safe(old, new):
+            world.promoting = new
+            answer = await self._ask(
+                world.admin.switch_master(
+                    BROKER_NAME,
+                    new.address,
+                    old_master_is_lost=True,
+                    role=world.wanted_role,
+                    timeout_s=SWITCH_S,
+                )
+            )
+            if not isinstance(answer, Exception) or world.master is new:
+                return "done"
+            await self._faults.pass_s(2.0)
+        return str(answer)
+
+    def _is_safe(self, old: Machine, new: Machine) -> bool:
+        """What docs/guarantees.md asks an operator to look at: that the old master had the slave in its in-sync set."""
+        known = new.state is not None and old.state is not None
+        return (
+            known
+            and new.broker is not None
+            and not new.loses_tail
+            and new.state.replica_id in old.state.in_sync.replicas  # type: ignore[union-attr]
+        )
+
+    # -------------------------------------------------------------------------------------------------- backups
+
+    async def back_up(self) -> str:
+        """A copy of the store of either broker's."""
+        world = self._world
+        node, disk, begun_at = world.rng.choice(world.nodes), SimDisk(), world.now
+        answer = await self._ask(world.admin.backup_store(node.address, COPY, disk=disk))
+        if isinstance(answer, Exception):
+            return ""
+        self._copies.append(Copy(disk, begun_at, answer.log_max_offset))
+        return f"backup of {node.name} up to {answer.log_max_offset}"
+
+    async def restore(self) -> str:
+        """Both disks are lost, and a copy comes back; perhaps one that came back before."""
+        world = self._world
+        if not self._copies:
+            return ""
+        copy = world.rng.choice(self._copies)
+        disturbance = world.model.disturbed(Again.RESTORED, world.now, None)
+        for node in world.nodes:
+            await node.lose_disk()
+        for server in world.name_servers:
+            server.kill()
+            server.start()
+        master, slave = world.rng.sample(world.nodes, 2)
+        disk = copy.disk.fork()
+        Restore(disk, COPY, LAYOUT.root).run()
+        world.restores(master, disk, copy.begun_at, copy.log_end)
+        slave.broker_id = 1
+        master.start()
+        await self._faults.pass_s(world.rng.choice((0.5, 3.0)))
+        slave.start()
+        await self._faults.pass_s(5.0)
+        disturbance.end = world.now
+        return f"restored on {master.name} up to {copy.log_end}"
+
+    # ---------------------------------------------------------------------------------------- topics and groups
+
+    async def grow(self) -> str:
+        """Queues are added, and taken from the writers."""
+        world = self._world
+        write = world.rng.randrange(2, QUEUES_MAX + 1)
+        await self._ask(world.admin.update_topic(PLAIN, read_queue_count=QUEUES_MAX, write_queue_count=write))
+        return f"{write} write queues"
+
+    async def renew_topic(self) -> str:
+        """A topic is deleted with what it holds, and made again."""
+        world = self._world
+        disturbance = world.model.disturbed(Again.OPERATOR, world.now, None, LOOSE.name)
+        await self._ask(world.admin.delete_topic(SHORT))
+        await self._faults.pass_s(world.rng.choice((0.0, 3.0)))
+        await self._ask(world.admin.update_topic(SHORT, read_queue_count=2, write_queue_count=2))
+        disturbance.end = world.now
+        return "topic renewed"
+
+    async def reset(self) -> str:
+        """A group's offset in one queue is set anew."""
+        world = self._world
+        queue = MessageQueue(PLAIN, BROKER_NAME, world.rng.randrange(4))
+        disturbance = world.model.disturbed(Again.OPERATOR, world.now, None, LOOSE.name)
+        await self._ask(world.admin.reset_offset_by_queue(LOOSE.name, {queue: world.rng.randrange(60)}))
+        disturbance.end = world.now
+        return "offset reset"
+
+    async def renew_group(self) -> str:
+        """A group is deleted with its offsets, and begins anew."""
+        world = self._world
+        disturbance = world.model.disturbed(Again.OPERATOR, world.now, None, LOOSE.name)
+        for member in [member for member in world.members if member.group is LOOSE]:
+            self._faults.end(member)
+        await self._faults.pass_s(1.0)
+        await self._ask(world.admin.delete_subscription_group(LOOSE.name, clean_offsets=True))
+        world.join(LOOSE, "c2")
+        disturbance.end = world.now
+        return "group renewed"
