@@ -9,7 +9,16 @@ from typing import ClassVar
 import pytest
 
 from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit
-from servicekit.config import COMMON_PARSERS, ConfigError, ServiceConfig, as_text, read_environment, whole_number
+from servicekit.config import (
+    COMMON_PARSERS,
+    RECONCILING_PARSERS,
+    ConfigError,
+    ReconcilingConfig,
+    ServiceConfig,
+    as_text,
+    read_environment,
+    whole_number,
+)
 from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit
 
 PARSERS = {**COMMON_PARSERS, "CITY": as_text("city"), "DOORS": whole_number("doors")}
@@ -133,3 +142,42 @@ def test_an_admission_limit_is_read_and_can_be_switched_off() -> None:
     assert read().admission_limit == DEFAULT_ADMISSION_LIMIT
     assert read(SHOP_ADMISSION_LIMIT="5/100").admission_limit == AdmissionLimit(5, 100)
     assert read(SHOP_ADMISSION_LIMIT="off").admission_limit is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciling(ReconcilingConfig):
+    PREFIX: ClassVar[str] = "SHOP_"
+
+    database_url: str = field(default="sqlite+aiosqlite:///shop.db", repr=False)
+
+
+def reconciling(**variables: str) -> Reconciling:
+    return Reconciling(**read_environment(variables, Reconciling.PREFIX, RECONCILING_PARSERS))
+
+
+def test_a_reconciler_runs_by_itself_and_can_be_turned_off() -> None:
+    usual = reconciling()
+    assert (usual.reconcile_interval_ms, usual.reconcile_after_ms, usual.reconcile_rows_max) == (30_000, 60_000, 1_000)
+    other = reconciling(
+        SHOP_RECONCILE_INTERVAL_MS="0",
+        SHOP_RECONCILE_AFTER_MS="1",
+        SHOP_RECONCILE_ROWS_MAX="2000",
+        SHOP_MQ_URL="mq://q:1",
+    )
+    assert (other.reconcile_interval_ms, other.reconcile_after_ms, other.reconcile_rows_max) == (0, 1, 2_000)
+    assert other.mq_url == "mq://q:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("INTERVAL_MS", "-1", "allowed are 0 (off) and more"),
+        ("AFTER_MS", "0", "at least 1 is allowed"),
+        ("ROWS_MAX", "0", "allowed are 1 to 2000"),
+        ("ROWS_MAX", "2001", "allowed are 1 to 2000"),
+    ],
+)
+def test_limits_of_a_reconciler_that_make_no_sense_are_refused(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        reconciling(**{f"SHOP_RECONCILE_{name}": text})
+    assert str(refused.value) == f"SHOP_RECONCILE_{name}={text}: {complaint}"

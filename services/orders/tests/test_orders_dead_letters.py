@@ -10,10 +10,12 @@ import pytest
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Message
 from mqclient.testing.dead_letters import send_dead_letters
-from orders.adapters.mq_dead_letters import ANSWER_MAX_S, LETTERS_MAX, MqDeadLetters
+from orders.adapters.mq_dead_letters import LETTERS_MAX, MqDeadLetters
 from orders.service.dead_letters import SHOP_GROUPS
-from orders.service.shop_errors import QueueUnreachableError, UnknownDeadLetterError
+from orders.service.shop_errors import UnknownDeadLetterError
 from osenv import RealClock, SimClock
+from servicekit.adapters.mq_admin import ANSWER_MAX_S
+from servicekit.errors import QueueUnreachableError
 
 GROUPS = ("order-timeout-handler", "refund-handler")
 

@@ -95,9 +95,12 @@ async def test_what_payments_tells_is_read_whole() -> None:
         "/payments/p-1": PAYMENT,
         "/payments/p-1/refunds": {"items": [REFUND], "next_cursor": None},
         "/refunds": {"items": [REFUND], "next_cursor": "more"},
+        "/payable-orders": {"items": [{"order_id": "o-1", "status": "PAID"}]},
     }
     wire = Wire(lambda request: httpx.Response(200, json=answers[request.url.path]))
     assert await wire.desk.methods(operator) == ("card", "wallet")
+    assert await wire.desk.heard_of(operator, ["o-1", "o-2"]) == {"o-1": "PAID"}
+    assert wire.requests[-1].url.query == b"order_id=o-1&order_id=o-2"
     (payment,) = await wire.desk.payments_of(operator, "o-1")
     assert (payment.was_captured, payment.refunded_minor, payment.captured_at_ms) == (True, 800, 2)
     assert await wire.desk.payment(operator, "p-1") == payment

@@ -103,3 +103,14 @@ def test_a_body_that_is_no_json_object_is_malformed(body: bytes) -> None:
     for read in (read_order_event, events.read_refund_requested):
         with pytest.raises(MalformedMessageError):
             read(body)
+
+
+async def test_whoever_sees_all_payments_is_told_what_was_heard_of_orders(new_database_url: NewDatabaseUrl) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        await payments.tell(order_event(CREATED), order_event(CREATED, "order-2"), order_event(CLOSED, "order-2"))
+        answer = await payments.get("/payable-orders?order_id=order-2&order_id=nobody&order_id=order-1")
+        assert answer.json() == {
+            "items": [{"order_id": "order-1", "status": "OPEN"}, {"order_id": "order-2", "status": "CLOSED"}]
+        }
+        for query in ("", "?order_id=%20", "?" + "&".join(f"order_id=o-{number}" for number in range(101))):
+            assert (await payments.get(f"/payable-orders{query}")).status_code == 422, query

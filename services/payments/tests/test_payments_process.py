@@ -144,3 +144,15 @@ async def test_a_transport_that_nobody_knows_ends_the_start(tmp_path: Path) -> N
     assert code == 1, log
     assert "payments: PAYMENTS_MQ_URL=carrier-pigeon://roof: " in log
     assert "Traceback" not in log
+
+
+async def test_reconcile_needs_its_schema_and_the_queue(tmp_path: Path) -> None:
+    async with process(tmp_path, "reconcile", "--dry-run") as started:
+        code, log = await started.ended()
+    assert (code, "no such table: alembic_version" in log) == (1, True), log
+    async with process(tmp_path, "migrate") as started:
+        await started.ended()
+    async with process(tmp_path, "reconcile", "--dry-run") as started:
+        code, log = await started.ended()
+    assert (code, "payments: the queue does not answer" in log) == (1, True), log
+    assert "Traceback" not in log

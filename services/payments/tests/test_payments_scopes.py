@@ -47,6 +47,7 @@ TABLE = (
     Route("GET", "/payments/{payment_id}/refunds", 200, (auth.PAYMENTS_READ,)),
     Route("POST", "/payments/{payment_id}/refunds", 201, (auth.REFUNDS_WRITE,), REFUND),
     Route("GET", "/refunds", 200, (auth.PAYMENTS_ALL,)),
+    Route("GET", "/payable-orders?order_id=order-1", 200, (auth.PAYMENTS_ALL,)),
     Route("GET", "/statistics", 200, (auth.STATISTICS_READ,)),
     Route("GET", "/health/live", 200),
     Route("GET", "/health/ready", 200),
@@ -88,7 +89,7 @@ async def test_the_table_has_every_route_of_the_document_and_its_scopes(tmp_path
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     }
-    assert {str(route): route.scopes for route in TABLE} == documented
+    assert {str(route).partition("?")[0]: route.scopes for route in TABLE} == documented
 
 
 async def test_the_openapi_document_owes_its_readers_nothing(tmp_path: Path) -> None:

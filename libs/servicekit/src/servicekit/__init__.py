@@ -11,6 +11,8 @@ Plain values and ports, for a service's own `domain` and `service`:
     idempotency         KeyClaim, the port IdempotencyKeys, InFlightKeys.holding(), fingerprint()
     inbox               the port Inbox, require_first(): a message that comes again changes nothing
     outbox              OutboxPublisher.publish(message, local): by the queue, or kept until it is back; OutboxRelay
+    reconciler          Reconciler over checks: puts right what messages should have done; Finding, Sweep
+    parked_transactions ParkedTransactionsCheck: the table of transactions decides what the queue has parked
     wake                Wake: a bell between who leaves work behind and the loop that does it
     page_cursor         cursors of lists
     identifiers         ID_PATTERN, is_identifier(): what ids look like
@@ -31,6 +33,8 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     insert_together     InsertTogether(*tables): rows of several tables in one statement, where the database can
     mq_connection       MqConnection: topics, producer, consumers; tried until the queue is there
     mq_publisher        MessagePublisher and TransactionalQueue over mqclient, in one
+    mq_admin            asking_queue(url, clock): an operator's questions to the queue
+    mq_parked_transactions  ParkedTransactions over mqclient's Admin
     mq_consumer         a Subscription over mqclient
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
@@ -55,7 +59,7 @@ HTTP (`servicekit.api`):
 The trio at a service's root:
 
     config              ServiceConfig, read_environment(), COMMON_PARSERS  -> config.py
-    runner              Service, Composition, serve(), run_migrations()    -> app.py
+    runner              Service, Composition, serve(), run_migrations(), reconcile()    -> app.py
     cleaning            cleaning(): old rows of inbox, transactions and keys go, in the background
     command_line        run_service(): begins and ends telemetry too        -> __main__.py
 

@@ -7,10 +7,9 @@ from osenv import Clock
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 from servicekit.runner import Background
+from servicekit.transactions import TRANSACTIONS_KEEP_DAYS
 
-# mqclient.sqlalchemy.Retention reasons about the first two.
-INBOX_KEEP_DAYS = 14
-TRANSACTIONS_KEEP_DAYS = 30
+INBOX_KEEP_DAYS = 14  # mqclient.sqlalchemy.Retention reasons about it
 # A client that repeats its request does so within minutes, or the day after; a key that is gone makes a second result.
 IDEMPOTENCY_KEYS_KEEP_DAYS = 30
 

@@ -29,6 +29,7 @@ POSTGRESQL_PREFIX = "postgresql+asyncpg://"
 FILE_SUFFIX = "_FILE"
 DATABASE_POOL_SIZE = 10
 POOL_SIZE_MAX = 100  # PostgreSQL's own default allows as many connections to all processes together
+RECONCILE_ROWS_MAX = 2_000  # as many transactions as a broker lists
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # A parser gets the variable's whole name and its text, and returns the fields that it sets. Raises ConfigError.
@@ -87,6 +88,26 @@ class ServiceConfig:
     def error(cls, name: str, complaint: str) -> ConfigError:
         """The error that begins with the variable's whole name."""
         return ConfigError(f"{cls.PREFIX}{name}{complaint}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilingConfig(ServiceConfig):
+    """What a service with a reconciler needs. A round comes every `reconcile_interval_ms` (0: none), looks at what has
+    not moved for `reconcile_after_ms`, and reads pages of `reconcile_rows_max` rows.
+    """
+
+    reconcile_interval_ms: int = 30_000
+    reconcile_after_ms: int = 60_000
+    reconcile_rows_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        ServiceConfig.__post_init__(self)
+        if self.reconcile_interval_ms < 0:
+            raise self.error("RECONCILE_INTERVAL_MS", f"={self.reconcile_interval_ms}: allowed are 0 (off) and more")
+        if self.reconcile_after_ms < 1:
+            raise self.error("RECONCILE_AFTER_MS", f"={self.reconcile_after_ms}: at least 1 is allowed")
+        if not 1 <= self.reconcile_rows_max <= RECONCILE_ROWS_MAX:
+            raise self.error("RECONCILE_ROWS_MAX", f"={self.reconcile_rows_max}: allowed are 1 to {RECONCILE_ROWS_MAX}")
 
 
 def read_environment(environment: Mapping[str, str], prefix: str, parsers: Mapping[str, Parser]) -> dict[str, Any]:
@@ -206,5 +227,14 @@ COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
         "AUTH_KEYS": _auth_keys,
         "RATE_LIMIT": _rate_limit,
         "ADMISSION_LIMIT": _admission_limit,
+    }
+)
+
+RECONCILING_PARSERS: Mapping[str, Parser] = MappingProxyType(
+    {
+        **COMMON_PARSERS,
+        "RECONCILE_INTERVAL_MS": whole_number("reconcile_interval_ms"),
+        "RECONCILE_AFTER_MS": whole_number("reconcile_after_ms"),
+        "RECONCILE_ROWS_MAX": whole_number("reconcile_rows_max"),
     }
 )

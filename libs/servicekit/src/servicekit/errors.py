@@ -9,6 +9,7 @@ ServiceError
     ├── RequestInFlightError
     ├── StorageUnavailableError
     ├── PublishError
+    ├── QueueUnreachableError
     └── TransactionGivenUpError
 
 MalformedMessageError            a message that no retry mends
@@ -63,6 +64,10 @@ class StorageUnavailableError(TryAgainError):
 
 class PublishError(TryAgainError):
     """The queue did not take the message, or did not say that it did."""
+
+
+class QueueUnreachableError(TryAgainError):
+    """The queue did not answer an operator's question."""
 
 
 class TransactionGivenUpError(TryAgainError):

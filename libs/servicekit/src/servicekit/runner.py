@@ -23,9 +23,13 @@ from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
 from servicekit.config import ServiceConfig
+from servicekit.errors import QueueUnreachableError, StorageUnavailableError
+from servicekit.health import OK
+from servicekit.reconciler import Reconciled, Reconciler
 from servicekit.subscription import Subscription
 from servicekit.transactions import TransactionCheck
 
+CONNECT_MAX_S = 30.0
 CONSUMERS_STOP_MAX_S = 2.0
 BACKGROUND_STOP_MAX_S = 1.0
 PRODUCERS_STOP_MAX_S = 1.0
@@ -50,6 +54,8 @@ def _nothing() -> None:
 class Composition:
     """A service over its ports, ready to be started; `check` is TransactionalPublisher.check.
 
+    `reconciler` is what `reconcile` runs; in a service it is a part of `background`.
+
     `end_streams` is called as soon as the service is asked to stop: answers that would never end by themselves have to
     end then, or the stop waits for them as long as it waits for any request.
     """
@@ -59,6 +65,7 @@ class Composition:
     check: TransactionCheck
     background: Sequence[Background] = ()
     end_streams: Callable[[], None] = _nothing
+    reconciler: Reconciler | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,37 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
         finally:
             await database.dispose()
     log.info(f"{service.name} has stopped")
+
+
+async def reconcile(service: Service, config: ServiceConfig, compose: Compose, *, is_dry_run: bool) -> Reconciled:
+    """Go through everything once, beside the services that run, and return; nothing else is served or consumed.
+
+    Raises StorageUnavailableError, QueueConfigurationError, and QueueUnreachableError when there is no queue.
+    """
+    database = Database(config.database_url, config.database_pool_size)
+    clock = RealClock()
+    queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics)
+    try:
+        schema = await service.migrations.health_of(database)()
+        if schema != OK:
+            raise StorageUnavailableError(schema)
+        composition = compose(database, queue, clock)
+        if composition.reconciler is None:
+            raise TypeError(f"{service.name} has no reconciler")
+        if not is_dry_run:
+            await _connect(queue, config, composition, clock)
+        return await composition.reconciler.reconcile(is_dry_run=is_dry_run)
+    finally:
+        await stop_in_time(clock, PRODUCERS_STOP_MAX_S, "producers", queue.stop_producers)
+        await database.dispose()
+
+
+async def _connect(queue: MqConnection, config: ServiceConfig, composition: Composition, clock: Clock) -> None:
+    try:
+        async with timeout(clock, CONNECT_MAX_S):
+            await queue.connect((), composition.check)
+    except TimeoutError as error:
+        raise QueueUnreachableError(f"no queue at {config.mq_url} within {CONNECT_MAX_S:g} s") from error
 
 
 async def _run(

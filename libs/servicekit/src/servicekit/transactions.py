@@ -22,6 +22,8 @@ from osenv import Clock
 from servicekit.errors import PublishError
 from servicekit.message import MessagePublisher, OutgoingMessage
 
+TRANSACTIONS_KEEP_DAYS = 30  # of the rows; mqclient.sqlalchemy.Retention reasons about it
+
 T = TypeVar("T")
 UnitT_co = TypeVar("UnitT_co", bound="TransactionalUnit", covariant=True)
 UnitT = TypeVar("UnitT", bound="TransactionalUnit")

@@ -1,4 +1,6 @@
-"""`python -m orders` serves; `python -m orders migrate` brings the database to this version and ends."""
+"""`python -m orders` serves; `python -m orders migrate` brings the database to this version and ends;
+`python -m orders reconcile` puts right what messages should have done.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
         from_environment=from_environment,
         serve=app.serve,
         run_migrations=app.run_migrations,
+        reconcile=app.reconcile,
     )
 
 

@@ -4,6 +4,8 @@ is written in servicekit.runner.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 from orders.adapters.http_payments import HttpPayments
@@ -19,15 +21,17 @@ from orders.service.events import (
     ORDER_TIMEOUTS_TOPIC,
     PAYMENT_EVENTS_TOPIC,
 )
-from osenv import Clock, SystemRng
+from osenv import Clock, RealClock, SystemRng
 from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
+from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
 from servicekit.auth import Tokens
 from servicekit.cleaning import cleaning
-from servicekit.runner import Background, Composition, Service
+from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled
+from servicekit.runner import Background, Compose, Composition, Service
 
 MIGRATIONS = Migrations("orders:migrations")
 SERVICE = Service(
@@ -44,6 +48,20 @@ async def run_migrations(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
+    async with _composing(config, SWEEP_WINDOW_MS) as compose:
+        await runner.serve(SERVICE, config, compose)
+
+
+async def reconcile(config: Config, is_dry_run: bool) -> Reconciled:
+    """Go through every order once. Raises as runner.reconcile."""
+    async with _composing(config, None) as compose:
+        return await runner.reconcile(SERVICE, config, compose, is_dry_run=is_dry_run)
+
+
+@asynccontextmanager
+async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterator[Compose]:
+    its_clock = RealClock()
+    payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, its_clock), its_clock)
 
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
         health_parts = {
@@ -51,7 +69,6 @@ async def serve(config: Config) -> None:
             "producer": queue.producer_health,
             "consumers": queue.consumers_health,
         }
-        payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, clock), clock)
         application = bootstrap(
             config,
             database,
@@ -60,19 +77,26 @@ async def serve(config: Config) -> None:
             SystemRng(),
             payment_desk=payments,
             dead_letters=MqDeadLetters(config.mq_url, SHOP_GROUPS, clock),
+            parked=MqParkedTransactions(config.mq_url, SERVICE.name, clock),
             health_parts=health_parts,
             meter=OtelOrderMeter(),
+            sweep_window_ms=sweep_window_ms,
         )
+        reconciler = application.reconciler
         return Composition(
             application.api,
             application.subscriptions,
             application.transactions.check,
             [
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
-                Background("connections with payments", payments.run, payments.stop),
+                *([Background("reconciler", reconciler.run, reconciler.stop)] if config.reconcile_interval_ms else []),
                 *stored_gauges(partial(orders_by_status, application.use_cases.queries, clock)),
             ],
             end_streams=application.feed.close,
+            reconciler=reconciler,
         )
 
-    await runner.serve(SERVICE, config, compose)
+    try:
+        yield compose
+    finally:
+        await payments.close()

@@ -34,6 +34,7 @@ from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import PlaceOrder
 from orders.service.products import AddProduct
 from orders.service.queries import Queries
+from orders.service.reconcile_orders import ReconcileOptions, order_checks
 from orders.service.ship_order import ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
@@ -41,6 +42,8 @@ from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
+from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
+from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
 from servicekit.subscription import Subscription
 from servicekit.transactions import Queue, TransactionalPublisher
 
@@ -57,6 +60,7 @@ class Application:
     accept_payment: AcceptPayment
     tokens: Tokens
     feed: OrderFeed
+    reconciler: Reconciler
     subscriptions: tuple[Subscription, ...]
     api: FastAPI
 
@@ -70,8 +74,10 @@ def bootstrap(
     *,
     payment_desk: PaymentDesk,
     dead_letters: DeadLetters,
+    parked: ParkedTransactions,
     health_parts: Mapping[str, HealthCheck],
     meter: OrderMeter = NOT_METERED,
+    sweep_window_ms: int | None = SWEEP_WINDOW_MS,
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside the database."""
     units = SqlUnits(database, SqlUnitOfWork)
@@ -87,6 +93,23 @@ def bootstrap(
         confirm_receipt=ConfirmReceipt(units, transactions, clock),
         add_product=AddProduct(units),
         queries=Queries(units),
+    )
+    options = ReconcileOptions(config.reconcile_after_ms, config.completion_after_ms, sweep_window_ms)
+    checks = order_checks(
+        units,
+        queue,
+        payment_desk,
+        clock,
+        options,
+        accept_payment=accept_payment,
+        close_order=close_order,
+        complete_order=complete_order,
+    )
+    reconciler = Reconciler(
+        (ParkedTransactionsCheck(parked, transactions.check, clock), *checks),
+        clock,
+        interval_s=config.reconcile_interval_ms / 1000,
+        rows_max=config.reconcile_rows_max,
     )
     feed = OrderFeed(use_cases.queries, clock)
     pages = PageParts(
@@ -111,6 +134,7 @@ def bootstrap(
         accept_payment=accept_payment,
         tokens=pages.tokens,
         feed=feed,
+        reconciler=reconciler,
         subscriptions=(
             timeout_scheduler(timeouts),
             timeout_handler(timeouts),

@@ -14,10 +14,10 @@ from orders.domain.delay_levels import (
     parse_delay_levels,
 )
 from servicekit.config import (
-    COMMON_PARSERS,
+    RECONCILING_PARSERS,
     SQLITE_PREFIX,
     ConfigError,
-    ServiceConfig,
+    ReconcilingConfig,
     as_text,
     read_environment,
     whole_number,
@@ -30,7 +30,7 @@ TRACE_ID_PLACE = "{trace_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ServiceConfig):
+class Config(ReconcilingConfig):
     """Everything that can be set. Raises ConfigError when values do not go together.
 
     `trace_url` leads to the page of a trace, with {trace_id} in it; None where nobody keeps traces. `sandbox_sign_in`
@@ -50,7 +50,7 @@ class Config(ServiceConfig):
     sandbox_sign_in: bool = False
 
     def __post_init__(self) -> None:
-        ServiceConfig.__post_init__(self)
+        ReconcilingConfig.__post_init__(self)
         self.require_auth_keys()
         if self.payment_window_ms < 1:
             raise self.error("PAYMENT_WINDOW_MS", f"={self.payment_window_ms}: at least 1 is allowed")
@@ -103,7 +103,7 @@ def _sandbox_sign_in(name: str, text: str) -> dict[str, Any]:
 
 
 _PARSERS = {
-    **COMMON_PARSERS,
+    **RECONCILING_PARSERS,
     "PAYMENT_WINDOW_MS": whole_number("payment_window_ms"),
     "DELAY_LEVELS": _delay_levels,
     "COMPLETION_AFTER_MS": whole_number("completion_after_ms"),

@@ -26,6 +26,7 @@ from orders.domain.product import Product
 from orders.domain.status_change import StatusChange
 from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.service.accept_payment import PaymentOutcome
+from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import OrderRequest
 from osenv import SeededRng, SimClock
 from servicekit.adapters.database import Database
@@ -125,11 +126,12 @@ async def running_orders(
     seed: int = 1,
     publisher: RecordingPublisher | None = None,
     clock: SimClock | None = None,
+    payment_desk: PaymentDesk | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningOrders]:
     """Orders on this database, which is migrated. No task runs by itself; `settings` are fields of Config.
 
-    A test that restarts orders hands queue and clock on.
+    A test that restarts orders hands queue and clock on; one with real payments brings `payment_desk`.
     """
     config = Config(**{"database_url": database_url, "auth_keys": AUTH_KEYS, "rate_limit": None} | settings)
     database = Database(config.database_url)
@@ -144,8 +146,9 @@ async def running_orders(
             publisher,
             clock,
             SeededRng(seed),
-            payment_desk=desk,
+            payment_desk=payment_desk or desk,
             dead_letters=dead_letters,
+            parked=publisher,
             health_parts={},
         )
         transport = httpx.ASGITransport(application.api, raise_app_exceptions=False)

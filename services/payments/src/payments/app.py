@@ -4,6 +4,8 @@ stops in which order is written in servicekit.runner.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 from osenv import Clock, SystemRng
@@ -18,9 +20,11 @@ from servicekit.adapters.database import Database
 from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
+from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
 from servicekit.cleaning import cleaning
 from servicekit.health import OK
-from servicekit.runner import Background, Composition, Service
+from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled
+from servicekit.runner import Background, Compose, Composition, Service
 
 MIGRATIONS = Migrations("payments:migrations")
 SERVICE = Service("payments", MIGRATIONS, topics=(PAYMENT_EVENTS_TOPIC, ORDER_EVENTS_TOPIC))
@@ -33,6 +37,18 @@ async def run_migrations(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
+    async with _composing(config, SWEEP_WINDOW_MS) as compose:
+        await runner.serve(SERVICE, config, compose)
+
+
+async def reconcile(config: Config, is_dry_run: bool) -> Reconciled:
+    """Go through every payment once. Raises as runner.reconcile."""
+    async with _composing(config, None) as compose:
+        return await runner.reconcile(SERVICE, config, compose, is_dry_run=is_dry_run)
+
+
+@asynccontextmanager
+async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterator[Compose]:
     gateway = HttpGateway(config.gateway_url, config.gateway_api_key)
 
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
@@ -43,6 +59,7 @@ async def serve(config: Config) -> None:
             queue.publisher,
             clock,
             SystemRng(),
+            parked=MqParkedTransactions(config.mq_url, SERVICE.name, clock),
             is_queue_there=lambda: queue.publisher.is_running and queue.publisher.last_send == OK,
             health_parts={
                 "schema": MIGRATIONS.health_of(database),
@@ -50,8 +67,9 @@ async def serve(config: Config) -> None:
                 "consumers": queue.consumers_health,
             },
             meter=OtelPaymentMeter(),
+            sweep_window_ms=sweep_window_ms,
         )
-        resumer, relay = application.resumer, application.relay
+        resumer, relay, reconciler = application.resumer, application.relay, application.reconciler
         return Composition(
             application.api,
             application.subscriptions,
@@ -59,12 +77,14 @@ async def serve(config: Config) -> None:
             [
                 Background("resumer", resumer.run, resumer.stop),
                 Background("outbox relay", relay.run, relay.stop),
+                *([Background("reconciler", reconciler.run, reconciler.stop)] if config.reconcile_interval_ms else []),
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
                 *stored_gauges(partial(outbox_waiting, application.units, clock)),
             ],
+            reconciler=reconciler,
         )
 
     try:
-        await runner.serve(SERVICE, config, compose)
+        yield compose
     finally:
         await gateway.close()

@@ -21,6 +21,7 @@ from payments.service.payable_orders import PayableOrders
 from payments.service.payment_meter import NOT_METERED, PaymentMeter
 from payments.service.queries import Queries
 from payments.service.receive_event import ReceiveEvent
+from payments.service.reconcile_captures import CapturesCheck
 from payments.service.refund_part import RefundPart
 from payments.service.refund_payment import RefundPayment
 from payments.service.resumer import Resumer
@@ -32,8 +33,10 @@ from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
 from servicekit.health import OK, Health, HealthCheck
 from servicekit.outbox import OutboxPublisher, OutboxRelay
+from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
+from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
 from servicekit.subscription import Subscription
-from servicekit.transactions import TransactionalPublisher, TransactionalQueue
+from servicekit.transactions import Queue, TransactionalPublisher
 from servicekit.wake import Wake
 
 
@@ -45,6 +48,7 @@ class Application:
     transactions: TransactionalPublisher[UnitOfWork]
     use_cases: UseCases
     resumer: Resumer
+    reconciler: Reconciler
     relay: OutboxRelay[UnitOfWork]
     tokens: Tokens
     subscriptions: tuple[Subscription, ...]
@@ -55,13 +59,15 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     config: Config,
     database: Database,
     gateway: PaymentGateway,
-    queue: TransactionalQueue,
+    queue: Queue,
     clock: Clock,
     rng: Rng,
     *,
+    parked: ParkedTransactions,
     is_queue_there: Callable[[], bool],
     health_parts: Mapping[str, HealthCheck],
     meter: PaymentMeter = NOT_METERED,
+    sweep_window_ms: int | None = SWEEP_WINDOW_MS,
 ) -> Application:
     """Everything that runs on these ports; `health_parts` are asked beside database and gateway."""
     units = SqlUnits(database, SqlUnitOfWork)
@@ -72,6 +78,16 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     bookkeeper = Bookkeeper(units, publisher, clock, meter)
     settlement = Settlement(units, patient_gateway, bookkeeper)
     resumer = Resumer(units, settlement, clock, resumer_wake, silence_ms=config.gateway_silence_ms)
+    refund_payment = RefundPayment(units, settlement, resumer_wake, clock)
+    captures = CapturesCheck(
+        units, queue, refund_payment, clock, after_ms=config.reconcile_after_ms, window_ms=sweep_window_ms
+    )
+    reconciler = Reconciler(
+        (ParkedTransactionsCheck(parked, transactions.check, clock), captures),
+        clock,
+        interval_s=config.reconcile_interval_ms / 1000,
+        rows_max=config.reconcile_rows_max,
+    )
     tokens = Tokens(config.auth_keys, clock)
 
     async def unfinished_health() -> str:
@@ -98,11 +114,12 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
         transactions=transactions,
         use_cases=use_cases,
         resumer=resumer,
+        reconciler=reconciler,
         relay=OutboxRelay(units, transactions, clock, relay_wake),
         tokens=tokens,
         subscriptions=(
             payable_orders(PayableOrders(units, clock)),
-            refund_handler(RefundPayment(units, settlement, resumer_wake, clock)),
+            refund_handler(refund_payment),
         ),
         api=build_api(
             use_cases,

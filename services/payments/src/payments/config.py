@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from payments.service.webhook_signature import SECRET_MIN_CHARACTERS
 from servicekit.config import (
-    COMMON_PARSERS,
+    RECONCILING_PARSERS,
     SQLITE_PREFIX,
-    ServiceConfig,
+    ReconcilingConfig,
     as_text,
     read_environment,
     whole_number,
@@ -22,7 +22,7 @@ _MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_hex(3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(ServiceConfig):
+class Config(ReconcilingConfig):
     """Everything that can be set. Raises ConfigError when values do not go together, and repeats no secret in it.
 
     Every one of `webhook_secrets` is taken, so that the gateway can change over to a new one. `gateway_silence_ms` is
@@ -39,7 +39,7 @@ class Config(ServiceConfig):
     gateway_silence_ms: int = DEFAULT_GATEWAY_SILENCE_MS
 
     def __post_init__(self) -> None:
-        ServiceConfig.__post_init__(self)
+        ReconcilingConfig.__post_init__(self)
         self.require_auth_keys()
         if not _is_http(self.gateway_url):
             raise self.error("GATEWAY_URL", f"={self.gateway_url!r}: allowed is a URL such as http://127.0.0.1:8003")
@@ -75,7 +75,7 @@ def _secrets(_name: str, text: str) -> dict[str, Any]:
 
 
 _PARSERS = {
-    **COMMON_PARSERS,
+    **RECONCILING_PARSERS,
     "GATEWAY_URL": as_text("gateway_url"),
     "GATEWAY_API_KEY": as_text("gateway_api_key"),
     "WEBHOOK_SECRETS": _secrets,

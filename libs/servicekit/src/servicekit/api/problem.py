@@ -65,6 +65,7 @@ COMMON_PROBLEMS: Mapping[type[errors.ServiceError], ProblemType] = MappingProxyT
         errors.RequestInFlightError: REQUEST_IN_FLIGHT,
         errors.StorageUnavailableError: STORAGE_UNAVAILABLE,
         errors.PublishError: QUEUE_UNAVAILABLE,
+        errors.QueueUnreachableError: QUEUE_UNAVAILABLE,
         errors.TransactionGivenUpError: TRANSACTION_GIVEN_UP,
         auth.InvalidTokenError: UNAUTHENTICATED,
     }

@@ -7,8 +7,7 @@ was placed a moment ago may not have reached payments yet.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -37,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class HttpPayments:
-    """Implements `PaymentDesk`. Its connections are closed when `run` ends, soon after `stop`."""
+    """Implements `PaymentDesk`; its owner closes it."""
 
     def __init__(
         self, url: str, tokens: Tokens, clock: Clock, *, transport: httpx.AsyncBaseTransport | None = None
@@ -45,19 +44,12 @@ class HttpPayments:
         """`transport` is for tests; without it requests go over the network."""
         self._tokens = tokens
         self._clock = clock
-        self._stopped = asyncio.Event()
         self._client = httpx.AsyncClient(base_url=url, timeout=ANSWER_MAX_S, transport=transport, trust_env=False)
         trace_requests(self._client)
 
-    async def run(self) -> None:
-        """Keep the connections until `stop`."""
-        try:
-            await self._stopped.wait()
-        finally:
-            await self._client.aclose()
-
-    def stop(self) -> None:
-        self._stopped.set()
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
 
     async def methods(self, caller: Caller) -> tuple[str, ...]:
         answer = await self._ask(caller, "GET", "/payments/methods")
@@ -80,6 +72,10 @@ class HttpPayments:
     async def payment(self, caller: Caller, payment_id: str) -> PaymentView:
         answer = await self._ask(caller, "GET", f"/payments/{payment_id}")
         return _read(lambda: _payment(answer.json()))
+
+    async def heard_of(self, caller: Caller, order_ids: Sequence[str]) -> dict[str, str]:
+        answer = await self._ask(caller, "GET", "/payable-orders", parameters={"order_id": list(order_ids)})
+        return _read(lambda: {str(one["order_id"]): str(one["status"]) for one in answer.json()["items"]})
 
     async def refunds_of(self, caller: Caller, payment_id: str) -> tuple[RefundView, ...]:
         answer = await self._ask(caller, "GET", f"/payments/{payment_id}/refunds")
@@ -105,7 +101,7 @@ class HttpPayments:
         *,
         key: str | None = None,
         body: Mapping[str, Any] | None = None,
-        parameters: Mapping[str, str | int] | None = None,
+        parameters: Mapping[str, str | int | list[str]] | None = None,
     ) -> httpx.Response:
         """The answer that is no refusal. Raises PaymentRefusedError, PaymentsUnavailableError."""
         headers = {"Authorization": f"Bearer {self._tokens.issue(caller.subject, caller.scopes, TOKEN_LIFETIME_S)}"}

@@ -1,21 +1,19 @@
-"""The shop's dead letters, over mqclient's Admin. Each call connects anew: operators look seldom, and then want the
-queue's present answer."""
+"""The shop's dead letters, over mqclient's Admin."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import aclosing
 
 from mqclient import Admin, DeadLetter, DeadLetterFilter
-from mqclient.errors import IllegalStateError, MQClientError
+from mqclient.errors import IllegalStateError
 from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
-from orders.service.shop_errors import QueueUnreachableError, UnknownDeadLetterError
+from orders.service.shop_errors import UnknownDeadLetterError
 from osenv import Clock
-from osenv.clock import timeout
+from servicekit.adapters.mq_admin import asking_queue
 
 LETTERS_MAX = 20  # of one group on one page
 BODY_MAX_CHARACTERS = 2_000
-ANSWER_MAX_S = 5.0
 
 
 class MqDeadLetters:
@@ -27,13 +25,13 @@ class MqDeadLetters:
         self._clock = clock
 
     async def open_letters(self) -> tuple[DeadLettersOfGroup, ...]:
-        async with self._admin() as admin:
+        async with asking_queue(self._url, self._clock) as admin:
             return tuple([await _of_group(admin, group) for group in self._groups])
 
     async def replay(self, group: str, letter_id: str) -> None:
         if group not in self._groups:
             raise UnknownDeadLetterError(group, letter_id)
-        async with self._admin() as admin:
+        async with asking_queue(self._url, self._clock) as admin:
             wanted = DeadLetterFilter(ids=frozenset({letter_id}))
             async with aclosing(admin.dead_letters(group, wanted)) as letters:
                 letter = await anext(letters, None)
@@ -43,16 +41,6 @@ class MqDeadLetters:
                 await admin.replay_dead_letter(letter)
             except IllegalStateError as error:  # somebody else was faster
                 raise UnknownDeadLetterError(group, letter_id) from error
-
-    @asynccontextmanager
-    async def _admin(self) -> AsyncIterator[Admin]:
-        try:
-            async with timeout(self._clock, ANSWER_MAX_S), Admin(self._url) as admin:
-                yield admin
-        except MQClientError as error:
-            raise QueueUnreachableError(f"the queue does not answer: {error}") from error
-        except TimeoutError as error:
-            raise QueueUnreachableError(f"no answer from the queue in {ANSWER_MAX_S:g} s") from error
 
 
 async def _of_group(admin: Admin, group: str) -> DeadLettersOfGroup:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from orders.service import shop_errors
 from servicekit.api.problem import ProblemType
-from servicekit.errors import ServiceError
+from servicekit.errors import QueueUnreachableError, ServiceError
 
 TOO_MANY_STREAMS = ProblemType("too-many-streams", 503, "Too many streams are open", retry_after_s=5)
 STOPPING = ProblemType("stopping", 503, "The service is about to stop", retry_after_s=1)
@@ -24,7 +24,7 @@ PAGE_PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyTy
     {
         **STREAM_PROBLEM_OF_ERROR,
         shop_errors.PaymentsUnavailableError: PAYMENTS_UNAVAILABLE,
-        shop_errors.QueueUnreachableError: QUEUE_UNREACHABLE,
+        QueueUnreachableError: QUEUE_UNREACHABLE,
         shop_errors.UnknownPaymentError: UNKNOWN_PAYMENT,
         shop_errors.UnknownDeadLetterError: UNKNOWN_DEAD_LETTER,
     }

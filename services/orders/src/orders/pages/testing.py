@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
@@ -9,11 +10,11 @@ from orders.service.payment_desk import DECLINED, IN_PROGRESS, OrderToPay, Payme
 from orders.service.shop_errors import (
     PaymentRefusedError,
     PaymentsUnavailableError,
-    QueueUnreachableError,
     UnknownDeadLetterError,
 )
 from osenv import Clock
 from servicekit.auth import Caller
+from servicekit.errors import QueueUnreachableError
 
 METHODS = ("card", "wallet", "bank_transfer")
 
@@ -28,6 +29,7 @@ class ScriptedDesk:
         self.refuses_with: PaymentRefusedError | None = None
         self.payments: dict[str, PaymentView] = {}  # by idempotency key
         self.all_refunds: dict[str, RefundView] = {}  # by idempotency key
+        self.heard: dict[str, str] = {}  # by order id
         self.callers: list[Caller] = []
 
     async def methods(self, caller: Caller) -> tuple[str, ...]:
@@ -66,6 +68,10 @@ class ScriptedDesk:
             if payment.payment_id == payment_id:
                 return payment
         raise PaymentRefusedError("unknown-payment", 404, f"there is no payment {payment_id!r}")
+
+    async def heard_of(self, caller: Caller, order_ids: Sequence[str]) -> dict[str, str]:
+        self._answer(caller)
+        return {order_id: self.heard[order_id] for order_id in order_ids if order_id in self.heard}
 
     async def refunds_of(self, caller: Caller, payment_id: str) -> tuple[RefundView, ...]:
         self._answer(caller)

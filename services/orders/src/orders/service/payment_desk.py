@@ -7,6 +7,7 @@ that it does not know as it is. No call is made inside a unit of work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +85,9 @@ class PaymentDesk(Protocol):
 
     async def payment(self, caller: Caller, payment_id: str) -> PaymentView:
         """One payment."""
+
+    async def heard_of(self, caller: Caller, order_ids: Sequence[str]) -> Mapping[str, str]:
+        """What payments has heard of at most 100 orders: OPEN, PAID or CLOSED; unknown ones are left out."""
 
     async def refunds_of(self, caller: Caller, payment_id: str) -> tuple[RefundView, ...]:
         """The payment's refunds."""

@@ -7,7 +7,6 @@ ServiceError
 │   └── UnknownDeadLetterError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
     ├── PaymentsUnavailableError
-    ├── QueueUnreachableError
     ├── TooManyStreamsError
     └── FeedClosedError
 """
@@ -44,10 +43,6 @@ class UnknownDeadLetterError(RefusedError):
 
 class PaymentsUnavailableError(TryAgainError):
     """Payments gave no answer, or none that can be used."""
-
-
-class QueueUnreachableError(TryAgainError):
-    """The queue gave no answer."""
 
 
 class TooManyStreamsError(TryAgainError):

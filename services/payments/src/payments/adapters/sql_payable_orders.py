@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +15,7 @@ from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
 
 _ADD = insert(payable_orders)
 _FIND = select(payable_orders).where(payable_orders.c.order_id == bindparam("wanted_id"))
+_FIND_ALL = select(payable_orders).where(payable_orders.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
 _CHANGE = (
     update(payable_orders)
     .where(payable_orders.c.order_id == bindparam("wanted_id"), payable_orders.c.status == bindparam("old_status"))
@@ -36,12 +38,11 @@ class SqlPayableOrders:
 
     async def find(self, order_id: str) -> PayableOrder | None:
         row = (await self._connection.execute(_FIND, {"wanted_id": order_id})).one_or_none()
-        if row is None:
-            return None
-        terms = None
-        if row.buyer_id is not None:
-            terms = Terms(row.buyer_id, row.total_minor, row.currency, row.expires_at_ms)
-        return PayableOrder(row.order_id, PayableStatus(row.status), terms, row.traceparent)
+        return None if row is None else _order(row)
+
+    async def find_all(self, order_ids: Collection[str]) -> dict[str, PayableOrder]:
+        rows = await self._connection.execute(_FIND_ALL, {"wanted_ids": list(order_ids)})
+        return {row.order_id: _order(row) for row in rows}
 
     async def add(self, order: PayableOrder) -> None:
         try:
@@ -53,6 +54,13 @@ class SqlPayableOrders:
         parameters = {"wanted_id": order.order_id, "old_status": old_status} | _values(order)
         result = await self._connection.execute(_CHANGE, parameters)
         return result.rowcount == 1
+
+
+def _order(row: Row[tuple[object, ...]]) -> PayableOrder:
+    terms = None
+    if row.buyer_id is not None:
+        terms = Terms(row.buyer_id, row.total_minor, row.currency, row.expires_at_ms)
+    return PayableOrder(row.order_id, PayableStatus(row.status), terms, row.traceparent)
 
 
 def _values(order: PayableOrder) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from osenv import Clock
-from payments.api import operations, payments, refunds, webhooks
+from payments.api import operations, payable_orders, payments, refunds, webhooks
 from payments.api.dependencies import UseCases
 from payments.api.problem import PROBLEM_OF_ERROR
 from servicekit.admission import AdmissionLimit
@@ -28,7 +28,7 @@ def build_api(
     app = application.build_api(
         title="Hourglass payments",
         summary="Payments that are captured once and told once",
-        routers=(payments.router, refunds.router, webhooks.router, operations.router),
+        routers=(payments.router, refunds.router, payable_orders.router, webhooks.router, operations.router),
         health=health,
         problem_of_error=PROBLEM_OF_ERROR,
         tokens=tokens,

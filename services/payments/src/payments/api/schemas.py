@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, StrictInt
 
 from payments.domain.gateway_event import EventKind, EventStatus
 from payments.domain.ledger import Account
+from payments.domain.payable_order import PayableStatus
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange
 from payments.domain.payment_status import ChangeReason, PaymentStatus
 from payments.domain.refund import Refund, RefundRequest, RefundStatus
@@ -24,6 +25,7 @@ from servicekit.api.schemas import (
     RequestModel,
 )
 
+WANTED_ORDERS_MAX = 100
 AMOUNT_MAX_MINOR = 2**63 - 1  # what the database holds
 
 _PAYMENT = {
@@ -52,6 +54,7 @@ _REFUND = {
     "refunded_at_ms": 1767300000250,
 }
 _CHANGE = {"old_status": "CREATED", "new_status": "CAPTURED", "reason": "captured", "at_ms": 1767226200000}
+_PAYABLE_ORDER = {"order_id": _PAYMENT["order_id"], "status": "PAID"}
 _CURSOR = "MTc2NzIyNjE5OTkwMB81ZjFjMDdkMmE5YjY0YzBmOGE0ZDFlMmIzYzRkNWU2Zg"
 
 
@@ -163,6 +166,29 @@ class PaymentMethods(AnswerModel):
     model_config = _like({"methods": [method.value for method in PaymentMethod]})
 
     methods: list[PaymentMethod]
+
+
+class WantedOrders(RequestModel):
+    """Which orders are asked about."""
+
+    order_id: Annotated[list[Identifier], Field(min_length=1, max_length=WANTED_ORDERS_MAX, description="repeated")]
+
+
+class PayableOrderAnswer(AnswerModel):
+    """What events have told of an order."""
+
+    model_config = _like(_PAYABLE_ORDER)
+
+    order_id: str
+    status: Annotated[PayableStatus, Field(description="OPEN can be paid, PAID is, CLOSED cannot be paid any more")]
+
+
+class PayableOrders(AnswerModel):
+    """Those of the orders that events have told of."""
+
+    model_config = _like({"items": [_PAYABLE_ORDER]})
+
+    items: list[PayableOrderAnswer]
 
 
 class NewRefund(RequestModel):

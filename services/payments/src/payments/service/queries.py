@@ -5,13 +5,14 @@ Invariant: somebody else's payment is answered as one that is not there, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from payments.domain.errors import UnknownPaymentError
 from payments.domain.gateway_event import EventStatus
 from payments.domain.ledger import Account
+from payments.domain.payable_order import PayableOrder
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund, RefundStatus
@@ -91,6 +92,12 @@ class Queries:
         async with self._units.reading() as unit:
             found = await unit.refunds.page(None, after, limit + 1)
         return _page(found, limit, _place_of_refund)
+
+    async def payable_orders(self, order_ids: Collection[str]) -> list[PayableOrder]:
+        """What events have told of these orders, for who may see all payments; unknown ones are left out."""
+        async with self._units.reading() as unit:
+            found = await unit.payable_orders.find_all(order_ids)
+        return [found[order_id] for order_id in sorted(found)]
 
     async def statistics(self) -> Statistics:
         """The sums of the database at one moment, then those of the gateway. Raises GatewayUnavailableError."""

@@ -6,7 +6,7 @@ that want the same change exactly one gets it; no network call is made inside a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -161,6 +161,9 @@ class PayableOrdersTable(Protocol):
 
     async def find(self, order_id: str) -> PayableOrder | None:
         """None if no event has told of it yet."""
+
+    async def find_all(self, order_ids: Collection[str]) -> Mapping[str, PayableOrder]:
+        """Those of the orders that events have told of, by id."""
 
     async def add(self, order: PayableOrder) -> None:
         """Raises StatusChangedError when another process has just written this order."""

@@ -205,6 +205,7 @@ async def running_payments(
             queue,
             clock,
             SeededRng(seed),
+            parked=queue,
             is_queue_there=lambda: not queue.is_down,
             health_parts={},
         )
