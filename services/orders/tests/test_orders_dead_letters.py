@@ -63,4 +63,4 @@ async def test_a_queue_that_says_nothing_is_not_waited_for_for_ever() -> None:
 
 
 def test_every_group_of_the_shop_is_looked_after() -> None:
-    assert len(set(SHOP_GROUPS)) == 7
+    assert len(set(SHOP_GROUPS)) == 8

@@ -177,7 +177,7 @@ async def test_refusals_carry_what_a_program_needs(tmp_path: Path) -> None:
         problem_of(await orders.http.get("/products/ghost"), problem.UNKNOWN_PRODUCT)
         order = await orders.place("k")
         await orders.cancel(order.order_id)
-        answer = await orders.http.post(f"/orders/{order.order_id}/cancel", headers=orders.headers())
+        answer = await orders.http.post(f"/orders/{order.order_id}/cancel", headers=orders.headers("seller"))
         body = problem_of(answer, problem.ILLEGAL_TRANSITION)
         assert (body["status"], body["order_status"]) == (409, "CLOSED")
 
@@ -279,8 +279,9 @@ def test_every_error_that_a_route_can_raise_has_a_kind_of_problem() -> None:
     of_orders = {
         error for error in vars(errors).values() if isinstance(error, type) and error.__module__ == errors.__name__
     }
-    # A refund that is requested again, and a message that comes again, stay between the service and the queue.
-    assert set(PROBLEM_OF_ERROR) == of_orders - {errors.RefundRequestedError}
+    # A refund that is requested again or overtakes its payment, and a message that comes again, stay between the
+    # service and the queue.
+    assert set(PROBLEM_OF_ERROR) == of_orders - {errors.RefundRequestedError, errors.PaymentNotHeardOfError}
     assert set(COMMON_PROBLEMS) == leaves(ServiceError) - {ConsumedBeforeError} | {InvalidTokenError}
     assert len({kind.uri for kind in KINDS}) == len(KINDS)
 

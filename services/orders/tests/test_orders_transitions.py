@@ -21,6 +21,7 @@ ALLOWED = {
     ("PENDING_PAYMENT", "seller-cancelled"): "CLOSED",
     ("AWAITING_SHIPMENT", "shipped"): "SHIPPED",
     ("AWAITING_SHIPMENT", "seller-cancelled"): "CLOSED",
+    ("AWAITING_SHIPMENT", "refunded"): "CLOSED",
     ("SHIPPED", "received"): "COMPLETED",
     ("SHIPPED", "completed-automatically"): "COMPLETED",
 }

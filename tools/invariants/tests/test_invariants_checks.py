@@ -179,6 +179,11 @@ def payments_know_the_orders(shop: Shop) -> None:
     shop.find(payments.payable_orders, order_id="o-expired")["status"] = "OPEN"
 
 
+@plants
+def refunded_orders_are_not_shipped(shop: Shop) -> None:
+    shop.refund("r-whole", "p-paid", PRICE)
+
+
 # -------------------------------------------------------------------------------------------------------- the tests
 
 KINDS = {one.name: one.kind for one in read_checks()}

@@ -30,6 +30,10 @@ class MessageBody:
             raise MalformedMessageError("the body is not a JSON object")
         self._members: dict[str, Any] = members
 
+    def has(self, name: str) -> bool:
+        """Whether the member is there, of whatever kind."""
+        return name in self._members
+
     def text(self, name: str) -> str:
         """A text that is not empty."""
         found = self._members.get(name)

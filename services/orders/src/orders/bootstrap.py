@@ -16,12 +16,14 @@ from orders.consumers.completion_handler import completion_handler
 from orders.consumers.completion_scheduler import completion_scheduler
 from orders.consumers.order_feed import order_feed
 from orders.consumers.payment_handler import payment_handler
+from orders.consumers.refund_handler import refund_handler
 from orders.consumers.timeout_handler import timeout_handler
 from orders.consumers.timeout_scheduler import timeout_scheduler
 from orders.pages.application import mount_pages
 from orders.pages.parts import PageParts
 from orders.pages.renderer import Renderer
 from orders.service.accept_payment import AcceptPayment
+from orders.service.accept_refund import AcceptRefund
 from orders.service.basket import Baskets
 from orders.service.close_order import CloseOrder
 from orders.service.complete_order import CompleteOrder
@@ -139,6 +141,7 @@ def bootstrap(
             timeout_scheduler(timeouts),
             timeout_handler(timeouts),
             payment_handler(accept_payment),
+            refund_handler(AcceptRefund(units, close_order, clock)),
             completion_scheduler(complete_order),
             completion_handler(complete_order),
             order_feed(feed),

@@ -33,8 +33,8 @@ _ORDERS = {
 _PAYMENTS = {
     "payable_orders": _columns("order_id status"),
     "payments": _columns(
-        "payment_id order_id amount_minor currency status created_at_ms captured_at_ms refund_requested_minor"
-        " refunded_minor"
+        "payment_id order_id amount_minor currency status created_at_ms captured_at_ms refunded_at_ms"
+        " refund_requested_minor refunded_minor"
     ),
     "payment_history": _columns("change_id payment_id old_status new_status at_ms"),
     "refunds": _columns("refund_id payment_id amount_minor currency status requested_at_ms refunded_at_ms"),

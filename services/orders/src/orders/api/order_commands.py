@@ -1,7 +1,8 @@
 """The routes that change an order which was placed: cancel, ship, confirm.
 
 Each takes If-Match: with the ETag of the order as the caller has seen it, the command is carried out in that state or
-not at all. Without it the order's status decides, and an order in another status is refused all the same.
+not at all. Without it the order's status decides, and an order in another status is refused all the same. A command
+that its caller has carried out before is answered as then, so that it can be sent again when its answer was lost.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ ServiceError
 │   ├── VersionMismatchError
 │   └── RefundRequestedError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
-    └── StatusChangedError
+    ├── StatusChangedError
+    └── PaymentNotHeardOfError
 """
 
 from __future__ import annotations
@@ -92,3 +93,10 @@ class StatusChangedError(TryAgainError):
     def __init__(self, order_id: str) -> None:
         super().__init__(f"the status of order {order_id!r} has just been changed by somebody else")
         self.order_id = order_id
+
+
+class PaymentNotHeardOfError(TryAgainError):
+    """The refund of a payment has overtaken the payment, which is still to come."""
+
+    def __init__(self, order_id: str, payment_id: str) -> None:
+        super().__init__(f"order {order_id!r} has not heard of the payment {payment_id!r} yet, which was refunded")

@@ -125,6 +125,14 @@ class Order:
             traceparent=self.traceparent,
         )
 
+    def as_after(self, change: StatusChange, version: int) -> Order:
+        """The order as it was after this change of its, which made it `version`: what a repeated command is told.
+
+        For changes that people ask for: what may follow one of them is the completion of a shipped order.
+        """
+        completed_at_ms = self.completed_at_ms if change.new_status is OrderStatus.COMPLETED else None
+        return replace(self, status=change.new_status, version=version, completed_at_ms=completed_at_ms)
+
     def payment(self) -> Payment | None:
         """The payment that paid for the order: the amount is the total, or it would not have."""
         if self.payment_id is None or self.paid_at_ms is None:

@@ -33,6 +33,7 @@ class ChangeReason(enum.StrEnum):
     EXPIRED = "expired"
     CANCELLED = "cancelled"  # by its buyer
     SELLER_CANCELLED = "seller-cancelled"
+    REFUNDED = "refunded"  # all of its money went back before it was shipped
     SHIPPED = "shipped"
     RECEIVED = "received"
     COMPLETED_AUTOMATICALLY = "completed-automatically"
@@ -46,6 +47,7 @@ TRANSITIONS = MappingProxyType(
         (OrderStatus.PENDING_PAYMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
         (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SHIPPED): OrderStatus.SHIPPED,
         (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
+        (OrderStatus.AWAITING_SHIPMENT, ChangeReason.REFUNDED): OrderStatus.CLOSED,
         (OrderStatus.SHIPPED, ChangeReason.RECEIVED): OrderStatus.COMPLETED,
         (OrderStatus.SHIPPED, ChangeReason.COMPLETED_AUTOMATICALLY): OrderStatus.COMPLETED,
     }

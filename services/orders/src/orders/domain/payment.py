@@ -17,6 +17,15 @@ class Payment:
     paid_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class RefundedPayment:
+    """Money of a payment that went back: `refunded_minor` is all of it so far, by however many refunds."""
+
+    payment_id: str
+    order_id: str
+    refunded_minor: int
+
+
 class RefundReason(enum.StrEnum):
     """Why the money goes back."""
 

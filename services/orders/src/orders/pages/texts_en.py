@@ -114,6 +114,7 @@ ENGLISH: Mapping[str, str] = MappingProxyType(
         "reason.expired": "Not paid in time",
         "reason.cancelled": "Cancelled by the buyer",
         "reason.seller-cancelled": "Cancelled by the seller",
+        "reason.refunded": "Refunded before it was shipped",
         "reason.shipped": "Shipped",
         "reason.received": "Received by the buyer",
         "reason.completed-automatically": "Completed by itself",

@@ -114,6 +114,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "reason.expired": "超时未付款",
         "reason.cancelled": "买家取消",
         "reason.seller-cancelled": "卖家关闭",
+        "reason.refunded": "发货前已全额退款",
         "reason.shipped": "卖家发货",
         "reason.received": "买家确认收货",
         "reason.completed-automatically": "自动确认收货",

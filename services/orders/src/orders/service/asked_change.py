@@ -1,23 +1,72 @@
 """A change of an order that one of its people asks for: read, decided by the domain, written and told in one piece.
 
-Invariant: of two changes that are asked for at once exactly one gets the order, by compare-and-set.
+Invariants: of two changes that are asked for at once exactly one gets the order, by compare-and-set; who asks again for
+the change that they have made is answered as the first time, because the answer may have been lost. The order's history
+says who has made which change.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
+from orders.domain.errors import StatusChangedError, VersionMismatchError
 from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason
+from orders.domain.order_status import TRANSITIONS, ChangeReason
 from orders.domain.status_change import StatusChange
-from orders.service.order_access import find_visible, lost_races_as_mismatch, origin_of, require_version
+from orders.service.order_access import find_visible, origin_of, require_version
 from orders.service.order_trace import in_trace_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.auth import Caller
 from servicekit.message import OutgoingMessage
 from servicekit.transactions import TransactionalPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a caller asks for, of an order in `version` if one is named."""
+
+    order_id: str
+    caller: Caller
+    reason: ChangeReason
+    version: int | None
+
+    async def once(self, units: Units, carry_out: Callable[[Order], Awaitable[Order]]) -> Order:
+        """What `carry_out` makes of the order, or the order as it was after this caller's same command.
+
+        Raises UnknownOrderError, VersionMismatchError, and what `carry_out` raises; a race that it loses is a mismatch
+        for whoever has named a version.
+        """
+        order, earlier = await self._look(units)
+        if earlier is not None:
+            return earlier
+        try:
+            require_version(order, self.version)
+            return await carry_out(order)
+        except StatusChangedError as error:
+            if self.version is None:
+                raise
+            _, earlier = await self._look(units)
+            if earlier is not None:
+                return earlier
+            raise VersionMismatchError(self.order_id, self.version) from error
+
+    async def _look(self, units: Units) -> tuple[Order, Order | None]:
+        """The order as it is, and as it was after the caller's same command, if there was one."""
+        async with units.looking() as unit:
+            order = await find_visible(unit.orders, self.order_id, self.caller)
+            if (order.status, self.reason) in TRANSITIONS and self.version in {None, order.version}:
+                return order, None
+            history = await unit.orders.history(self.order_id)
+        # The history may be newer than the order that was read before it.
+        for made, change in enumerate(history[: order.version], 1):
+            is_same = (change.reason, change.actor) == (self.reason, self.caller.subject)
+            if is_same and self.version in {None, made - 1}:
+                return order, order.as_after(change, made)
+        return order, None
 
 
 class AskedChange(ABC):
@@ -32,23 +81,24 @@ class AskedChange(ABC):
         self._clock = clock
 
     async def __call__(self, order_id: str, caller: Caller, version: int | None = None) -> Order:
-        """The order after the change.
+        """The order after the change, which the caller may have made before.
 
         Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, StatusChangedError, PublishError,
         TransactionGivenUpError, StorageUnavailableError.
         """
-        async with self._units.looking() as unit:
-            order = await find_visible(unit.orders, order_id, caller)
-        self.require_allowed(order, caller)
-        require_version(order, version)
-        with in_trace_of(order, self.what), lost_races_as_mismatch(order_id, version):
-            changed, change = order.changed(self.reason, origin_of(caller.subject, self._clock, order))
 
-            async def write(unit: UnitOfWork) -> None:
-                await unit.orders.change_status(changed, change)
+        async def carry_out(order: Order) -> Order:
+            self.require_allowed(order, caller)
+            with in_trace_of(order, self.what):
+                changed, change = order.changed(self.reason, origin_of(caller.subject, self._clock, order))
 
-            await self._transactions.publish(self.message(changed, change), write)
-        return changed
+                async def write(unit: UnitOfWork) -> None:
+                    await unit.orders.change_status(changed, change)
+
+                await self._transactions.publish(self.message(changed, change), write)
+            return changed
+
+        return await Command(order_id, caller, self.reason, version).once(self._units, carry_out)
 
     @abstractmethod
     def require_allowed(self, order: Order, caller: Caller) -> None:

@@ -2,7 +2,8 @@
 
 Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back on
 sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
-committed. No order is expired before expires_at_ms.
+committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is back
+already, and is not asked for.
 """
 
 from __future__ import annotations
@@ -16,13 +17,8 @@ from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.payment import RefundReason, RefundRequest
 from orders.domain.status_change import Origin
 from orders.service import events
-from orders.service.order_access import (
-    find_visible,
-    lost_races_as_mismatch,
-    origin_of,
-    require_buyer,
-    require_version,
-)
+from orders.service.asked_change import Command
+from orders.service.order_access import origin_of, require_buyer
 from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_trace import in_trace_of
 from orders.service.unit_of_work import UnitOfWork, Units
@@ -66,19 +62,20 @@ class CloseOrder:
     async def cancel(self, order_id: str, caller: Caller, version: int | None = None) -> Order:
         """Close the order: for its seller, if the caller may ship, else for its buyer.
 
-        A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back.
+        A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back. Who
+        has cancelled the order before is answered as then.
         Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, StatusChangedError, PublishError,
         TransactionGivenUpError, StorageUnavailableError.
         """
-        async with self._units.looking() as unit:
-            order = await find_visible(unit.orders, order_id, caller)
-        reason = ChangeReason.SELLER_CANCELLED
-        if not caller.has(ORDERS_SHIP):
-            require_buyer(order, caller)
-            reason = ChangeReason.CANCELLED
-        require_version(order, version)
-        with in_trace_of(order, CANCEL), lost_races_as_mismatch(order_id, version):
-            return await self.close(order, reason, origin_of(caller.subject, self._clock, order))
+        reason = ChangeReason.SELLER_CANCELLED if caller.has(ORDERS_SHIP) else ChangeReason.CANCELLED
+
+        async def carry_out(order: Order) -> Order:
+            if reason is ChangeReason.CANCELLED:
+                require_buyer(order, caller)
+            with in_trace_of(order, CANCEL):
+                return await self.close(order, reason, origin_of(caller.subject, self._clock, order))
+
+        return await Command(order_id, caller, reason, version).once(self._units, carry_out)
 
     async def expire(self, order_id: str) -> ExpiryOutcome:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
@@ -119,14 +116,15 @@ class CloseOrder:
         """
         closed_order, change = order.changed(reason, origin)
         payment = order.payment()
-        refund = None if payment is None else RefundRequest(payment, RefundReason.ORDER_CANCELLED)
+        is_back = reason is ChangeReason.REFUNDED
+        refund = None if payment is None or is_back else RefundRequest(payment, RefundReason.ORDER_CANCELLED)
 
         async def write(unit: UnitOfWork) -> None:
             await first(unit)
             await unit.orders.change_status(closed_order, change)
             if refund is not None:
                 await unit.refunds.request(refund, origin.at_ms)
-            put_back = unit.products.release if refund is None else unit.products.take_back
+            put_back = unit.products.release if payment is None else unit.products.take_back
             for line in order.lines_by_product():
                 await put_back(line.product_id, line.quantity)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orders.domain.order import Order
-from orders.domain.payment import Payment, RefundRequest
+from orders.domain.payment import Payment, RefundedPayment, RefundRequest
 from orders.domain.status_change import StatusChange
 from servicekit import message_body
 from servicekit.message import OutgoingMessage
@@ -33,10 +33,12 @@ COMPLETE_TAG = "complete"
 
 PAYMENT_EVENTS_TOPIC = "payment-events"
 SUCCEEDED_TAG = "succeeded"
+REFUNDED_TAG = "refunded"
 
 TIMEOUT_SCHEDULER_GROUP = "order-timeout-scheduler"
 TIMEOUT_HANDLER_GROUP = "order-timeout-handler"
 PAYMENT_HANDLER_GROUP = "order-payment-handler"
+REFUND_HANDLER_GROUP = "order-refund-handler"
 COMPLETION_SCHEDULER_GROUP = "order-completion-scheduler"
 COMPLETION_HANDLER_GROUP = "order-completion-handler"
 
@@ -72,7 +74,8 @@ def created(order: Order) -> OutgoingMessage:
 def closed(order: Order, change: StatusChange) -> OutgoingMessage:
     """`order-events`/`closed`: the order is over, and its units are on sale again.
 
-    `payment_id` is null, unless the seller cancelled the order after it was paid; `refund-requested` is told with it.
+    `payment_id` is null, unless the order was paid: its seller has cancelled it, which `refund-requested` is told with,
+    or its money had gone back already.
     """
     body = _order_members(order) | {
         "closed_at_ms": change.at_ms,
@@ -154,6 +157,16 @@ def read_payment(body: bytes) -> Payment:
         currency=members.text("currency"),
         paid_at_ms=members.number("paid_at_ms"),
     )
+
+
+def read_refunded(body: bytes) -> RefundedPayment:
+    """The payment of a `payment-events`/`refunded` body. Raises MalformedMessageError.
+
+    Earlier versions of payments do not tell the sum: theirs is of this refund.
+    """
+    members = MessageBody(body)
+    sum_name = "refunded_minor" if members.has("refunded_minor") else "amount_minor"
+    return RefundedPayment(members.text("payment_id"), members.text("order_id"), members.number(sum_name))
 
 
 def _order_members(order: Order) -> dict[str, Any]:

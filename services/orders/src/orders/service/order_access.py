@@ -5,11 +5,8 @@ Invariant: an order that the caller may not see is answered like one that does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import telemetry
-from orders.domain.errors import StatusChangedError, UnknownOrderError, VersionMismatchError
+from orders.domain.errors import UnknownOrderError, VersionMismatchError
 from orders.domain.order import Order
 from orders.domain.status_change import Origin
 from orders.service.order_trace import trace_id_of
@@ -36,20 +33,6 @@ def require_version(order: Order, version: int | None) -> None:
     """Raises VersionMismatchError when a version is asked for and the order is in another."""
     if version is not None and order.version != version:
         raise VersionMismatchError(order.order_id, version)
-
-
-@contextmanager
-def lost_races_as_mismatch(order_id: str, version: int | None) -> Iterator[None]:
-    """For whoever named a version, a race that was lost since the order was read is a mismatch of versions as well.
-
-    Raises VersionMismatchError in place of StatusChangedError, when there is a version.
-    """
-    try:
-        yield
-    except StatusChangedError as error:
-        if version is None:
-            raise
-        raise VersionMismatchError(order_id, version) from error
 
 
 def origin_of(actor: str, clock: Clock, order: Order | None = None) -> Origin:

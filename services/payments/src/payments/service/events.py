@@ -42,8 +42,13 @@ def succeeded(payment: Payment) -> OutgoingMessage:
 
 
 def refunded(payment: Payment, refund: Refund) -> OutgoingMessage:
-    """`payment-events`/`refunded`: so much of the order's money has gone back."""
-    members = {"refund_id": refund.refund_id, "reason": refund.reason, "refunded_at_ms": refund.refunded_at_ms}
+    """`payment-events`/`refunded`: so much of the order's money has gone back; `refunded_minor` counts every refund."""
+    members = {
+        "refund_id": refund.refund_id,
+        "reason": refund.reason,
+        "refunded_at_ms": refund.refunded_at_ms,
+        "refunded_minor": payment.refunded_minor,
+    }
     return _message(REFUNDED_TAG, payment, refund.amount_minor, members)
 
 
