@@ -1,4 +1,4 @@
-"""Pay, expire, cancel, cancel as the seller and ship, in every order in which their steps can meet.
+"""Pay, hold and pay, expire, cancel, cancel as the seller and ship, in every order in which their steps can meet.
 
 Each use case is cut at its read and at its write; one that loses and reads again is cut there too. Orders that differ
 only in the order of reads which follow each other are one. All of them run on units in memory, and each 97th of them
@@ -17,7 +17,7 @@ import pytest
 
 from orders.adapters.sql_unit_of_work import SqlUnitOfWork
 from orders.app import MIGRATIONS
-from orders.domain.errors import IllegalTransitionError, StatusChangedError
+from orders.domain.errors import IllegalTransitionError, OrderHeldError, OrderNotPayableError, StatusChangedError
 from orders.domain.order import Order, OrderLine, place
 from orders.domain.order_status import TRANSITIONS, ChangeReason, OrderStatus
 from orders.domain.payment import Payment
@@ -25,6 +25,7 @@ from orders.domain.product import Product
 from orders.domain.status_change import Origin
 from orders.service.accept_payment import AcceptPayment, PaymentOutcome
 from orders.service.close_order import CloseOrder, ExpiryOutcome
+from orders.service.hold_order import HoldOrder
 from orders.service.ship_order import ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from orders.testing import BUYER, SELLER
@@ -41,13 +42,14 @@ from servicekit.transactions import TransactionalPublisher
 REASON_OF = {
     "cancel": ChangeReason.CANCELLED,
     "expire": ChangeReason.EXPIRED,
+    "hold and pay": ChangeReason.PAID,
     "pay": ChangeReason.PAID,
     "pay again": ChangeReason.PAID,  # the same payment, delivered twice
     "pay twice": ChangeReason.PAID,  # another payment for the same order
     "seller-cancel": ChangeReason.SELLER_CANCELLED,
     "ship": ChangeReason.SHIPPED,
 }
-PAYMENT_OF = {"pay": "1", "pay again": "1", "pay twice": "2"}
+PAYMENT_OF = {"pay": "1", "pay again": "1", "pay twice": "2", "hold and pay": "1"}
 REFUND_REASONS = {
     OrderStatus.PENDING_PAYMENT: set(),
     OrderStatus.AWAITING_SHIPMENT: {"already-paid"},
@@ -64,6 +66,8 @@ class Shop:
         self.units: SteppedUnits[UnitOfWork] = SteppedUnits(units)
         self.queue = RecordingPublisher()
         self.clock = SimClock()
+        # A hold is taken a moment before the order is due: everybody else comes afterwards.
+        self.hold_order = HoldOrder(self.units, SimClock(wall_ms=self.clock.wall_ms() - 1))
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
         self.close_order = CloseOrder(self.units, transactions, self.clock)
         self.accept_payment = AcceptPayment(self.units, transactions, self.clock)
@@ -84,8 +88,8 @@ class Shop:
     def contender(self, name: str, order: Order) -> Coroutine[Any, Any, object]:
         order_id = order.order_id
         if name in PAYMENT_OF:
-            payment_id = payment_of(name, order)
-            return self.accept_payment(Payment(payment_id, order_id, order.total_minor, "CNY", self.clock.wall_ms()))
+            payment = Payment(payment_of(name, order), order_id, order.total_minor, "CNY", self.clock.wall_ms())
+            return self.hold_and_pay(payment) if name == "hold and pay" else self.accept_payment(payment)
         coroutines: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "cancel": lambda: self.close_order.cancel(order_id, BUYER),
             "expire": lambda: self.close_order.expire(order_id),
@@ -93,6 +97,14 @@ class Shop:
             "ship": lambda: self.ship_order(order_id, SELLER),
         }
         return coroutines[name]()
+
+    async def hold_and_pay(self, payment: Payment) -> PaymentOutcome | OrderNotPayableError:
+        """As payments does it: without a hold nothing is charged, and no payment arrives."""
+        try:
+            await self.hold_order.take(payment.order_id, payment.payment_id, BUYER)
+        except OrderNotPayableError as error:
+            return error
+        return await self.accept_payment(payment)
 
     async def race(self, order: Order, names: tuple[str, ...], choices: Choices) -> dict[str, object] | None:
         """What the contenders returned or raised; None for a schedule that another one stands for."""
@@ -121,7 +133,10 @@ class Shop:
         places = {OrderStatus.CLOSED: (STOCK, 0, 0)}
         stock = product.available, product.reserved, product.sold
         assert stock == places.get(final.status, (STOCK - UNITS, 0, UNITS))
-        self.check_messages(final, reasons, {payment_of(name, order) for name in results if name in PAYMENT_OF})
+        arrived = {name for name, result in results.items() if isinstance(result, PaymentOutcome)}
+        self.check_messages(final, reasons, {payment_of(name, order) for name in arrived})
+        # Whoever holds the order gets it: no money is taken for an order that closes under the payment's hands.
+        assert results.get("hold and pay") is not PaymentOutcome.REFUND_REQUESTED
         self.queue.messages.clear()
         return tuple(reasons)
 
@@ -155,14 +170,16 @@ def has_won(result: object) -> bool:
 
 def is_right_for_a_loser(name: str, result: object) -> bool:
     """What has lost says so: a person by an error, a message by an outcome that ends it."""
+    if name == "hold and pay":
+        return isinstance(result, OrderNotPayableError)
     if name in PAYMENT_OF:
         return isinstance(result, PaymentOutcome)
     if name == "expire":
-        return result is ExpiryOutcome.ALREADY_DECIDED
-    return isinstance(result, StatusChangedError | IllegalTransitionError)
+        return result in {ExpiryOutcome.ALREADY_DECIDED, ExpiryOutcome.HELD}
+    return isinstance(result, StatusChangedError | IllegalTransitionError | OrderHeldError)
 
 
-RACES = {
+RACES: dict[tuple[str, ...], set[tuple[str, ...]]] = {
     ("cancel", "expire", "pay", "seller-cancel", "ship"): {
         ("expired",),
         ("cancelled",),
@@ -179,6 +196,9 @@ RACES = {
         ("paid", "seller-cancelled"),
     },
 }
+RACES[("cancel", "expire", "hold and pay", "seller-cancel", "ship")] = RACES[
+    ("cancel", "expire", "pay", "seller-cancel", "ship")
+]
 each_race = pytest.mark.parametrize("names", RACES, ids="+".join)
 
 

@@ -10,6 +10,7 @@ from orders.domain.order_status import OrderStatus
 from orders.domain.product import Product
 from orders.pages.testing_visitor import shop_of
 from orders.service.shop_errors import PaymentRefusedError
+from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 
 
@@ -35,8 +36,10 @@ async def test_a_buyer_fills_a_cart_orders_pays_and_confirms(new_database_url: N
         assert "Bank card or credit card" in page
         paid = await buyer.send(f"{order_url}/pay", method="wallet", **await buyer.form(order_url, f"{order_url}/pay"))
         assert paid.headers["Location"] == f"/shop{order_url}"
-        assert "Your payment is in progress" in (await buyer.get(order_url)).text
+        assert "nothing has been taken yet" in (await buyer.get(order_url)).text
         order = await shop.orders.order(order_url.rpartition("/")[2])
+        await shop.orders.application.use_cases.hold_order.take(order.order_id, "payment-1", BUYER)
+        assert "Your payment is in progress" in (await buyer.get(order_url)).text
         await shop.orders.pay_and_ship(order)
         assert "on its way" in (await buyer.get(order_url)).text
         await buyer.send(f"{order_url}/confirm")

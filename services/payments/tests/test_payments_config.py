@@ -22,6 +22,7 @@ def test_an_environment_with_nothing_but_secrets_gives_the_defaults() -> None:
     assert (config.listen_host, config.listen_port) == ("127.0.0.1", 8002)
     assert config.database_url == "sqlite+aiosqlite:///payments.db"
     assert config.gateway_url == "http://127.0.0.1:8003"
+    assert config.orders_url == "http://127.0.0.1:8001"
     assert config.gateway_silence_ms == 5_000
     assert config.webhook_secrets == (SECRET,)
 
@@ -35,6 +36,7 @@ def test_every_key_is_read() -> None:
             "PAYMENTS_LISTEN": "0.0.0.0:0",
             "PAYMENTS_GATEWAY_URL": "https://gateway.example/v9",
             "PAYMENTS_GATEWAY_SILENCE_MS": "250",
+            "PAYMENTS_ORDERS_URL": "http://orders:8001",
             "PAYMENTS_WEBHOOK_SECRETS": f"{SECRET}, {OTHER_SECRET}",
             "PAYMENTS_RATE_LIMIT": "off",
             "PAYMENTS_LOG_LEVEL": "debug",
@@ -44,7 +46,7 @@ def test_every_key_is_read() -> None:
     assert config.database_url.endswith("@db/payments")
     assert config.mq_url == "mq://a:1;b:2"
     assert (config.gateway_url, config.gateway_api_key) == ("https://gateway.example/v9", "the key of the gateway")
-    assert config.gateway_silence_ms == 250
+    assert (config.gateway_silence_ms, config.orders_url) == (250, "http://orders:8001")
     assert config.webhook_secrets == (SECRET, OTHER_SECRET)
     assert config.auth_keys == (("first", KEY),)
     assert config.rate_limit is None

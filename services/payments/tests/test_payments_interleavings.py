@@ -27,7 +27,7 @@ from payments.service.refund_part import RefundPart
 from payments.service.refund_payment import RefundPayment
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork
-from payments.testing import OPERATOR, ScriptedGateway
+from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.config import SQLITE_PREFIX
@@ -52,8 +52,8 @@ class Desk:
         self.gateway = ScriptedGateway(self.clock)
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
         publisher = OutboxPublisher(self.units, transactions, self.clock, Wake(), is_queue_there=lambda: True)
-        bookkeeper = Bookkeeper(self.units, publisher, self.clock)
-        self.settlement = Settlement(self.units, self.gateway, bookkeeper)
+        bookkeeper = Bookkeeper(self.units, publisher, self.clock, ScriptedOrders())
+        self.settlement = Settlement(self.units, self.gateway, bookkeeper, ScriptedOrders())
         self.receive_event = ReceiveEvent(self.units, bookkeeper)
         self.refund_part = RefundPart(self.units, self.settlement, Wake(), self.clock)
         self.refund_whole = RefundPayment(self.units, self.settlement, Wake(), self.clock)

@@ -247,6 +247,8 @@ def test_every_error_that_a_route_can_raise_has_a_kind_of_problem() -> None:
         # These stay between the service, the queue and the gateway; the webhook's route answers for the signature.
         errors.RefundMismatchError,
         errors.GatewayRefusedError,
+        errors.OrderNotPayableError,
+        errors.OrdersUnavailableError,
         errors.EventKnownError,
         errors.PostedBeforeError,
         errors.InvalidSignatureError,

@@ -67,6 +67,8 @@ class Shop:
             paid_at_ms=None if payment_id is None else at_ms,
             shipped_at_ms=at_ms if is_on_its_way else None,
             completed_at_ms=at_ms if status == COMPLETED else None,
+            hold_payment_id=None,
+            hold_until_ms=None,
         )
         self.add(
             orders.order_lines,
@@ -292,6 +294,9 @@ def healthy_shop() -> Shop:
     shop.refund_request("p-seller", "o-seller")
     shop.refund("r-operator", "p-seller", 30)
     shop.refund("refund-p-seller", "p-seller", 70)
+    shop.order("o-held")
+    held = shop.find(orders.orders, order_id="o-held")
+    held["expires_at_ms"], held["hold_payment_id"], held["hold_until_ms"] = NOW - 130_000, "p-held", JUST_NOW + 10_000
     shop.paid("refunded", (CLOSED, "refunded"))
     shop.refund("r-refunded", "p-refunded", PRICE)
     shop.paid("returned", (SHIPPED, "shipped"))

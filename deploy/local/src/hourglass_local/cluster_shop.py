@@ -64,7 +64,8 @@ class ClusterShop:
         self._make_process = make_process
         self._http: httpx.AsyncClient | None = None
         payments_urls = [f"http://{LOOPBACK}:{port}" for port in payments_ports] or ["http://127.0.0.1:8002", ""]
-        places = ShopPlaces(self.secrets, self._url_files, *payments_urls)
+        orders_url = f"http://{LOOPBACK}:{orders_ports[0]}" if orders_ports else "http://127.0.0.1:8001"
+        places = ShopPlaces(self.secrets, self._url_files, orders_url, *payments_urls)
         for number, port in enumerate(orders_ports, 1):
             environment = orders_environment(
                 settings, places, payment_window_ms=payment_window_ms, delay_levels=delay_levels

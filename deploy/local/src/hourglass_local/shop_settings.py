@@ -45,6 +45,7 @@ class ShopPlaces:
 
     secrets: ShopSecrets
     database_urls: Mapping[str, Path]
+    orders_url: str
     payments_url: str
     gateway_url: str
 
@@ -68,6 +69,7 @@ def payments_environment(settings: ShopSettings, places: ShopPlaces) -> dict[str
     return {
         **_common("PAYMENTS", settings, places),
         "PAYMENTS_GATEWAY_URL": places.gateway_url,
+        "PAYMENTS_ORDERS_URL": places.orders_url,
         "PAYMENTS_GATEWAY_API_KEY_FILE": str(places.secrets.gateway_api_key),
         "PAYMENTS_WEBHOOK_SECRETS_FILE": str(places.secrets.webhook_secret),
         "PAYMENTS_GATEWAY_SILENCE_MS": str(settings.gateway_silence_ms),

@@ -24,6 +24,7 @@ ORDERS_READ = "orders:read"
 ORDERS_WRITE = "orders:write"  # place; cancel and confirm own orders
 ORDERS_ALL = "orders:all"  # the orders of every buyer
 ORDERS_SHIP = "orders:ship"  # ship, and cancel as the seller
+ORDERS_HOLD = "orders:hold"  # of payments, which asks for the order's buyer; no role has it
 PRODUCTS_WRITE = "products:write"
 PAYMENTS_READ = "payments:read"
 PAYMENTS_WRITE = "payments:write"
@@ -37,6 +38,7 @@ SCOPES: Mapping[str, str] = MappingProxyType(
         ORDERS_WRITE: "place orders; cancel and confirm own ones",
         ORDERS_ALL: "read the orders of every buyer",
         ORDERS_SHIP: "ship orders, and cancel them as the seller",
+        ORDERS_HOLD: "hold own orders while their money is taken",
         PRODUCTS_WRITE: "put products on sale",
         PAYMENTS_READ: "read own payments",
         PAYMENTS_WRITE: "pay own orders",

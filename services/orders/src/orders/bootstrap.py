@@ -29,6 +29,7 @@ from orders.service.close_order import CloseOrder
 from orders.service.complete_order import CompleteOrder
 from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.dead_letters import DeadLetters
+from orders.service.hold_order import HoldOrder
 from orders.service.order_feed import OrderFeed
 from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_timeouts import OrderTimeouts
@@ -91,6 +92,7 @@ def bootstrap(
     use_cases = UseCases(
         place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms, meter=meter),
         close_order=close_order,
+        hold_order=HoldOrder(units, clock),
         ship_order=ShipOrder(units, transactions, clock),
         confirm_receipt=ConfirmReceipt(units, transactions, clock),
         add_product=AddProduct(units),

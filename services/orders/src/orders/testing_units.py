@@ -16,6 +16,7 @@ from orders.domain.errors import ProductExistsError, RefundRequestedError, Statu
 from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.domain.payment import RefundRequest
+from orders.domain.payment_hold import PaymentHold
 from orders.domain.product import Product
 from orders.domain.status_change import StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums
@@ -145,10 +146,15 @@ class MemoryOrders:
 
     async def change_status(self, order: Order, change: StatusChange) -> None:
         found = self._orders[order.order_id]
-        if (found.status, found.version) != (change.old_status, order.version - 1):
+        if (found.status, found.version, found.hold) != (change.old_status, order.version - 1, order.hold):
             raise StatusChangedError(order.order_id)
         self._orders[order.order_id] = order
         self._history[order.order_id] += (change,)
+
+    async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
+        if self._orders[order.order_id] != order:
+            raise StatusChangedError(order.order_id)
+        self._orders[order.order_id] = replace(order, hold=hold)
 
     async def history(self, order_id: str) -> list[StatusChange]:
         return list(self._history.get(order_id, ()))

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from osenv import Clock, SystemRng
+from osenv import Clock, RealClock, SystemRng
 from payments.adapters.http_gateway import HttpGateway
+from payments.adapters.http_orders import HttpOrders
 from payments.adapters.otel_payment_meter import OtelPaymentMeter, outbox_waiting
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
@@ -21,6 +22,7 @@ from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
 from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
+from servicekit.auth import Tokens
 from servicekit.cleaning import cleaning
 from servicekit.health import OK
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled
@@ -50,6 +52,7 @@ async def reconcile(config: Config, is_dry_run: bool) -> Reconciled:
 @asynccontextmanager
 async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterator[Compose]:
     gateway = HttpGateway(config.gateway_url, config.gateway_api_key)
+    orders = HttpOrders(config.orders_url, Tokens(config.auth_keys, RealClock()))
 
     def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
         application = bootstrap(
@@ -60,6 +63,7 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             clock,
             SystemRng(),
             parked=MqParkedTransactions(config.mq_url, SERVICE.name, clock),
+            order_holds=orders,
             is_queue_there=lambda: queue.publisher.is_running and queue.publisher.last_send == OK,
             health_parts={
                 "schema": MIGRATIONS.health_of(database),
@@ -88,3 +92,4 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
         yield compose
     finally:
         await gateway.close()
+        await orders.close()

@@ -16,6 +16,7 @@ from payments.consumers.payable_orders import payable_orders
 from payments.consumers.refund_handler import refund_handler
 from payments.service.bookkeeper import Bookkeeper
 from payments.service.gateway import PatientGateway, PaymentGateway
+from payments.service.order_holds import OrderHolds
 from payments.service.pay_order import PayOrder
 from payments.service.payable_orders import PayableOrders
 from payments.service.payment_meter import NOT_METERED, PaymentMeter
@@ -64,6 +65,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     rng: Rng,
     *,
     parked: ParkedTransactions,
+    order_holds: OrderHolds,
     is_queue_there: Callable[[], bool],
     health_parts: Mapping[str, HealthCheck],
     meter: PaymentMeter = NOT_METERED,
@@ -75,8 +77,8 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     relay_wake, resumer_wake = Wake(), Wake()
     publisher = OutboxPublisher(units, transactions, clock, relay_wake, is_queue_there=is_queue_there)
-    bookkeeper = Bookkeeper(units, publisher, clock, meter)
-    settlement = Settlement(units, patient_gateway, bookkeeper)
+    bookkeeper = Bookkeeper(units, publisher, clock, order_holds, meter)
+    settlement = Settlement(units, patient_gateway, bookkeeper, order_holds)
     resumer = Resumer(units, settlement, clock, resumer_wake, silence_ms=config.gateway_silence_ms)
     refund_payment = RefundPayment(units, settlement, resumer_wake, clock)
     captures = CapturesCheck(

@@ -34,6 +34,7 @@ class Config(ReconcilingConfig):
     database_url: str = field(default=SQLITE_PREFIX + "payments.db", repr=False)
     listen_port: int = 8002  # 0 lets the operating system choose
     gateway_url: str = "http://127.0.0.1:8003"
+    orders_url: str = "http://127.0.0.1:8001"
     gateway_api_key: str = field(default="", repr=False)
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     gateway_silence_ms: int = DEFAULT_GATEWAY_SILENCE_MS
@@ -43,6 +44,8 @@ class Config(ReconcilingConfig):
         self.require_auth_keys()
         if not _is_http(self.gateway_url):
             raise self.error("GATEWAY_URL", f"={self.gateway_url!r}: allowed is a URL such as http://127.0.0.1:8003")
+        if not _is_http(self.orders_url):
+            raise self.error("ORDERS_URL", f"={self.orders_url!r}: allowed is a URL such as http://127.0.0.1:8001")
         if not (self.gateway_api_key and self.gateway_api_key.isascii() and self.gateway_api_key.isprintable()):
             raise self.error(
                 "GATEWAY_API_KEY", " is not set, or not of printable ASCII: it is the key that the gateway gave"
@@ -77,6 +80,7 @@ def _secrets(_name: str, text: str) -> dict[str, Any]:
 _PARSERS = {
     **RECONCILING_PARSERS,
     "GATEWAY_URL": as_text("gateway_url"),
+    "ORDERS_URL": as_text("orders_url"),
     "GATEWAY_API_KEY": as_text("gateway_api_key"),
     "WEBHOOK_SECRETS": _secrets,
     "GATEWAY_SILENCE_MS": whole_number("gateway_silence_ms"),

@@ -24,7 +24,7 @@ _ORDERS = {
     "products": _columns("product_id available reserved sold"),
     "orders": _columns(
         "order_id buyer_id status version total_minor currency created_at_ms expires_at_ms closed_at_ms payment_id"
-        " paid_at_ms shipped_at_ms completed_at_ms"
+        " paid_at_ms shipped_at_ms completed_at_ms hold_until_ms"
     ),
     "order_lines": _columns("order_id product_id quantity unit_price_minor"),
     "order_history": _columns("change_id order_id old_status new_status reason at_ms"),

@@ -1,5 +1,5 @@
 """Orders in SQL. A status changes by `UPDATE ... WHERE status = old AND version = old`, and its row count decides (bug
-zoo 33).
+zoo 33). So does the hold that a payment has on the order: whoever has read another one looks again.
 
 Each statement costs a round trip on PostgreSQL. There an order is written in one, with its lines, its history and its
 key, it comes in one with its lines, and it is changed in one with the row of its history.
@@ -18,6 +18,7 @@ from orders.adapters.tables import idempotency_keys, order_history, order_lines,
 from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order, OrderLine
 from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.payment_hold import PaymentHold
 from orders.domain.status_change import StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey
 from servicekit.adapters.insert_together import InsertTogether
@@ -37,13 +38,21 @@ _LINES_OF = (
     .where(order_lines.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
     .order_by(order_lines.c.order_id, order_lines.c.line_number)
 )
+_AS_IT_WAS_READ = (
+    orders.c.order_id == bindparam("wanted_id"),
+    orders.c.status == bindparam("old_status"),
+    orders.c.version == bindparam("old_version"),
+    orders.c.hold_payment_id.is_not_distinct_from(bindparam("old_hold_payment_id")),
+    orders.c.hold_until_ms.is_not_distinct_from(bindparam("old_hold_until_ms")),
+)
+_SET_HOLD = (
+    update(orders)
+    .where(*_AS_IT_WAS_READ)
+    .values(hold_payment_id=bindparam("new_hold_payment_id"), hold_until_ms=bindparam("new_hold_until_ms"))
+)
 _CHANGE_STATUS = (
     update(orders)
-    .where(
-        orders.c.order_id == bindparam("wanted_id"),
-        orders.c.status == bindparam("old_status"),
-        orders.c.version == bindparam("old_version"),
-    )
+    .where(*_AS_IT_WAS_READ)
     .values(
         status=bindparam("new_status"),
         version=bindparam("new_version"),
@@ -105,10 +114,7 @@ class SqlOrders:
         return await self._with_lines((await self._connection.execute(query)).all())
 
     async def change_status(self, order: Order, change: StatusChange) -> None:
-        parameters: dict[str, object] = {
-            "wanted_id": change.order_id,
-            "old_status": change.old_status,
-            "old_version": order.version - 1,
+        parameters = _as_it_was_read(order, str(change.old_status), order.version - 1) | {
             "new_status": change.new_status,
             "new_version": order.version,
             "new_closed_at_ms": order.closed_at_ms,
@@ -128,6 +134,14 @@ class SqlOrders:
         if result.rowcount != 1:
             raise StatusChangedError(order.order_id)
 
+    async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
+        parameters = _as_it_was_read(order, order.status, order.version) | {
+            "new_hold_payment_id": None if hold is None else hold.payment_id,
+            "new_hold_until_ms": None if hold is None else hold.until_ms,
+        }
+        if (await self._connection.execute(_SET_HOLD, parameters)).rowcount != 1:
+            raise StatusChangedError(order.order_id)
+
     async def history(self, order_id: str) -> list[StatusChange]:
         rows = await self._connection.execute(_HISTORY, {"wanted_id": order_id})
         return [_change(row) for row in rows]
@@ -145,6 +159,17 @@ class SqlOrders:
         for row in await self._connection.execute(_LINES_OF, {"wanted_ids": [row.order_id for row in rows]}):
             lines[row.order_id].append(_line(row))
         return [_order(row, tuple(lines[row.order_id])) for row in rows]
+
+
+def _as_it_was_read(order: Order, status: str, version: int) -> dict[str, object]:
+    """The parameters of _AS_IT_WAS_READ; a hold changes by itself, and not with a status."""
+    return {
+        "wanted_id": order.order_id,
+        "old_status": status,
+        "old_version": version,
+        "old_hold_payment_id": None if order.hold is None else order.hold.payment_id,
+        "old_hold_until_ms": None if order.hold is None else order.hold.until_ms,
+    }
 
 
 def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[tuple[object, ...]]:
@@ -224,6 +249,7 @@ def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
         completed_at_ms=row.completed_at_ms,
         version=row.version,
         traceparent=row.traceparent,
+        hold=None if row.hold_payment_id is None else PaymentHold(row.hold_payment_id, row.hold_until_ms),
     )
 
 

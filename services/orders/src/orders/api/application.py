@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fastapi import APIRouter, FastAPI
 
-from orders.api import operations, order_commands, orders, products
+from orders.api import operations, order_commands, order_holds, orders, products
 from orders.api.dependencies import UseCases
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
@@ -32,7 +32,14 @@ def build_api(
     app = application.build_api(
         title="Hourglass orders",
         summary="Orders that close by themselves when nobody pays",
-        routers=(products.router, orders.router, order_commands.router, operations.router, *more_routers),
+        routers=(
+            products.router,
+            orders.router,
+            order_commands.router,
+            order_holds.router,
+            operations.router,
+            *more_routers,
+        ),
         health=health,
         problem_of_error={**PROBLEM_OF_ERROR, **STREAM_PROBLEM_OF_ERROR},
         tokens=tokens,

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from orders.service.close_order import CloseOrder
 from orders.service.confirm_receipt import ConfirmReceipt
+from orders.service.hold_order import HoldOrder
 from orders.service.place_order import PlaceOrder
 from orders.service.products import AddProduct
 from orders.service.queries import Queries
@@ -21,6 +22,7 @@ class UseCases:
 
     place_order: PlaceOrder
     close_order: CloseOrder
+    hold_order: HoldOrder
     ship_order: ShipOrder
     confirm_receipt: ConfirmReceipt
     add_product: AddProduct

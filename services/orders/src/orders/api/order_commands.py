@@ -35,6 +35,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         common.MALFORMED_REQUEST,
         problem.UNKNOWN_ORDER,
         problem.ILLEGAL_TRANSITION,
+        problem.ORDER_HELD,
         problem.STATUS_CHANGED,
         common.PRECONDITION_FAILED,
         common.INVALID_REQUEST,
@@ -55,7 +56,9 @@ async def cancel_order(
     order_id: OrderId, caller: BuyerOrSeller, if_match: IfMatch, use_cases: UseCasesOf, response: Response
 ) -> OrderAnswer:
     """Its buyer cancels an order that waits for its payment; whoever has `orders:ship` one that was paid, too, and the
-    money goes back. The units are on sale again."""
+    money goes back. The units are on sale again.
+
+    While a payment of the order is in progress, which may have taken the money, the answer is 409 `order-held`."""
     version = await wanted_version(if_match, order_id, caller, use_cases.queries)
     return _answer(await use_cases.close_order.cancel(order_id, caller, version), response)
 

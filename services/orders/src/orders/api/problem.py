@@ -17,6 +17,13 @@ INSUFFICIENT_STOCK = ProblemType(
 )
 MIXED_CURRENCIES = ProblemType("mixed-currencies", 422, "An order has one currency", ("currencies",))
 ILLEGAL_TRANSITION = ProblemType("illegal-transition", 409, "The order's status does not allow this", ("order_status",))
+ORDER_NOT_PAYABLE = ProblemType(
+    "order-not-payable",
+    409,
+    "No payment of the order may begin",
+    ("order_id", "order_status", "hold_ended_ms_ago"),
+)
+ORDER_HELD = ProblemType("order-held", 409, "A payment of the order is in progress", ("order_id",), retry_after_s=5)
 STATUS_CHANGED = ProblemType("status-changed", 409, "Somebody else changed the order", ("order_id",), retry_after_s=1)
 
 PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
@@ -27,6 +34,8 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         errors.InsufficientStockError: INSUFFICIENT_STOCK,
         errors.MixedCurrenciesError: MIXED_CURRENCIES,
         errors.IllegalTransitionError: ILLEGAL_TRANSITION,
+        errors.OrderNotPayableError: ORDER_NOT_PAYABLE,
+        errors.OrderHeldError: ORDER_HELD,
         errors.StatusChangedError: STATUS_CHANGED,
         errors.VersionMismatchError: PRECONDITION_FAILED,
     }

@@ -221,6 +221,18 @@ class OrderAnswer(AnswerModel):
         )
 
 
+class HoldAnswer(AnswerModel):
+    """A payment's hold on an order."""
+
+    model_config = _like(
+        {"order_id": _ORDER["order_id"], "payment_id": _ORDER["payment_id"], "held_until_ms": 1767226230000}
+    )
+
+    order_id: str
+    payment_id: str
+    held_until_ms: Annotated[int, Field(description="the order is not closed before, unless this payment lets it go")]
+
+
 class OrderPage(AnswerModel):
     """Part of the list of orders."""
 

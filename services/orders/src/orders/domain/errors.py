@@ -9,9 +9,11 @@ ServiceError
 │   ├── MixedCurrenciesError
 │   ├── IllegalTransitionError
 │   ├── VersionMismatchError
+│   ├── OrderNotPayableError
 │   └── RefundRequestedError
 └── TryAgainError                nothing was changed; the same request may succeed a moment later
     ├── StatusChangedError
+    ├── OrderHeldError
     └── PaymentNotHeardOfError
 """
 
@@ -92,6 +94,27 @@ class StatusChangedError(TryAgainError):
 
     def __init__(self, order_id: str) -> None:
         super().__init__(f"the status of order {order_id!r} has just been changed by somebody else")
+        self.order_id = order_id
+
+
+class OrderNotPayableError(RefusedError):
+    """The order is over, paid, or past its time: a payment must not begin.
+
+    `hold_ended_ms_ago` is of the very payment that asks; None if it has never held the order.
+    """
+
+    def __init__(self, order_id: str, status: str, hold_ended_ms_ago: int | None) -> None:
+        super().__init__(f"the order {order_id!r} is {status}, and cannot be paid any more; nothing may be captured")
+        self.order_id = order_id
+        self.order_status = status
+        self.hold_ended_ms_ago = hold_ended_ms_ago
+
+
+class OrderHeldError(TryAgainError):
+    """A payment of the order is in progress; what would end the order, or pay it otherwise, has to wait for it."""
+
+    def __init__(self, order_id: str) -> None:
+        super().__init__(f"a payment of the order {order_id!r} is in progress; try again when it is decided")
         self.order_id = order_id
 
 

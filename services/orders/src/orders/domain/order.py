@@ -5,6 +5,7 @@ status and the members that go with it stays as it was placed. `version` starts 
 the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED or
 COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when the
 status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid before.
+`hold` is the last one; it means something while the status is PENDING_PAYMENT, and is no part of the version.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orders.domain.errors import InsufficientStockError, MixedCurrenciesError, UnknownProductError
+from orders.domain.errors import (
+    InsufficientStockError,
+    MixedCurrenciesError,
+    OrderHeldError,
+    OrderNotPayableError,
+    UnknownProductError,
+)
 from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
 from orders.domain.payment import Payment
+from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS, PaymentHold
 from orders.domain.product import Product
 from orders.domain.status_change import Origin, StatusChange
 
@@ -62,6 +70,7 @@ class Order:
     completed_at_ms: int | None = None
     version: int = 1
     traceparent: str | None = None
+    hold: PaymentHold | None = None
 
     def __post_init__(self) -> None:
         if not self.lines or self.total_minor != sum(line.quantity * line.unit_price_minor for line in self.lines):
@@ -82,6 +91,30 @@ class Order:
     def is_due(self, now_ms: int) -> bool:
         """Whether the time to pay is over."""
         return now_ms >= self.expires_at_ms
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether a payment is in progress that may capture the order's money at any moment."""
+        return self.status is OrderStatus.PENDING_PAYMENT and self.hold is not None and now_ms < self.hold.until_ms
+
+    def require_not_held(self, now_ms: int) -> None:
+        """Raises OrderHeldError while a payment is in progress."""
+        if self.is_held(now_ms):
+            raise OrderHeldError(self.order_id)
+
+    def held(self, payment_id: str, now_ms: int) -> PaymentHold:
+        """The payment's hold on the order from now on. Raises OrderNotPayableError, OrderHeldError.
+
+        A payment takes its first hold before the order's time is over; the one that has held it last may do so later.
+        """
+        is_own = self.hold is not None and self.hold.payment_id == payment_id
+        last_ms = self.expires_at_ms + (PAST_EXPIRY_MAX_MS if is_own else 0)
+        if self.status is not OrderStatus.PENDING_PAYMENT or now_ms >= last_ms:
+            ended_ms_ago = max(0, now_ms - self.hold.until_ms) if is_own and self.hold is not None else None
+            raise OrderNotPayableError(self.order_id, self.status, ended_ms_ago)
+        if not is_own:
+            self.require_not_held(now_ms)
+        until_ms = min(now_ms + HOLD_MS, self.expires_at_ms + PAST_EXPIRY_MAX_MS)
+        return PaymentHold(payment_id, until_ms)
 
     def changed(self, reason: ChangeReason, origin: Origin) -> tuple[Order, StatusChange]:
         """The order after `reason` happened, and its history row; `paid` is for PAID. Raises IllegalTransitionError."""

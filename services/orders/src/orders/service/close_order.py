@@ -3,7 +3,7 @@
 Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back on
 sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
 committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is back
-already, and is not asked for.
+already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been taken.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class ExpiryOutcome(enum.Enum):
 
     CLOSED = "closed"
     TOO_EARLY = "too early"
+    HELD = "held by a payment in progress"
     ALREADY_DECIDED = "already decided"
     UNKNOWN_ORDER = "unknown order"
 
@@ -64,8 +65,8 @@ class CloseOrder:
 
         A buyer cancels until the order is paid, a seller until it is shipped; the money of a paid order goes back. Who
         has cancelled the order before is answered as then.
-        Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, StatusChangedError, PublishError,
-        TransactionGivenUpError, StorageUnavailableError.
+        Raises UnknownOrderError, VersionMismatchError, IllegalTransitionError, OrderHeldError, StatusChangedError,
+        PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         reason = ChangeReason.SELLER_CANCELLED if caller.has(ORDERS_SHIP) else ChangeReason.CANCELLED
 
@@ -92,6 +93,8 @@ class CloseOrder:
         origin = origin_of(events.TIMEOUT_HANDLER_GROUP, self._clock, order)
         if not order.is_due(origin.at_ms):
             return ExpiryOutcome.TOO_EARLY
+        if order.is_held(origin.at_ms):
+            return ExpiryOutcome.HELD
 
         async def consume(unit: UnitOfWork) -> None:
             await require_first(unit.inbox, events.TIMEOUT_HANDLER_GROUP, order_id, origin.at_ms)
@@ -112,8 +115,9 @@ class CloseOrder:
     ) -> Order:
         """Close `order` as it was read, after `first` in the same unit; what that raises closes nothing.
 
-        Raises IllegalTransitionError, or StatusChangedError if the order is not as it was read any more.
+        Raises IllegalTransitionError, OrderHeldError, and StatusChangedError if the order is not as it was read.
         """
+        order.require_not_held(origin.at_ms)
         closed_order, change = order.changed(reason, origin)
         payment = order.payment()
         is_back = reason is ChangeReason.REFUNDED

@@ -14,6 +14,8 @@ from orders.service.events import OrderDeadline
 from osenv import Clock
 from servicekit.message import MessagePublisher
 
+LOOK_AGAIN_MS = 5_000  # at an order whose payment is in progress
+
 log = structlog.get_logger(__name__)
 
 
@@ -28,19 +30,26 @@ class OrderTimeouts:
 
     async def schedule(self, deadline: OrderDeadline) -> int:
         """Send the order's timer for the time that remains; returns the delay level. Raises PublishError."""
-        level = self._levels.choose(deadline.expires_at_ms - self._clock.wall_ms())
-        await self._publisher.publish(events.timeout(deadline, level))
-        return level
+        return await self._send(deadline, deadline.expires_at_ms - self._clock.wall_ms())
 
     async def ring(self, deadline: OrderDeadline) -> ExpiryOutcome:
         """Close the order if it is due and unpaid; a timer that rings early is sent again for the rest.
+
+        So is one that finds the order held by a payment in progress: it rings every few seconds until that has ended.
 
         Raises PublishError or StorageUnavailableError; the message must then be delivered again.
         """
         outcome = await self._close_order.expire(deadline.order_id)
         if outcome is ExpiryOutcome.TOO_EARLY:
             await self.schedule(deadline)
+        elif outcome is ExpiryOutcome.HELD:
+            await self._send(deadline, LOOK_AGAIN_MS)
         elif outcome is ExpiryOutcome.UNKNOWN_ORDER:
             # Orders are never deleted: this is a message of another database, or a lost one.
             log.warning("the timeout of an unknown order is ignored", order_id=deadline.order_id)
         return outcome
+
+    async def _send(self, deadline: OrderDeadline, remaining_ms: int) -> int:
+        level = self._levels.choose(remaining_ms)
+        await self._publisher.publish(events.timeout(deadline, level))
+        return level

@@ -14,6 +14,7 @@ from typing import Protocol
 from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.domain.payment import RefundRequest
+from orders.domain.payment_hold import PaymentHold
 from orders.domain.product import Product
 from orders.domain.status_change import StatusChange
 from servicekit.idempotency import IdempotencyKeys, KeyClaim
@@ -92,9 +93,15 @@ class Orders(Protocol):
         """At most `limit` orders, newest first, from behind `after`."""
 
     async def change_status(self, order: Order, change: StatusChange) -> None:
-        """Write `order` as it is after `change`, and a history row, by compare-and-set on status and version.
+        """Write `order` as it is after `change`, and a history row, by compare-and-set on status, version and hold.
 
         Raises StatusChangedError, and nothing is changed, if the order is not as it was before `change` any more.
+        """
+
+    async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
+        """Let `hold` take the place of the hold that `order` was read with, by the same compare-and-set.
+
+        Raises StatusChangedError, and nothing is changed, if the order is not as it was read any more.
         """
 
     async def history(self, order_id: str) -> list[StatusChange]:

@@ -41,7 +41,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     201: {"description": "The money was taken, and the order's service will be told", "headers": _HEADERS},
     202: {
         "model": PaymentAnswer,
-        "description": "The gateway has not decided yet: look later, or repeat the request with its key",
+        "description": "Not decided yet: the gateway takes its time, or orders does not answer, and nothing is captured"
+        " before it does. Look later, or repeat the request with its key",
         "headers": _HEADERS | RETRY_AFTER_HEADER,
     },
 }

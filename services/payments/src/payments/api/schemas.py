@@ -93,7 +93,10 @@ class PaymentAnswer(AnswerModel):
     amount_minor: Amount
     currency: Currency
     method: PaymentMethod
-    status: Annotated[PaymentStatus, Field(description="CREATED is in progress: the money may have been taken")]
+    status: Annotated[
+        PaymentStatus,
+        Field(description="CREATED is in progress: the money may have been taken, or the order could not be held yet"),
+    ]
     created_at_ms: Milliseconds
     captured_at_ms: Milliseconds | None
     refunded_minor: Annotated[Amount, Field(description="what has gone back so far")]

@@ -7,6 +7,7 @@ ServiceError
 │   ├── WrongAmountError
 │   ├── WrongCurrencyError
 │   ├── OrderClosedError
+│   ├── OrderNotPayableError        orders lets no payment of the order begin
 │   ├── AlreadyPaidError
 │   ├── IllegalTransitionError
 │   ├── RefundMismatchError
@@ -20,6 +21,7 @@ ServiceError
     ├── NotCapturedYetError
     ├── StatusChangedError
     ├── GatewayUnavailableError     nobody knows whether it happened; asking again changes nothing
+    ├── OrdersUnavailableError      the order is not held: nothing may be captured
     └── QueueUnavailableError
 """
 
@@ -70,6 +72,15 @@ class OrderClosedError(RefusedError):
     def __init__(self, order_id: str) -> None:
         super().__init__(f"order {order_id!r} is closed and can no longer be paid")
         self.order_id = order_id
+
+
+class OrderNotPayableError(RefusedError):
+    """Orders lets no payment of the order begin. `hold_ended_ms_ago` is None if this one has never held the order."""
+
+    def __init__(self, order_id: str, hold_ended_ms_ago: int | None) -> None:
+        super().__init__(f"order {order_id!r} is over, and is not held for a payment any more")
+        self.order_id = order_id
+        self.hold_ended_ms_ago = hold_ended_ms_ago
 
 
 class AlreadyPaidError(RefusedError):
@@ -156,6 +167,10 @@ class StatusChangedError(TryAgainError):
 
 class GatewayUnavailableError(TryAgainError):
     """The gateway gave no answer."""
+
+
+class OrdersUnavailableError(TryAgainError):
+    """Orders has not said that the order is held for the payment; nothing is captured without."""
 
 
 class QueueUnavailableError(TryAgainError):

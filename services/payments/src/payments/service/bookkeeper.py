@@ -9,16 +9,21 @@ told by exactly one message, through the queue or, while that is away, through t
 
 from __future__ import annotations
 
+import structlog
+
 from osenv import Clock
-from payments.domain.errors import StatusChangedError
+from payments.domain.errors import OrdersUnavailableError, StatusChangedError
 from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement
 from payments.domain.ledger import capture_posting, refund_posting
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.refund import Refund
 from payments.service import events
+from payments.service.order_holds import OrderHolds
 from payments.service.payment_meter import NOT_METERED, PaymentMeter
 from payments.service.unit_of_work import KnownEvent, UnitOfWork, Units
 from servicekit.outbox import OutboxPublisher
+
+log = structlog.get_logger(__name__)
 
 
 class Bookkeeper:
@@ -33,9 +38,11 @@ class Bookkeeper:
         units: Units,
         publisher: OutboxPublisher[UnitOfWork],
         clock: Clock,
+        holds: OrderHolds,
         meter: PaymentMeter = NOT_METERED,
     ) -> None:
         self._units = units
+        self._holds = holds
         self._publisher = publisher
         self._clock = clock
         self._meter = meter
@@ -56,13 +63,17 @@ class Bookkeeper:
     async def declined(
         self, payment: Payment, reason: str, at_ms: int | None = None, event: GatewayEvent | None = None
     ) -> Payment:
-        """The gateway said no, at `at_ms` if it said when. Raises IllegalTransitionError as well."""
+        """The gateway said no, at `at_ms` if it said when; the order is let go. Raises IllegalTransitionError too."""
         changed, change = payment.declined(reason, self._clock.wall_ms() if at_ms is None else at_ms)
         async with self._units.writing() as unit:
             await self._note(unit, event)
             await _change_status(unit, payment, changed, change)
             await unit.commit()
         self._meter.settled(changed, self._clock.wall_ms())
+        try:
+            await self._holds.release(changed)
+        except OrdersUnavailableError as error:
+            log.info("the hold of an order ends by itself", order_id=changed.order_id, error=str(error))
         return changed
 
     async def refunded(

@@ -1,9 +1,10 @@
 """Settlement: from a recorded intent to its end, however often it is begun and wherever it breaks off.
 
-    intent (CREATED or REQUESTED, committed) -> gateway -> bookkeeper
+    intent (CREATED or REQUESTED, committed) -> hold of the order -> gateway -> bookkeeper
 
 Invariants: the gateway is asked only after the intent is committed, always under the same id, and never inside a unit
-of work. So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
+of work; and only while orders holds the order for the payment, so that no card is charged for an order that is over.
+So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
 and what the gateway has not decided yet is decided by its webhook, or by asking again.
 """
 
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from payments.domain.errors import StatusChangedError
+from payments.domain.errors import OrderNotPayableError, StatusChangedError
 from payments.domain.payment import Payment
 from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
 from payments.domain.refund import Refund, RefundStatus
@@ -28,11 +29,17 @@ from payments.service.gateway import (
     Refunded,
     RefundOrder,
 )
+from payments.service.order_holds import OrderHolds
 from payments.service.payment_trace import in_trace_of
 from payments.service.unit_of_work import Units
+from servicekit.errors import ServiceError
 
 # A loser of a compare-and-set looks again: each time somebody else has got one step further.
 ATTEMPTS_MAX = 5
+
+# A charge that was sent while the order was held may reach the gateway late, but not so late.
+CHARGE_LATE_MAX_MS = 60_000
+ORDER_CLOSED = "order-closed"
 
 # Names of spans.
 SETTLE_PAYMENT = "settle payment"
@@ -46,10 +53,11 @@ log = structlog.get_logger(__name__)
 class Settlement:
     """Finishes payments and refunds. `holding` keeps two of this process's tasks off one of them."""
 
-    def __init__(self, units: Units, gateway: PaymentGateway, bookkeeper: Bookkeeper) -> None:
+    def __init__(self, units: Units, gateway: PaymentGateway, bookkeeper: Bookkeeper, holds: OrderHolds) -> None:
         self._units = units
         self._gateway = gateway
         self._bookkeeper = bookkeeper
+        self._holds = holds
         self._held: set[str] = set()
 
     def is_held(self, its_id: str) -> bool:
@@ -68,7 +76,8 @@ class Settlement:
     async def charge(self, payment: Payment) -> Payment:
         """Let the gateway take the money of a CREATED payment; returns the payment as it stands then.
 
-        It is still CREATED when the gateway decides later. Raises GatewayUnavailableError, StorageUnavailableError and
+        It is still CREATED when the gateway decides later, and DECLINED when the order is over. Raises
+        OrdersUnavailableError (nothing was captured), GatewayUnavailableError, StorageUnavailableError and
         StatusChangedError: this may be called again, and must be by somebody. Raises GatewayRefusedError, which needs
         a person.
         """
@@ -76,6 +85,10 @@ class Settlement:
             payment.payment_id, payment.order_id, payment.amount_minor, payment.currency, payment.method
         )
         with in_trace_of(payment, SETTLE_PAYMENT):
+            try:
+                await self._holds.take(payment)
+            except OrderNotPayableError as error:
+                return await self._give_up(payment, error)
             return await self._write_down(payment, await self._gateway.charge(request))
 
     async def ask_charge(self, payment_id: str) -> Payment:
@@ -86,7 +99,11 @@ class Settlement:
             return payment
         with in_trace_of(payment, ASK_FOR_PAYMENT):
             answer = await self._gateway.find_charge(payment_id)
-            return await self.charge(payment) if answer is None else await self._write_down(payment, answer)
+            if answer is None:
+                return await self.charge(payment)
+            if isinstance(answer, Pending):
+                await self._hold_on(payment)
+            return await self._write_down(payment, answer)
 
     async def refund(self, refund: Refund, payment: Payment) -> Refund:
         """Let the gateway give the money of a REQUESTED refund of `payment` back; returns the refund as it stands then.
@@ -112,6 +129,20 @@ class Settlement:
             if answer is None:
                 return await self.refund(refund, payment)
             return await self._write_down_refund(refund, answer)
+
+    async def _give_up(self, payment: Payment, error: OrderNotPayableError) -> Payment:
+        """End a payment of an order that is over, once no charge of it can be on its way to the gateway."""
+        if error.hold_ended_ms_ago is not None and error.hold_ended_ms_ago < CHARGE_LATE_MAX_MS:
+            return payment
+        log.info("a payment ends with its order; nothing was charged", payment_id=payment.payment_id)
+        return await self._write_down(payment, Declined(ORDER_CLOSED))
+
+    async def _hold_on(self, payment: Payment) -> None:
+        """Keep the order for a charge that the gateway has not decided; if that fails, money may have to go back."""
+        try:
+            await self._holds.take(payment)
+        except ServiceError as error:
+            log.warning("an undecided charge may outlive its order", payment_id=payment.payment_id, error=str(error))
 
     async def _write_down(self, payment: Payment, answer: Pending | Captured | Declined) -> Payment:
         if isinstance(answer, Pending):

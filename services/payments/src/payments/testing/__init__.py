@@ -17,6 +17,7 @@ from payments.testing.running_payments import (
     running_payments,
 )
 from payments.testing.scripted_gateway import NO_MONEY, ScriptedGateway, Step
+from payments.testing.scripted_orders import ScriptedOrders
 
 __all__ = [
     "AUTH_KEYS",
@@ -27,6 +28,7 @@ __all__ = [
     "WEBHOOK_SECRET",
     "RunningPayments",
     "ScriptedGateway",
+    "ScriptedOrders",
     "Step",
     "order_event",
     "running_payments",

@@ -24,6 +24,7 @@ from payments.service.pay_order import Paid
 from payments.service.refund_part import PartRefunded
 from payments.service.unit_of_work import PaymentFilter
 from payments.testing.scripted_gateway import ScriptedGateway
+from payments.testing.scripted_orders import ScriptedOrders
 from servicekit import message_body
 from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
@@ -69,6 +70,7 @@ class RunningPayments:
     gateway: PaymentGateway
     queue: RecordingPublisher
     clock: SimClock
+    orders: ScriptedOrders
     config: Config
     http: httpx.AsyncClient
 
@@ -175,6 +177,7 @@ async def running_payments(
     gateway: PaymentGateway | None = None,
     queue: RecordingPublisher | None = None,
     clock: SimClock | None = None,
+    orders: ScriptedOrders | None = None,
     seed: int = 1,
     **settings: Any,
 ) -> AsyncIterator[RunningPayments]:
@@ -195,6 +198,7 @@ async def running_payments(
     clock = clock or SimClock()
     gateway = gateway or ScriptedGateway(clock)
     queue = queue or RecordingPublisher()
+    orders = orders or ScriptedOrders()
     database = Database(config.database_url)
     try:
         await migrate(database, config.database_url, MIGRATIONS)
@@ -206,11 +210,12 @@ async def running_payments(
             clock,
             SeededRng(seed),
             parked=queue,
+            order_holds=orders,
             is_queue_there=lambda: not queue.is_down,
             health_parts={},
         )
         transport = httpx.ASGITransport(application.api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://payments") as http:
-            yield RunningPayments(application, database, gateway, queue, clock, config, http)
+            yield RunningPayments(application, database, gateway, queue, clock, orders, config, http)
     finally:
         await database.dispose()

@@ -1,0 +1,136 @@
+"""An order that a payment holds is not closed under its hands (ADR 122)."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from orders.domain.order import Order
+from orders.domain.order_status import OrderStatus
+from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS
+from orders.service.accept_payment import PaymentOutcome
+from orders.service.close_order import ExpiryOutcome
+from orders.service.events import OrderDeadline
+from orders.testing import BUYER, RunningOrders, running_orders
+from servicekit.auth import ORDERS_HOLD, ROLES
+from servicekit.testing.databases import NewDatabaseUrl
+
+CLOSED, HELD = ExpiryOutcome.CLOSED, ExpiryOutcome.HELD
+
+
+async def ask(
+    orders: RunningOrders, method: str, order: Order, payment_id: str = "payment-1", subject: str = BUYER.subject
+) -> httpx.Response:
+    token = orders.application.tokens.issue(subject, (ORDERS_HOLD,))
+    path = f"/orders/{order.order_id}/holds/{payment_id}"
+    return await orders.http.request(method, path, headers={"Authorization": f"Bearer {token}"})
+
+
+async def placed(orders: RunningOrders) -> Order:
+    await orders.add_product()
+    order = await orders.place("k")
+    orders.publisher.messages.clear()
+    return order
+
+
+async def ring(orders: RunningOrders, order: Order) -> ExpiryOutcome:
+    return await orders.application.timeouts.ring(OrderDeadline(order.order_id, order.expires_at_ms))
+
+
+async def test_the_timer_of_a_held_order_rings_again_until_the_order_is_paid(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        orders.clock.set_wall_ms(order.expires_at_ms - 1)
+        answer = await ask(orders, "PUT", order)
+        assert (answer.status_code, answer.json()["held_until_ms"]) == (200, order.expires_at_ms - 1 + HOLD_MS)
+        orders.clock.set_wall_ms(order.expires_at_ms)
+        assert await ring(orders, order) is HELD
+        (timer,) = orders.publisher.taken("order-timeouts", "expire")
+        assert timer.delay_level == 2  # 5 s
+        assert await orders.pay(order) is PaymentOutcome.PAID
+        assert await ring(orders, order) is ExpiryOutcome.ALREADY_DECIDED
+
+
+async def test_a_hold_that_nobody_prolongs_ends_and_the_order_closes(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        orders.clock.set_wall_ms(order.expires_at_ms - 1)
+        await ask(orders, "PUT", order)
+        orders.clock.set_wall_ms(order.expires_at_ms - 1 + HOLD_MS)
+        assert await ring(orders, order) is CLOSED
+        answer = await ask(orders, "PUT", order)
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:order-not-payable")
+        assert (answer.json()["order_status"], answer.json()["hold_ended_ms_ago"]) == ("CLOSED", 0)
+
+
+async def test_a_held_order_is_cancelled_by_nobody_until_the_payment_lets_it_go(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        await ask(orders, "PUT", order)
+        for role, subject in (("buyer", BUYER.subject), ("seller", "seller-1")):
+            path = f"/orders/{order.order_id}/cancel"
+            answer = await orders.http.post(path, headers=orders.headers(role, subject))
+            assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:order-held")
+            assert "Retry-After" in answer.headers
+        assert (await ask(orders, "DELETE", order, "payment-2")).status_code == 204  # not its hold
+        assert (await orders.order(order.order_id)).is_held(orders.clock.wall_ms())
+        for _ in range(2):
+            assert (await ask(orders, "DELETE", order)).status_code == 204
+        assert (await orders.cancel(order.order_id)).status is OrderStatus.CLOSED
+
+
+async def test_a_hold_is_prolonged_by_its_payment_alone_and_not_for_ever(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        await ask(orders, "PUT", order)
+        assert (await ask(orders, "PUT", order, "payment-2")).json()["type"] == "urn:hourglass:problem:order-held"
+        last_ms = order.expires_at_ms + PAST_EXPIRY_MAX_MS
+        orders.clock.set_wall_ms(last_ms - 1)
+        assert (await ask(orders, "PUT", order)).json()["held_until_ms"] == last_ms
+        assert await ring(orders, order) is HELD
+        orders.clock.set_wall_ms(last_ms)
+        assert (await ask(orders, "PUT", order)).status_code == 409
+        assert await ring(orders, order) is CLOSED
+
+
+async def test_no_payment_begins_once_the_time_is_over(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        orders.clock.set_wall_ms(order.expires_at_ms)
+        answer = await ask(orders, "PUT", order)
+        assert (answer.status_code, answer.json()["hold_ended_ms_ago"]) == (409, None)
+        assert await ring(orders, order) is CLOSED
+
+
+async def test_only_payments_holds_orders_and_only_for_their_buyers(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        assert not any(ORDERS_HOLD in scopes for scopes in ROLES.values())
+        path = f"/orders/{order.order_id}/holds/payment-1"
+        assert (await orders.http.put(path, headers=orders.headers("operator"))).status_code == 403
+        for method in ("PUT", "DELETE"):
+            assert (await ask(orders, method, order, subject="buyer-2")).status_code == 404
+        assert await orders.order(order.order_id) == order
+
+
+@pytest.mark.parametrize("is_prolonged", [False, True])
+async def test_whoever_closes_on_an_old_reading_loses_to_the_hold(
+    new_database_url: NewDatabaseUrl, is_prolonged: bool
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        if is_prolonged:
+            await ask(orders, "PUT", order)
+            await orders.clock.advance(HOLD_MS / 1000)
+        go_on = orders.publisher.before_local
+
+        async def hold_meanwhile(_transaction_id: str) -> None:
+            orders.publisher.before_local = go_on
+            assert (await ask(orders, "PUT", order)).status_code == 200
+
+        orders.publisher.before_local = hold_meanwhile
+        answer = await orders.http.post(f"/orders/{order.order_id}/cancel", headers=orders.headers())
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:status-changed")
+        assert await orders.pay(order) is PaymentOutcome.PAID
