@@ -104,8 +104,8 @@ BUGS: tuple[Bug, ...] = (
         "no offset check on stale bytes (#10017)",
         "a whole record counts wherever it stands",
         f"{STORE}/log_scan.py",
-        "    if OFFSETS.unpack_from(block, at + OFFSETS_AT)[1] != log_offset:\n        return None\n",
-        "",
+        "record.log_offset == log_offset and is_sealed(block, at, record.size)",
+        "is_sealed(block, at, record.size)",
         f"{HERE}::test_a_whole_record_that_belongs_elsewhere_is_not_taken_for_one",
     ),
     bug(
@@ -419,9 +419,9 @@ BUGS: tuple[Bug, ...] = (
         "close without status predicate",
         "the status of an order changes whatever it is by now",
         "services/orders/src/orders/adapters/sql_orders.py",
-        'orders.c.status == bindparam("old_status"),\n        orders.c.version == bindparam("old_version"),',
+        'orders.c.status == bindparam("old_status"),\n    orders.c.version == bindparam("old_version"),',
         'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status")),\n'
-        '        orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',
+        '    orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',
         "services/orders/tests/test_orders_use_cases.py"
         "::test_whoever_decides_on_an_old_reading_loses_by_compare_and_set",
     ),
@@ -700,10 +700,20 @@ BUGS: tuple[Bug, ...] = (
         "a slave that joined later does not recognise what is sent again",
         "what producers have numbered is not told to a slave",
         f"{BROKER}/ha/states.py",
-        "            self._sequences.merge(self._coming_sequences[1])\n",
+        "            self._sequences.take_over(self._coming_sequences[1])\n",
         "",
         f"{BROKER_TESTS}/test_broker_replica_sequences.py"
         "::test_a_slave_that_joins_after_retention_recognises_what_is_sent_again",
+    ),
+    bug(
+        "75",
+        "a sink's producers evict live ones",
+        "whoever was silent longest is evicted, also while it is live",
+        f"{BROKER}/core/producer_table.py",
+        "            if self._is_live(numbers, now_ms):\n",
+        "            if not self._pairs:\n",
+        f"{BROKER_TESTS}/test_broker_producer_memory.py"
+        "::TestOnlyLiveOnesAreLeft::test_one_that_has_to_be_recognised_is_refused_with_a_reason",
     ),
     bug(
         "65",

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, Message, MessageExt, MessageQueue
-from mqproto.properties import RETURNING_PRODUCERS_FROM
+from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from pyspark_mq.errors import OptionError
 from pyspark_mq.sink import batch_writer, stream_writer
 from pyspark_mq.sink import lanes as lanes_module
@@ -72,11 +72,15 @@ class TestOptions:
         ("options", "sentence"),
         [
             ({}, "namesrvAddr is not set"),
-            ({**URL, "subscribe": "t"}, "has no option 'subscribe' for writing; allowed are namesrvAddr, queueBy,"),
+            (
+                {**URL, "subscribe": "t"},
+                "has no option 'subscribe' for writing; allowed are batchId, namesrvAddr, queueBy,",
+            ),
             ({**URL, "topic": "a b"}, "topic: the topic name 'a b' has a character that is not allowed"),
             ({**URL, "topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the queue itself"),
             ({**URL, "queueBy": "hash"}, "queueBy is 'hash'; allowed are turns and key"),
             ({**URL, "writeId": "w"}, "writeId is set, but a stream is known by its checkpoint"),
+            ({**URL, "batchId": "7"}, "batchId is set, but a stream is known by its checkpoint"),
             ({**URL, "sendTimeoutMs": "0"}, "sendTimeoutMs is '0'; it has to be a whole number from 1 up"),
         ],
     )
@@ -172,6 +176,23 @@ class TestIdentity:
         assert len(set(ids.values())) == 50
         assert all(RETURNING_PRODUCERS_FROM <= one < 2 * RETURNING_PRODUCERS_FROM for one in ids.values())
         assert WriterIdentity("query b", 0).producer_id not in ids.values()
+
+    def test_a_producer_id_says_whether_it_is_sent_again_after_its_job(self) -> None:
+        for partition in range(5_000):
+            query = WriterIdentity("query a", partition).producer_id
+            assert RETURNING_PRODUCERS_FROM <= query < WRITE_PRODUCERS_FROM
+            write = WriterIdentity("write a", partition, returns=False).producer_id
+            assert WRITE_PRODUCERS_FROM <= write < 2 * RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
+
+    def test_only_a_write_with_a_name_returns_and_its_batches_have_one_producer(self) -> None:
+        columns = schema("body string")
+        named = {**URL, "topic": "t", "writeId": "w"}
+        ids = []
+        for options in ({**URL, "topic": "t"}, named, {**named, "batchId": "7"}):
+            ids.append(batch_writer(options, columns, overwrite=False).identity(3))
+        assert [one.returns for one in ids] == [False, True, True]
+        assert ids[1].producer_id == ids[2].producer_id
+        assert ids[2].batch_id == 7
 
     def test_numbers_of_two_ways_and_of_two_batches_never_meet(self) -> None:
         now, later = WriterIdentity("q", 0, 6), WriterIdentity("q", 0, 7)

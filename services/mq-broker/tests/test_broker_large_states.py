@@ -9,10 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from mq_broker.core import producer_sequences
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences, Stretch
+from mq_broker.core.producer_sequences import Numbering, ProducerSequences
 from mq_broker.core.progress import Progress
+from mq_broker.core.stretches import Stretch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.consume_progress import QUEUES_PER_STEP
@@ -159,47 +159,3 @@ async def test_the_search_for_what_is_not_consumed_leaves_turns_to_others() -> N
         counting.cancel()
         assert len(found) == 4 * QUEUES_PER_STEP
         assert turns >= 3
-
-
-class TestGapsInNumbers:
-    def test_together_they_have_a_limit_in_bytes_and_a_producer_with_few_loses_none(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(producer_sequences, "STRETCHES_BYTES_MAX", 50_000)
-        sequences = ProducerSequences()
-        for sequence in (1, 3, 5, 7):
-            store(sequences, 99, sequence, "honest")
-        for producer_id in range(1, 9):
-            for sequence in range(1, 2_000, 2):
-                store(sequences, producer_id, sequence)
-        assert len(encode_document(sequences.to_json(), 0)) < 60_000
-        known = sequences.stored_before(Numbering(99, 0, 1, 1), "honest", 0, 8)
-        assert [stretch.base_sequence for stretch in known] == [1, 3, 5, 7]
-        newest = sequences.stored_before(Numbering(8, 0, 1_999, 1), "t", 0, 1)
-        assert [stretch.base_sequence for stretch in newest] == [1_999]
-
-    def test_what_is_forgotten_or_answered_counts_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(producer_sequences, "STRETCHES_BYTES_MAX", 10_000)
-        sequences = ProducerSequences()
-        for producer_id in range(1, 50):
-            for sequence in range(1, 200, 2):
-                store(sequences, producer_id, sequence)
-            sequences.stored(Numbering(producer_id, 0, 300, 300), ("t", 0), Stretch(300, 1, "t", 0, 9_000), 1_000)
-        for sequence in range(1, 200, 2):
-            store(sequences, 77, sequence)
-        sequences.expire(10**12)
-        for sequence in range(1, 400, 2):
-            store(sequences, 88, sequence)
-        known = sequences.stored_before(Numbering(88, 0, 1, 1), "t", 0, 400)
-        assert len(known) == 200, "nothing was cut: what others left is not counted any more"
-
-    def test_the_limit_holds_after_a_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        sequences = ProducerSequences()
-        for sequence in range(1, 2_000, 2):
-            store(sequences, 1, sequence)
-        document = sequences.to_json()
-        monkeypatch.setattr(producer_sequences, "STRETCHES_BYTES_MAX", 10_000)
-        again = ProducerSequences()
-        again.load_json(document)
-        store(again, 1, 2_001)
-        assert len(encode_document(again.to_json(), 0)) < 10_000

@@ -10,17 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_broker.core import producer_sequences
-from mq_broker.core.producer_sequences import (
-    EXPIRY_MS,
-    RETURNING_EXPIRY_MS,
-    Numbering,
-    ProducerSequences,
-    SequenceError,
-    Stretch,
-)
+from mq_broker.core import stretches
+from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
+from mq_broker.core.producer_table import EXPIRY_MS, RETURNING_EXPIRY_MS
+from mq_broker.core.stretches import Stretch
 from mq_broker.testing import producer_record
-from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC, RETURNING_PRODUCERS_FROM
+from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC, RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from mqproto.record import Record, decode_record
 
 PRODUCER = 0xABC
@@ -125,6 +120,13 @@ class TestMemory:
         sequences.expire(1_001 + EXPIRY_MS)
         assert sequences.stored_before(numbering(1), *QUEUE, 1) == []
 
+    def test_a_producer_of_one_write_is_forgotten_after_an_hour_of_silence(self) -> None:
+        sequences = ProducerSequences()
+        one = numbering(1, producer=WRITE_PRODUCERS_FROM + 7)
+        sequences.stored(one, QUEUE, Stretch(1, 1, *QUEUE, 70), 1_000)
+        sequences.expire(1_001 + EXPIRY_MS)
+        assert sequences.stored_before(one, *QUEUE, 1) == []
+
     def test_a_producer_that_comes_back_is_forgotten_after_a_week_of_silence(self) -> None:
         sequences = ProducerSequences()
         one = numbering(1, producer=RETURNING_PRODUCERS_FROM + 7)
@@ -137,46 +139,10 @@ class TestMemory:
         sequences.expire(1_001 + RETURNING_EXPIRY_MS)
         assert sequences.stored_before(one, *QUEUE, 1) == []
 
-    def test_when_there_are_too_many_those_that_come_back_go_last_and_the_newest_never(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
-        sequences = ProducerSequences()
-        returning = [RETURNING_PRODUCERS_FROM + number for number in (1, 2)]
-        known = []
-        for producer in (returning[0], 5, returning[1], 6):
-            sequences.stored(numbering(1, producer=producer), QUEUE, Stretch(1, 1, *QUEUE, 0), 0)
-            listed = (returning[0], returning[1], 5, 6)
-            known.append([one for one in listed if sequences.stored_before(numbering(1, producer=one), *QUEUE, 1)])
-        assert known == [[returning[0]], [returning[0], 5], returning, [returning[1], 6]]
-
-    def test_when_there_are_too_many_the_one_that_was_silent_longest_goes(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
-        sequences = ProducerSequences()
-        for producer in (1, 2, 1, 3):
-            one = numbering(sequences.data_version + 1, producer=producer)
-            sequences.stored(one, QUEUE, Stretch(one.base_sequence, 1, *QUEUE, sequences.data_version), 0)
-        known = {
-            producer: bool(sequences.stored_before(numbering(1, producer=producer), *QUEUE, 9))
-            for producer in (1, 2, 3)
-        }
-        assert known == {1: True, 2: False, 3: True}
-
-    def test_one_producer_with_more_queues_than_are_remembered_does_not_forget_itself(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(producer_sequences, "PRODUCER_QUEUES_MAX", 2)
-        sequences = ProducerSequences()
-        for queue_id in range(4):
-            sequences.stored(numbering(1), ("t", queue_id), Stretch(1, 1, "t", queue_id, 0), 0)
-        assert all(sequences.stored_before(numbering(1), "t", queue_id, 1) for queue_id in range(4))
-
     def test_a_producer_that_never_says_what_it_has_an_answer_for_fills_no_memory(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(producer_sequences, "QUEUE_STRETCHES_MAX", 3)
+        monkeypatch.setattr(stretches, "QUEUE_STRETCHES_MAX", 3)
         sequences = ProducerSequences()
         for base in range(1, 20, 2):  # with gaps, so that nothing becomes one
             store(sequences, base, 1, base)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences, Stretch
+from mq_broker.core.producer_sequences import Numbering, ProducerSequences
+from mq_broker.core.producer_table import EXPIRY_MS
 from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.stretches import Stretch
 from mq_broker.ha import states
 from mq_broker.testing import LOG_FILE_BYTES, incoming, numbered, produce
 from mq_broker.testing_replication import make_pair, pair, until
+from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from osenv import SimClock
 
 PRODUCER = 7
@@ -55,16 +60,34 @@ async def test_a_slave_forgets_the_numbers_that_its_master_has_forgotten(monkeyp
         assert kept * size < 1.2 * EVERY_BYTES, "those that came since it was told"
 
 
-def test_a_merge_adds_what_is_missing_and_forgets_what_is_answered() -> None:
-    mine, theirs = ProducerSequences(), ProducerSequences()
-    for sequences, stretches in ((mine, [(1, 2), (5, 1), (8, 2)]), (theirs, [(1, 6), (9, 3)])):
-        for begin, count in stretches:
-            sequences.stored(numbering(begin), ("t", 0), Stretch(begin, count, "t", 0, 100 + begin), 1)
-    theirs.stored(numbering(20, first_unanswered=4), ("t", 0), Stretch(20, 1, "t", 0, 120), 2)
-    mine.merge(theirs)
-    found = mine.stored_before(numbering(4, 4), "t", 0, 20)
-    known = {one.base_sequence + at: one.base_queue_offset + at for one in found for at in range(one.count)}
-    assert known == {sequence: 100 + sequence for sequence in (4, 5, 6, 8, 9, 10, 11, 20)}
-    again = mine.to_json()["producerTable"]
-    mine.merge(theirs)
-    assert mine.to_json()["producerTable"] == again
+async def test_a_slave_knows_what_its_master_knows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "SEQUENCES_EVERY_BYTES", EVERY_BYTES)
+    monkeypatch.setattr(states, "SEQUENCES_SHARE", 0)
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, slave):
+        for producer in (PRODUCER, RETURNING_PRODUCERS_FROM + 1, WRITE_PRODUCERS_FROM + 1):
+            for sequence in (1, 3, 5):
+                await produce(master.at_work, numbered("t", [b"x"], numbering=Numbering(producer, 1, sequence, 1)))
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        master.at_work.producer_sequences.expire(master.at_work.time.now_ms() + 2 * EXPIRY_MS)
+        known = master.at_work.producer_sequences.to_json()["producerTable"]
+        assert [int(name, 16) for name in known] == [RETURNING_PRODUCERS_FROM + 1]
+        await produce(master.at_work, incoming("other", [bytes(EVERY_BYTES)]))
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        await clock.advance(1)
+        assert slave.at_work.producer_sequences.to_json()["producerTable"] == known
+
+
+def test_what_is_taken_over_stays_the_same_when_it_is_written_down() -> None:
+    master, slave = ProducerSequences(), ProducerSequences()
+    for now_ms, (producer, queue_id) in enumerate([(1, 0), (2, 0), (1, 1), (RETURNING_PRODUCERS_FROM, 3), (1, 0)]):
+        stretch = Stretch(now_ms + 1, 1, "t", queue_id, now_ms)
+        master.stored(Numbering(producer, now_ms, now_ms + 1, 0), ("t", queue_id), stretch, 1_000 * now_ms)
+    slave.stored(Numbering(9, 1, 1, 1), ("t", 0), Stretch(1, 1, "t", 0, 70), 5)
+    coming = ProducerSequences()
+    coming.load_json(json.loads(json.dumps(master.to_json())))
+    slave.take_over(coming)
+    assert slave.to_json()["producerTable"] == master.to_json()["producerTable"]
+    older = {name: {**entry, "laterMs": ""} for name, entry in master.to_json()["producerTable"].items()}
+    coming.load_json({"dataVersion": {"counter": 1}, "producerTable": older})  # as an older version writes it
+    assert sorted(coming.ends()) == sorted(master.ends())

@@ -27,9 +27,9 @@ def states_out(broker: Broker) -> StatesOut:
     return StatesOut(broker.store, broker.topics, broker.groups, broker.producer_sequences)
 
 
-def take_over(master: Broker, slave: Broker) -> None:
-    for document in states_out(master).take():
-        slave.states_in.take(document)
+async def take_over(master: Broker, slave: Broker) -> None:
+    for document in await states_out(master).take():
+        await slave.states_in.take(document)
 
 
 def copy_log(master: Broker, slave: Broker) -> None:
@@ -46,8 +46,8 @@ async def pair() -> AsyncIterator[tuple[Broker, Broker]]:
         yield master, slave
 
 
-def documents(out: StatesOut) -> list[str]:
-    return [document.name for document in out.take()]
+async def documents(out: StatesOut) -> list[str]:
+    return [document.name for document in await out.take()]
 
 
 def tell(sender: Exchange, receiver: Exchange) -> None:
@@ -61,20 +61,20 @@ class TestOut:
     async def test_everything_at_first_and_then_what_has_changed(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             out = states_out(broker)
-            assert (out.is_waiting, documents(out)) == (True, [TOPICS, SUBSCRIPTION_GROUPS, PRODUCER_SEQUENCES])
+            assert (out.is_waiting, await documents(out)) == (True, [TOPICS, SUBSCRIPTION_GROUPS, PRODUCER_SEQUENCES])
             broker.groups.update(SubscriptionGroup("g", 3))
-            assert (out.is_waiting, documents(out)) == (False, []), "the slave finds it in the log"
+            assert (out.is_waiting, await documents(out)) == (False, []), "the slave finds it in the log"
 
     async def test_an_earlier_slave_is_sent_what_has_changed(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             out = states_out(broker)
             out.needs_changes = True
-            documents(out)
-            assert (out.is_waiting, documents(out)) == (False, [])
+            await documents(out)
+            assert (out.is_waiting, await documents(out)) == (False, [])
             broker.groups.update(SubscriptionGroup("g", 3))
-            assert (out.is_waiting, documents(out)) == (True, [SUBSCRIPTION_GROUPS])
+            assert (out.is_waiting, await documents(out)) == (True, [SUBSCRIPTION_GROUPS])
             await broker.topic_administration.update(TopicConfig("t", 2, 2))
-            assert documents(out) == [TOPICS]
+            assert await documents(out) == [TOPICS]
 
     async def test_progress_is_never_told_ahead_of_a_document(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
@@ -82,7 +82,7 @@ class TestOut:
             exchange = Exchange(broker.store, broker.topics, broker.consumer_offsets, states_out(broker))
             broker.offsets.commit("g", [("t", 0, Progress(1))])
             assert (exchange.is_waiting, exchange.progress()) == (True, None)
-            exchange.documents()
+            await exchange.documents()
             assert exchange.progress() is not None
             assert not exchange.is_waiting
 
@@ -111,12 +111,12 @@ class TestIn:
                 await slave.store.checkpoint()
                 slave.topics.ensure_for_arrival("mine alone", 0)
                 before = slave.topics.data_version
-                take_over(master, slave)
+                await take_over(master, slave)
                 assert slave.topics.data_version == before, "its log is not there yet"
                 copy_log(master, slave)
                 assert slave.topics.data_version > before
                 after = slave.topics.data_version, slave.groups.data_version
-                take_over(master, slave)
+                await take_over(master, slave)
                 assert (slave.topics.data_version, slave.groups.data_version) == after, "nothing has changed"
         async with running_broker(disk, SimClock()) as slave:
             assert {config for config in slave.topics.all() if config.topic not in SYSTEM_TOPICS} == {
@@ -143,7 +143,7 @@ class TestIn:
         async with running_broker(SimDisk(), SimClock()) as slave:
             before = slave.topics.to_json(), slave.groups.to_json()
             with pytest.raises(ValueError, match=sentence):
-                slave.states_in.take(StateDocument(name, content))
+                await slave.states_in.take(StateDocument(name, content))
             assert (slave.topics.to_json(), slave.groups.to_json()) == before
 
     async def test_a_document_of_a_newer_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,17 +152,17 @@ class TestIn:
                 patch.setattr("mq_broker.store.json_state.FORMAT", FORMAT + 1)
                 content = encode_document(slave.topics.to_json(), 0)
             with pytest.raises(ValueError, match="format version 2"):
-                slave.states_in.take(StateDocument(TOPICS, content))
+                await slave.states_in.take(StateDocument(TOPICS, content))
 
     async def test_of_a_deleted_topic_a_slave_shows_nothing_once_its_log_has_the_deletion(self) -> None:
         async with pair() as (master, slave):
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             copy_log(master, slave)
-            take_over(master, slave)
+            await take_over(master, slave)
             slave.consumer_offsets.put("g", "t", 0, Progress(2))
             await produce(master, incoming("t", [b"3", b"4"]), incoming("t", [b"5"], queue_id=1))
             await master.topic_administration.delete("t")
-            take_over(master, slave)
+            await take_over(master, slave)
             assert slave.store.queue_bounds("t", 0) == (0, 3)
             copy_log(master, slave)
             assert slave.topics.get("t") is None
@@ -179,10 +179,10 @@ class TestIn:
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             copy_log(master, slave)
             master.topics.delete("t", {0: 7})
-            take_over(master, slave)
+            await take_over(master, slave)
             master.topics.clamp_deletions(master.store.queue_end)
             await produce(master, incoming("t", [b"new"]))
-            take_over(master, slave)
+            await take_over(master, slave)
             copy_log(master, slave)
             assert slave.store.queue_bounds("t", 0) == (3, 4)
 
@@ -212,7 +212,7 @@ class TestIn:
             tell(up, down)
             assert master.consumer_offsets.places() == [], "the slave had not heard of it"
             master.consumer_offsets.begin("g", "t", 0, 1)
-            down.documents()
+            await down.documents()
             copy_log(master, slave)
             assert slave.groups.get("g") is None
             assert slave.consumer_offsets.places() == []

@@ -51,6 +51,8 @@ EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18
 # Producer ids from here on, to twice that, belong to producers that come back under the same id as another process: a
 # broker remembers what they have numbered for days. Below are those that clients draw, and need for an hour (ADR 15).
 RETURNING_PRODUCERS_FROM = 1 << 62
+# The last of these belong to one write each, and are never used again after it: for an hour, too (ADR 114).
+WRITE_PRODUCERS_FROM = 2 * RETURNING_PRODUCERS_FROM - (1 << 52)
 _PRODUCER_SEQUENCE_VALUE = re.compile(
     rb"([0-9a-f]{16}):(\d{1,%d}):(\d{1,%d})" % (EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX)
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from mqclient import Message
-from mqproto.properties import RETURNING_PRODUCERS_FROM, SEQUENCE_DIGITS_MAX
+from mqproto.properties import RETURNING_PRODUCERS_FROM, SEQUENCE_DIGITS_MAX, WRITE_PRODUCERS_FROM
 
 BATCH_BITS, WAY_BITS = 32, 5
 ROWS_MAX = (1 << (BATCH_BITS - WAY_BITS)) - 1  # of one lane
@@ -25,17 +25,24 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """One partition of one batch. `name` names the query, or the batch write."""
+    """One partition of one batch. `name` names the query, or the batch write; only one that `returns` is sent again
+    after its job.
+    """
 
     name: str
     partition: int
     batch_id: int = 0
+    returns: bool = True
 
     @property
     def producer_id(self) -> int:
         """The same for all batches of the query: what a broker remembers does not grow with them."""
-        digest = blake2b(f"{self.name}:{self.partition}".encode(), digest_size=8).digest()
-        return RETURNING_PRODUCERS_FROM + int.from_bytes(digest, "big") % RETURNING_PRODUCERS_FROM
+        of_writes = 2 * RETURNING_PRODUCERS_FROM - WRITE_PRODUCERS_FROM
+        digest = int.from_bytes(blake2b(f"{self.name}:{self.partition}".encode(), digest_size=8).digest(), "big")
+        if not self.returns:
+            return WRITE_PRODUCERS_FROM + digest % of_writes
+        producer_id = RETURNING_PRODUCERS_FROM + digest % RETURNING_PRODUCERS_FROM
+        return producer_id if producer_id < WRITE_PRODUCERS_FROM else producer_id - of_writes
 
     @property
     def first_number(self) -> int:

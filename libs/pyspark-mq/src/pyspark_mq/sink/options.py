@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from mqproto.names import IllegalNameError, check_user_topic
 from pyspark_mq.errors import OptionError
 from pyspark_mq.option_values import OptionValues
+from pyspark_mq.sink.identity import BATCH_ID_MAX
 
-WRITE_OPTIONS = ("namesrvAddr", "topic", "queueBy", "writeId", "sendTimeoutMs")
+WRITE_OPTIONS = ("namesrvAddr", "topic", "queueBy", "writeId", "batchId", "sendTimeoutMs")
 SPARKS_OWN = ("checkpointLocation", "path", "queryName")  # Spark hands them on, for sinks that write files
 SEND_TIMEOUT_MS = 120_000  # as Kafka's delivery.timeout.ms
 TURNS, KEY = "turns", "key"
@@ -17,13 +18,16 @@ TURNS, KEY = "turns", "key"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """`topic` is empty when a column says it; `write_id` when nothing recognises a repeated batch write."""
+    """`topic` is empty when a column says it; `write_id` when nothing recognises a repeated batch write. Of writes with
+    one `write_id`, the one with the highest `batch_id` is the last that is repeated.
+    """
 
     url: str
     topic: str
     by_key: bool
     write_id: str
     send_timeout_s: float
+    batch_id: int = 0
 
 
 def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -33,7 +37,9 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         {name: value for name, value in options.items() if name.lower() not in own}, WRITE_OPTIONS, "writing"
     )
     if streaming:
-        values.refuse(("writeId",), "a stream is known by its checkpoint; this is an option of batch writes")
+        values.refuse(("writeId", "batchId"), "a stream is known by its checkpoint; this is an option of batch writes")
+    elif not values.has("writeId"):
+        values.refuse(("batchId",), "writeId is not: it names what the batches belong to")
     topic = values.text("topic")
     try:
         if topic:
@@ -49,4 +55,5 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         by_key=queue_by == KEY,
         write_id=values.text("writeId"),
         send_timeout_s=values.count("sendTimeoutMs", SEND_TIMEOUT_MS) / 1_000,
+        batch_id=values.count("batchId", least=0, most=BATCH_ID_MAX),
     )

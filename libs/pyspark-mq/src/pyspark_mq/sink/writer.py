@@ -38,13 +38,14 @@ class PartitionWritten(WriterCommitMessage):
     recognised: int
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> MqBatchWriter:
     """For `df.write.format("mq")`. Raises OptionError and SinkSchemaError."""
     if overwrite:
         raise OptionError('a topic cannot be overwritten; use mode("append")')
     own = sink_options(options, streaming=False)
     check_columns(schema, own.topic)
-    return MqBatchWriter(own, own.write_id or SystemRng().randbytes(WRITE_ID_BYTES).hex())
+    write_id = own.write_id or SystemRng().randbytes(WRITE_ID_BYTES).hex()
+    return MqBatchWriter(own, f"write {write_id}", returns=bool(own.write_id))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -59,12 +60,16 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 class MqBatchWriter(DataSourceArrowWriter):
     """One batch write: tries of a task that are repeated are recognised, and with a writeId the whole write."""
 
-    def __init__(self, options: SinkOptions, write_id: str) -> None:
+    def __init__(self, options: SinkOptions, name: str, *, returns: bool) -> None:
         self._options = options
-        self._write_id = write_id
+        self._name, self._returns = name, returns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return send(iterator, self._options, WriterIdentity(f"write {self._write_id}", _task().partitionId()))
+        return send(iterator, self._options, self.identity(_task().partitionId()))
+
+    def identity(self, partition: int) -> WriterIdentity:
+        """Of one partition."""
+        return WriterIdentity(self._name, partition, self._options.batch_id, returns=self._returns)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _tell("the write", messages)

@@ -22,10 +22,14 @@ COUNTED_CLIENTS_MAX = 4_096  # connections of which it is remembered how much th
 
 CONSUMER_OFFSETS_MAX = 500_000  # queues in which groups have an offset, of all groups; about 180 MB
 
-# Numbers of producers (core/producer_sequences.py), of which each checkpoint writes all that is remembered.
-PRODUCER_QUEUES_MAX = 65_536  # pairs of producer and queue: 3 to 10 MB, by the length of topics
+# Numbers of producers (core/producer_table.py), of which each checkpoint writes all that is remembered. Bytes are those
+# of the file: 100 to 200 for a pair of producer and queue, by the length of its topic; memory takes three to four times
+# as much.
+DRAWN_PRODUCERS_BYTES_MAX = 4 * 1024 * 1024  # of ordinary producers; 25,000 pairs of one producer each, or more
+RETURNING_PRODUCERS_BYTES_MAX = 8 * 1024 * 1024  # of queries and named writes of Spark's sink
+WRITE_PRODUCERS_BYTES_MAX = 4 * 1024 * 1024  # of its other writes
+PRODUCER_LIVE_MS = 120_000  # a send's budget, if that is not configured: 3 s, of Spark's sink 120 s
 QUEUE_STRETCHES_MAX = 8_192  # of one pair; a producer has 4 frames of at most 1,024 batches unanswered
-STRETCHES_BYTES_MAX = 4 * 1024 * 1024  # as text, of all stretches beyond one for each pair: 40,000 to 90,000 of them
 
 # Requests, checked before any work (rpc/request_limits.py). A real client stays far below; what is beyond one of these
 # is answered with INVALID_ARGUMENT. Work for each item is at most some 10 us, so that no request holds the event loop

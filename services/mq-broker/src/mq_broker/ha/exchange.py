@@ -42,9 +42,9 @@ class Exchange:
         if self._states is not None:
             self._unlisten.append(self._topics.on_change(wake))
 
-    def documents(self) -> list[StateDocument]:
+    async def documents(self) -> list[StateDocument]:
         """What the slave has to take over, to be sent before any `progress` that is taken later."""
-        return [] if self._states is None else self._states.take()
+        return [] if self._states is None else await self._states.take()
 
     def progress(self) -> ProgressEntries | None:
         """What groups have finished that the other side has to hear; None when there is nothing.

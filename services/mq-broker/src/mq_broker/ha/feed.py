@@ -273,7 +273,7 @@ class Feed:
 
     async def _send_states(self) -> None:
         while self._exchange.is_waiting:
-            for document in self._exchange.documents():
+            for document in await self._exchange.documents():
                 await self._send(document)
             if (progress := self._exchange.progress()) is not None:
                 await self._send(progress)

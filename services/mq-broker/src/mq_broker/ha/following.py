@@ -208,7 +208,7 @@ class Following:
                 case Beat():
                     await self._take_beat(event)
                 case StateDocument():
-                    self._node.states_in.take(event)
+                    await self._node.states_in.take(event)
                     await self._node.states_in.save()
                 case ProgressEntries():
                     if self._exchange.merge(event):

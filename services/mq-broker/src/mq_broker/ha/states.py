@@ -9,7 +9,8 @@ with the log offset that it covers; the slave takes them over when its log is th
   the master's log waits nowhere any more; its queues begin behind it;
 - which transactions are open is read from the log when the slave becomes a master;
 - what producers have numbered is read from the records as they come; which numbers are asked for no more, and what
-  stood in files that are gone, the master says when a link begins and every `SEQUENCES_EVERY_BYTES` of the log;
+  stood in files that are gone, the master says when a link begins and every `SEQUENCES_EVERY_BYTES` of the log: from
+  then on the slave knows what the master knew there, and nothing else (ADR 114);
 - the next numbers of queues that have no message left are the one thing that neither log nor documents tell: they are
   said once, when a link begins, and count for a queue of which the slave has never had a message;
 - locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table says
@@ -46,6 +47,7 @@ QUEUE_NUMBERS = "queueNumbers.json"
 QUEUE_OFFSET_MAX = (1 << 62) - 1
 # A slave remembers the numbers of so much of the log beyond what its master does; some 16,000 records of 1 KiB.
 SEQUENCES_EVERY_BYTES = 16 * 1024 * 1024
+SEQUENCES_SHARE = 8  # and the document is at most one part of so many of what a link carries
 # What a document of each name has to hold, before it waits for the log.
 _CHECKS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     TOPICS: lambda content: (topics_of(content), deletions_of(content), content["dataVersion"]),
@@ -67,7 +69,7 @@ class StatesOut:
     ) -> None:
         self.needs_changes = False
         self._sequences = sequences
-        self._sequences_told_at = -SEQUENCES_EVERY_BYTES  # the log's end then
+        self._sequences_due_at = 0  # the log's end then
         self._states: Mapping[str, State] = {TOPICS: topics, SUBSCRIPTION_GROUPS: groups}
         self._store = store
         self._taken: dict[str, int] = {}  # data version by name
@@ -81,11 +83,11 @@ class StatesOut:
             return False
         return any(state.data_version != self._taken.get(name) for name, state in self._states.items())
 
-    def take(self) -> list[StateDocument]:
+    async def take(self) -> list[StateDocument]:
         """Every document at first, and the numbers of empty queues; then those that have changed, if need be."""
         if not self.is_waiting:
             return []
-        sequences = self._take_sequences() if self._has_sequences else []
+        sequences = await self._take_sequences() if self._has_sequences else []
         if self._taken and not self.needs_changes:
             return sequences
         numbers = {} if self._taken else self._numbers_of_empty_queues()
@@ -99,11 +101,15 @@ class StatesOut:
     @property
     def _has_sequences(self) -> bool:
         """Whether it is time to say again what producers have numbered; a slave of an earlier version refuses that."""
-        return not self.needs_changes and self._store.log_end - self._sequences_told_at >= SEQUENCES_EVERY_BYTES
+        return not self.needs_changes and self._store.log_end >= self._sequences_due_at
 
-    def _take_sequences(self) -> list[StateDocument]:
-        self._sequences_told_at = log_end = self._store.log_end
-        return [StateDocument(PRODUCER_SEQUENCES, encode_document(self._sequences.to_json(), log_end))]
+    async def _take_sequences(self) -> list[StateDocument]:
+        """Encoded off the event loop. A large document is due again after eight times its own length of the log."""
+        log_end, document = self._store.log_end, self._sequences.frozen()
+        self._sequences_due_at = log_end + SEQUENCES_EVERY_BYTES
+        content = await self._store.disk.offload(lambda: encode_document(document(), log_end))
+        self._sequences_due_at = log_end + max(SEQUENCES_EVERY_BYTES, SEQUENCES_SHARE * len(content))
+        return [StateDocument(PRODUCER_SEQUENCES, content)]
 
     def _numbers_of_empty_queues(self) -> dict[QueueKey, Given]:
         return {
@@ -137,19 +143,19 @@ class StatesIn:
         self._coming.clear()
         self._coming_sequences = None
 
-    def take(self, document: StateDocument) -> None:
+    async def take(self, document: StateDocument) -> None:
         """Take over what the master says, as soon as the log is there. Raises ValueError with what is wrong; then
         nothing has changed.
         """
         if document.name not in (QUEUE_NUMBERS, PRODUCER_SEQUENCES, *_CHECKS):
             raise ValueError(f"{document.name!r} is no state that a slave takes over")
         try:
-            content = _content(document)
+            content = await self._store.disk.offload(_content, document)
             if document.name == QUEUE_NUMBERS:
                 self._take_over_numbers(content)
             elif document.name == PRODUCER_SEQUENCES:
                 sequences = ProducerSequences()
-                sequences.load_json(content)
+                await self._store.disk.offload(sequences.load_json, content)
                 self._coming_sequences = int(content[LOG_OFFSET]), sequences
             else:
                 _CHECKS[document.name](content)
@@ -168,7 +174,7 @@ class StatesIn:
     def reach(self, log_end: int) -> None:
         """The log ends there: take over the documents that cover no more."""
         if self._coming_sequences is not None and self._coming_sequences[0] <= log_end:
-            self._sequences.merge(self._coming_sequences[1])
+            self._sequences.take_over(self._coming_sequences[1])
             self._coming_sequences = None
         for name, (covered, content) in list(self._coming.items()):
             if covered <= log_end:

@@ -520,7 +520,8 @@ class Broker:
     async def _checkpoint_forever(self) -> None:
         while True:
             await rest(self._clock, self.store.checkpoint_due, CHECKPOINT_INTERVAL_S)
-            self.producer_sequences.expire(self.time.now_ms())
+            if self.is_master:  # a slave forgets what its master has forgotten
+                self.producer_sequences.expire(self.time.now_ms())
             await self.store.checkpoint()
 
     async def _journal_offsets_forever(self) -> None:

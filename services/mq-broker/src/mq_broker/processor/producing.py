@@ -16,8 +16,10 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.creations import TooManyError
 from mq_broker.core.delay_levels import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError, Stretch
+from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
+from mq_broker.core.producer_table import ProducersFullError
 from mq_broker.core.rewrite import arriving_batch, schedule_batch
+from mq_broker.core.stretches import Stretch
 from mq_broker.core.topics import TopicTable
 from mq_broker.core.traffic import Traffic
 from mq_broker.processor.refusals import NOT_MASTER, code_of
@@ -166,6 +168,7 @@ class Producing:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
             numbering = incoming.numbering
             if numbering and (known := self.sequences.stored_before(numbering, topic, queue_id, batch.count)):
+                self.sequences.admit(numbering, (topic, queue_id), store_ms)
                 missing = _missing(batch, numbering, known)
                 return _Repeat(known, [(numbers, self._detour(part, store_ms)) for numbers, part in missing])
             batch = self._detour(batch, store_ms)
@@ -175,7 +178,11 @@ class Producing:
             remark = f"the batch takes {len(batch.buffer)} bytes; a commit-log file takes {self.store.run_bytes_max}"
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         try:
+            if numbering is not None:
+                self.sequences.admit(numbering, (topic, queue_id), store_ms)
             self.topics.create(config, client)
+        except ProducersFullError as error:
+            return BatchOutcome(ResponseCode.SYSTEM_BUSY, str(error))
         except TooManyError as error:
             return BatchOutcome(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist: {error}")
         return batch

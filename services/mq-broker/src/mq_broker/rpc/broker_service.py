@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any, NoReturn
 
 import grpc
@@ -77,12 +77,15 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         """Frames in, results out, in the order of the frames; the next frame is stored while one is being synced."""
         client = context.peer()
         async with self._replies(context) as replies:
+            stream = self._broker.producer_sequences.stream()
 
             def handle(request: pb.ProduceRequest) -> None:
+                stream.of(request.producer_id)
                 size = SMALL_RESPONSE_BYTES + RESULT_BYTES * len(request.batches)
                 replies.put(self._produce(request, client), size)
 
-            await self._pump(context, replies, handle)
+            with closing(stream):
+                await self._pump(context, replies, handle)
 
     def _produce(self, request: pb.ProduceRequest, client: str) -> Coroutine[Any, Any, pb.ProduceResponse]:
         producing = self._broker.producing
