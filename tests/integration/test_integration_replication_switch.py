@@ -49,8 +49,13 @@ pytestmark = pytest.mark.processes
 
 async def mqadmin(cluster: Cluster, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
+    return await mqadmin_alone(*arguments, "-n", cluster.url)
+
+
+async def mqadmin_alone(*arguments: str) -> tuple[int, str, str]:
+    """Without a name server."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mqadmin", *arguments, "-n", cluster.url),
+        *(sys.executable, "-m", "mqadmin", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,6 +182,40 @@ async def test_a_lost_disk_of_the_master_costs_nothing_that_was_answered_with_se
         stored = await stored_bodies(admin, queues())
         assert running.with_status(SendStatus.SEND_OK) - stored.keys() == set()
         await require_same_logs(cluster, other, one)
+
+
+@pytest.mark.parametrize("takes_restored", [False, True])
+async def test_a_restored_master_waits_beside_its_replica_until_an_operator_decides(
+    tmp_path: Path, takes_restored: bool
+) -> None:
+    cluster = new_pair(tmp_path)
+    (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.slave_addresses
+    copy = tmp_path / "copy"
+    async with pair(cluster) as admin, Producer("senders", cluster.url, client_config=QUICK) as producer:
+        await producer.send(Message(TOPIC, b"before"))
+        await admin.backup_store(BROKER, copy)
+        sent = await producer.send(Message(TOPIC, b"after"))
+        assert sent.send_status is SendStatus.SEND_OK
+        await master.kill()
+        shutil.rmtree(cluster.store_folder(master))
+        code, _, stderr = await mqadmin_alone("restore", "-d", str(copy), "-s", str(cluster.store_folder(master)))
+        assert code == 0, stderr
+        master.launch()
+        for address in (one, other):
+
+            async def says_why(address: str = address) -> bool:
+                status = await replica_status(address)
+                return status is not None and not status.writable and "put back from a backup" in status.reason
+
+            await eventually(says_why, TIMEOUT_S, f"{address} says that a backup was put back")
+        code, stdout, _ = await mqadmin(cluster, "haStatus", "-b", one)
+        assert (code, "--oldMasterIsLost" in stdout) == (0, True), stdout
+        await switch(cluster, *(("--to", one) if takes_restored else ("--oldMasterIsLost",)))
+        leader, follower = (one, other) if takes_restored else (other, one)
+        await wait_following(leader, follower)
+        stored = await stored_bodies(admin, queues())
+        assert set(stored) == ({b"before"} if takes_restored else {b"before", b"after"})
+        await require_same_logs(cluster, leader, follower)
 
 
 async def test_a_pair_begins_with_an_earlier_commits_store_and_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.testing import (
-    STORE_ROOT,
     RecordingSession,
     client,
     half,
@@ -30,6 +29,7 @@ from mq_broker.testing import (
     store_options,
     timed,
 )
+from mq_broker.testing_backups import copied, restored
 from mq_broker.testing_cleaning import ENTRIES, IN_FILE, clean, fill, numbers, options, quiet_broker
 from mq_broker.testing_transactions import COMMIT, end, visible
 from mq_broker.tools.findings import Finding
@@ -40,26 +40,6 @@ from osenv import SimClock, SimDisk, SyncError
 OPTIONS = options()  # small files
 LAYOUT = OPTIONS.layout
 Q0 = LockedQueue("t", 0)
-
-
-async def copied(broker: Broker) -> list[BackupPart]:
-    """All parts of a copy."""
-    async with aclosing(broker.backup.parts()) as parts:
-        return [part async for part in parts]
-
-
-def restored(parts: Sequence[BackupPart]) -> SimDisk:
-    """The store that the parts make, as `mqadmin restore` writes it."""
-    disk, path, at = SimDisk(), Path(), 0
-    for part in parts:
-        if isinstance(part, BackupFile):
-            path, at = STORE_ROOT / part.path, 0
-            disk.make_dirs(path.parent)
-            disk.open(path, create=True).truncate(part.full_size)
-        elif isinstance(part, bytes):
-            disk.open(path).pwrite(part, at)
-            at += len(part)
-    return disk
 
 
 @asynccontextmanager

@@ -45,7 +45,8 @@ def history(*begins: tuple[int, int, int]) -> EpochHistory:
         (history((1, 1, 0)), 500, history((1, 1, 0), (2, 0, 400)), 900, 400),
         (history((1, 1, 0), (1, 2, 300)), 500, history((1, 1, 0), (2, 0, 200)), 900, 200),
         (history((1, 1, 0), (2, 0, 400)), 700, history((1, 1, 0), (2, 0, 400), (2, 1, 600)), 900, 600),
-        (history((1, 1, 100)), 500, history((2, 0, 50)), 900, 50),
+        (history((1, 1, 100)), 500, history((2, 0, 50)), 900, 100),
+        (history((1, 1, 400)), 500, history((1, 1, 0)), 300, 300),
         (history((1, 1, 0), (2, 0, 400)), 350, history((1, 1, 0), (2, 0, 400)), 900, 350),
     ],
 )
@@ -153,7 +154,7 @@ def greeted(made: Reconciliation, epoch: Epoch = THIRD, **changes: Any) -> objec
     ("made", "epoch", "changes", "remark"),
     [
         (Reconciliation(Epoch(3, 1), "m", "me", history(), 0, 0), Epoch(3, 0), {}, "has been superseded"),
-        (Reconciliation(Epoch(3, 0), "other", "me", history(), 0, 0), Epoch(3, 0), {}, "two masters in epoch 3.0"),
+        (Reconciliation(Epoch(3, 0), "other", "me", history(), 0, 0), Epoch(3, 0), {}, "two masters in term 3"),
         (Reconciliation(NO_EPOCH, "", "m", history(), 0, 0), Epoch(3, 0), {}, "own replica id"),
         (
             Reconciliation(NO_EPOCH, "", "me", history(), 0, 0),
@@ -161,7 +162,7 @@ def greeted(made: Reconciliation, epoch: Epoch = THIRD, **changes: Any) -> objec
             {"protocol_version": PROTOCOL_VERSION + 1},
             "speaks version",
         ),
-        (Reconciliation(Epoch(1, 0), "x", "me", history((1, 0, 100)), 100, 500), Epoch(3, 0), {}, "no record of this"),
+        (Reconciliation(Epoch(1, 0), "x", "me", history((1, 0, 50)), 100, 500), Epoch(3, 0), {}, "no record of this"),
     ],
 )
 def test_a_master_that_cannot_be_followed_is_refused(

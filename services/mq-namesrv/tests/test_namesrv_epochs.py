@@ -33,6 +33,11 @@ def master(port: int, term: int, start: int = 0) -> Registration:
     return replica(port, 0, Epoch(term, start))
 
 
+def restored(port: int, start: int) -> Registration:
+    """A master whose store was put back from a backup."""
+    return dataclasses.replace(master(port, 1, start), is_restored=True)
+
+
 def replica(port: int, broker_id: int, epoch: Epoch = NO_EPOCH) -> Registration:
     who = BrokerIdentity("c1", NAME, broker_id, f"10.0.0.1:{port}")
     return Registration(who, f"10.0.0.1:{port + 1000}", {"orders": TopicConfig("orders", 4, 4, 6)}, 1, epoch)
@@ -132,6 +137,33 @@ class TestAnotherStore:
         close_session(table, 1, 0)
         register(table, replica(A, 0), session=2, now=0)
         assert table.fences == {}
+
+
+class TestRestoredMaster:
+    def test_it_is_refused_while_a_replica_lives_that_has_followed_a_master(self, table: RouteTable) -> None:
+        """Whatever the epochs are: they begin anew with the store."""
+        register(table, master(A, 1, 1), session=1, now=0)
+        register(table, replica(B, 1, Epoch(1, 1)), session=2, now=0)
+        close_session(table, 1, 0)
+        for start in (1, 2):
+            error = refused(table, restored(A, start), session=3)
+            assert "replica 1 at 10.0.0.1:1002 lives" in str(error)
+            assert "--oldMasterIsLost" in str(error)
+            assert "--to 10.0.0.1:1001" in str(error)
+            assert error.ha_address == ""
+        register(table, master(A, 2), session=3, now=0)  # an operator has promoted it
+        assert addresses(table)[0] == "10.0.0.1:1001"
+
+    def test_it_is_told_of_the_replica_that_was_promoted(self, table: RouteTable) -> None:
+        register(table, master(B, 2), session=2, now=0)
+        error = refused(table, restored(A, 1), session=3)
+        assert (error.epoch, error.ha_address) == ((2, 0), "10.0.0.1:2002")
+
+    def test_it_is_the_master_beside_replicas_that_are_new_and_when_there_are_none(self, table: RouteTable) -> None:
+        register(table, replica(B, 1), session=1, now=0)
+        register(table, restored(A, 1), session=2, now=0)
+        register(table, restored(A, 1), session=2, now=9)
+        assert addresses(table)[0] == "10.0.0.1:1001"
 
 
 class TestOlderVersions:

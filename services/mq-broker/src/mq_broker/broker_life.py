@@ -175,6 +175,9 @@ def _registration(process: BrokerProcess, broker: Broker) -> Registration:
             lambda: replication.epoch,
             replication.master_found,
             replication.superseded,
+            lambda: replication.is_restored,
+            replication.accepted,
+            replication.refused,
         ),
     )
 

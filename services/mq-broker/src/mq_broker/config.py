@@ -292,6 +292,7 @@ class BrokerConfig:
             slave_not_catchup_ms=self.ha_max_time_slave_not_catchup,
             beat_interval_ms=self.ha_send_heartbeat_interval,
             slave_read_enable=self.slave_read_enable,
+            is_registered=bool(self.name_servers),
             access_message_in_memory_max_ratio=self.access_message_in_memory_max_ratio,
         )
 

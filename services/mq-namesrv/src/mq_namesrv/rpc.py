@@ -201,7 +201,9 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             return name_service_pb2.RegisterBrokerResponse(takes_parts=True)
         epoch = Epoch(request.epoch.term, request.epoch.start)
         topics = announced.topics()
-        registration = Registration(identity, request.ha_address, topics, request.data_version, epoch)
+        registration = Registration(
+            identity, request.ha_address, topics, request.data_version, epoch, is_restored=request.restored
+        )
         response = self._register(registration, session)
         response.takes_parts = True
         response.topics_left_out = announced.left_out

@@ -42,6 +42,13 @@ WINDOW_BYTES = 8 * 1024 * 1024  # sent, and not reported as written yet
 STATES_INTERVAL_S, CONFIRM_INTERVAL_S = 0.05, 0.02  # at most so often, unless log bytes go out anyway
 LAST_WORD_S = 1.0  # to tell a slave what is confirmed when its link ends, and as long again to tell it why
 NOTHING = Report(0, 0, 0)
+ACCEPTED_S = 10.0  # replicas that start at the same time as a restored master register within it
+RESTORED = (
+    "the store of the master was put back from a backup: it takes nothing, and feeds no slave, until name servers have "
+    f"known of no other replica for {ACCEPTED_S:.0f} s. Should a replica have what came after the backup, promote that "
+    "one (mqadmin switchMaster --oldMasterIsLost), or take the restored one and lose what only the other has (mqadmin "
+    "switchMaster --to the address of the restored one)"
+)
 
 
 class FeedError(Exception):
@@ -52,6 +59,10 @@ class Feeding(Protocol):
     """The master that a feed belongs to."""
 
     epoch: Epoch
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether its store was put back from a backup, and it has not been taken as the master yet."""
 
     def step(self, event: Event) -> None:
         """Something has happened to the slave."""
@@ -124,7 +135,8 @@ class Feed:
             await stop(self._task, self._stream)
             self._exchange.close()
         if remark:
-            log.warning("the link of slave %s ends: %s", self.name, remark)
+            level = logging.INFO if remark == RESTORED else logging.WARNING  # the slave comes again every second
+            log.log(level, "the link of slave %s ends: %s", self.name, remark)
             await self._refuse(remark)
 
     async def _run(self) -> None:
@@ -166,6 +178,8 @@ class Feed:
                 f"a slave of {hello.broker_name} in {hello.cluster_name}; this is {identity.broker_name} in "
                 f"{identity.cluster_name}: brokerName and brokerClusterName have to be the same"
             )
+        if self._master.is_restored:  # a new slave that followed it would be a replica that knows an epoch
+            raise FeedError(RESTORED)
         if hello.replica_id == state.replica_id:
             raise FeedError("it has the master's own replica id: its store is a copy; remove its config/replica.json")
         self._exchange.needs_changes(not hello.applies_changes)

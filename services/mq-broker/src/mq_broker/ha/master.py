@@ -27,7 +27,7 @@ from mq_broker.core.replication.in_sync import (
 from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, InSyncSet, ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.replication.status import HaStatus, ReplicaStatus
-from mq_broker.ha.feed import Feed
+from mq_broker.ha.feed import ACCEPTED_S, RESTORED, Feed
 from mq_broker.ha.links import LinkError, MasterLink
 from mq_broker.ha.node import CONFIRMED_NOTED_S, Node
 from mq_broker.ha.role_changes import become_slave, promote
@@ -53,6 +53,7 @@ class MasterReplication:
         self._decide: InSyncSet | None = None
         self._reason = ""
         self._is_synchronous = self.role is BrokerRole.SYNC_MASTER
+        self._accepted_since: float | None = None  # of a restored one: by all name servers that have answered
         options = node.options
         self._ledger = InSyncLedger(
             node.file.state.replica_id,
@@ -81,6 +82,9 @@ class MasterReplication:
             node.store.confirm_from(self._ledger.confirmed, timeout_s=node.options.slave_timeout_ms / 1000)
             self._look_at_replicas()
         node.store.on_grown(self._grown)
+        if self.is_restored:
+            log.warning("%s", RESTORED)
+            self._stop_writes(RESTORED)
         self.step(Stored(node.store.stored_end))
 
     async def run(self) -> None:
@@ -233,7 +237,7 @@ class MasterReplication:
         queue_locks: bytes = b"",
     ) -> None:
         """Be the master, again after it has stepped down. Raises RefusedError, OSError."""
-        if self._node.file.state.role.is_master:
+        if self._node.file.state.role.is_master and not self.is_restored:
             if term == self.epoch.term:
                 return
             raise RefusedError(ResponseCode.SYSTEM_ERROR, f"this broker is the master, in epoch {self.epoch}")
@@ -255,13 +259,38 @@ class MasterReplication:
         self.reopen.set()
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
-        """There is a master with this epoch. Raises OSError; writes are refused all the same."""
-        if epoch <= self.epoch:
+        """There is a master with this epoch. Raises OSError; writes are refused all the same.
+
+        A restored one becomes the slave of a master that lives, and otherwise waits for an operator.
+        """
+        if epoch <= self.epoch or (self.is_restored and not master_ha_address):
             return
         log.critical("a master in epoch %s has taken over from this one, in epoch %s", epoch, self.epoch)
         self._stop_writes(f"a master in epoch {epoch} has taken over")
         await become_slave(self._node, FORMER_MASTER_ID, master_ha_address)
         self.reopen.set()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether its store was put back from a backup, and it waits until name servers know of no other replica."""
+        return self._node.file.state.is_restored and self._node.options.is_registered
+
+    async def accepted(self) -> None:
+        """A name server knows this broker as the master. Raises OSError."""
+        if not self.is_restored or self.reopen.is_set():
+            return
+        now = self._node.clock.monotonic()
+        if self._accepted_since is None:
+            self._accepted_since = now
+        if now - self._accepted_since >= ACCEPTED_S:
+            log.warning("no other replica is registered: this broker is the master, with the store that was restored")
+            await self._node.remember(lambda state: replace(state, is_restored=False))
+            self.reopen.set()
+
+    def refused(self, remark: str) -> None:
+        """A name server does not take this broker as the master."""
+        if self.is_restored:
+            self._accepted_since, self._reason = None, remark
 
     def master_found(self, ha_address: str) -> None:
         """A master follows nobody."""

@@ -135,6 +135,17 @@ class SlaveReplication:
         """A slave has no slaves."""
         return []
 
+    @property
+    def is_restored(self) -> bool:
+        """A slave's store is what its master says."""
+        return False
+
+    async def accepted(self) -> None:
+        """A slave is registered like any other."""
+
+    def refused(self, remark: str) -> None:
+        """A slave is no rival."""
+
     def master_found(self, ha_address: str) -> None:
         """A name server says where the master listens."""
         if ha_address and ha_address != self._node.options.ha_address:

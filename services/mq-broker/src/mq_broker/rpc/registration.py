@@ -46,6 +46,10 @@ SEEKING_PERIOD_S_MAX = 0.2  # while no name server knows one: master and slave a
 Superseded = Callable[[Epoch, str], Awaitable[None]]
 
 
+async def _is_known() -> None:
+    """A broker that is registered need not hear of it again."""
+
+
 async def _nobody_asks(epoch: Epoch, ha_address: str) -> None:
     log.warning("epoch %s has a master that listens at %r, and nobody here asks for it", epoch, ha_address)
 
@@ -56,13 +60,17 @@ class HaTerms:
 
     `ha_address` is where it listens for slaves, "" when it does not; `epoch` the newest that it has accepted.
     `master_found` is told where a slave's master listens, with each answer; `superseded` that another master of our
-    name has a higher epoch, and where that one listens, "" when that is not known.
+    name has a higher epoch, and where that one listens, "" when that is not known. A master that `is_restored` is told
+    by `accepted` and `refused` whether a name server takes it as the master.
     """
 
     ha_address: str = ""
     epoch: Callable[[], Epoch] = lambda: NO_EPOCH
     master_found: Callable[[str], None] = lambda _ha_address: None
     superseded: Superseded = _nobody_asks
+    is_restored: Callable[[], bool] = lambda: False
+    accepted: Callable[[], Awaitable[None]] = _is_known
+    refused: Callable[[str], None] = lambda _remark: None
 
 
 @dataclass
@@ -123,12 +131,16 @@ class Registration:
             data_version=version,
             ha_address=self.ha.ha_address,
             epoch=epoch_message(self.ha.epoch()),
+            restored=self.ha.is_restored(),
         )
 
     async def answered(self, response: pb.RegisterBrokerResponse) -> None:
         """Pass on what a name server knows of the master of our name."""
         if response.code == common_pb2.NOT_LEADER_FOR_QUEUE:
+            self.ha.refused(response.remark)
             await self._superseded(response)
+        elif self.ha.is_restored():
+            await self._accepted()
         elif self._is_slave:
             self._is_seeking = not response.ha_address
             if response.ha_address:
@@ -138,12 +150,18 @@ class Registration:
     def pause_s(self) -> float:
         """From one registration to the next."""
         if not self._is_slave:
-            return self.period_s
+            return min(self.period_s, SLAVE_PERIOD_S_MAX) if self.ha.is_restored() else self.period_s
         return min(self.period_s, SEEKING_PERIOD_S_MAX if self._is_seeking else SLAVE_PERIOD_S_MAX)
 
     @property
     def _is_slave(self) -> bool:
         return self.identity.broker_id != MASTER_ID
+
+    async def _accepted(self) -> None:
+        try:
+            await self.ha.accepted()
+        except (StoreError, OSError) as error:
+            log.warning("that this broker is the master could not be written down: %s; asked again later", error)
 
     async def _superseded(self, response: pb.RegisterBrokerResponse) -> None:
         try:
@@ -183,6 +201,7 @@ class _Link:
         self._told: Topics | None = None  # the topics that the name server knows from the stream that is open
         self._takes_parts = True  # until an answer on this stream says otherwise
         self._left_out = 0
+        self._refusal = ""  # the last one, if the registration is refused
         self.beat = asyncio.Event()
         self.connected = False
         self.task = asyncio.create_task(self._run(), name=f"registration with {address}")
@@ -292,8 +311,11 @@ class _Link:
 
     def _log(self, response: pb.RegisterBrokerResponse) -> None:
         if response.code != common_pb2.SUCCESS:
-            log.warning("name server %s has refused the registration: %s", self._address, response.remark)
+            if response.remark != self._refusal:
+                log.warning("name server %s has refused the registration: %s", self._address, response.remark)
+            self._refusal = response.remark
             return
+        self._refusal = ""
         if response.topics_left_out != self._left_out and response.takes_parts:
             self._left_out = response.topics_left_out
             if self._left_out:

@@ -49,8 +49,10 @@ class ReplicaFile:
             log.warning("broker.conf says %s; an operator's switch has made it %s", role.name, self.state.role.name)
 
     def draw_origin(self, renewals: int) -> None:
-        """Of a store without such a file: versions of progress are counted from here. The next `change` writes it."""
-        self.state = replace(self.state, renewal_origin=renewals)
+        """Of a restored store, which has no such file: versions of progress are counted from here. The next `change`
+        writes it.
+        """
+        self.state = replace(self.state, renewal_origin=renewals, is_restored=True)
 
     async def change(self, change: Callable[[ReplicaState], ReplicaState]) -> None:
         """Have the changed state on disk, on return; one change after the other.

@@ -47,7 +47,8 @@ class TopicConfig:
 class Registration:
     """A whole registration, which is a heartbeat too. `topics` is keyed by topic name and never changed in place.
 
-    `epoch`: of a master, in which it writes; of a slave, the newest that it has accepted.
+    `epoch`: of a master, in which it writes; of a slave, the newest that it has accepted. A master that `is_restored`
+    has a store that was put back from a backup, and takes nothing yet.
     """
 
     identity: BrokerIdentity
@@ -55,6 +56,7 @@ class Registration:
     topics: Mapping[str, TopicConfig]
     data_version: int
     epoch: Epoch = NO_EPOCH
+    is_restored: bool = False
 
     @property
     def is_master(self) -> bool:

@@ -131,6 +131,7 @@ def register(table: RouteTable, registration: Registration, session: int, now: f
     siblings = table.brokers.get(identity.broker_name, {})
     current = siblings.get(identity.broker_id)
     _check_cluster(siblings, identity)
+    _check_restored(table, registration)
     if registration.is_master and not _begins_anew(table, registration, session):
         _check_leads(table, registration, current)
     _check_session(siblings, registration, session)
@@ -191,6 +192,28 @@ def _begins_anew(table: RouteTable, registration: Registration, session: int) ->
             for sibling in table.brokers.get(identity.broker_name, {}).values()
         )
     )
+
+
+def _check_restored(table: RouteTable, registration: Registration) -> None:
+    """Raise NotLeaderError for a restored master while a replica lives that may know what came after the backup.
+
+    Epochs do not tell: a restored store counts them from the beginning, and meets those of the one before it.
+    """
+    if not (registration.is_master and registration.is_restored):
+        return
+    identity = registration.identity
+    for sibling in table.brokers.get(identity.broker_name, {}).values():
+        other = sibling.registration
+        if other.identity.address != identity.address and other.epoch != NO_EPOCH:
+            raise NotLeaderError(
+                f"the store of {identity.broker_name} at {identity.address} was put back from a backup, and replica "
+                f"{other.identity.broker_id} at {other.identity.address} lives, which may have what came after it: "
+                f"promote that one (mqadmin switchMaster -b {identity.broker_name} --oldMasterIsLost), or take the "
+                f"restored one and lose what only the other has (mqadmin switchMaster -b {identity.broker_name} "
+                f"--to {identity.address})",
+                table.fences.epoch(identity.broker_name),
+                _master_ha_address(table.brokers[identity.broker_name]),
+            )
 
 
 def _check_leads(table: RouteTable, registration: Registration, current: LiveBroker | None) -> None:

@@ -63,6 +63,7 @@ class RegisterBrokerRequest(_message.Message):
     ADDS_FIELD_NUMBER: _builtins.int
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     MORE_FOLLOWS_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
     ha_address: _builtins.str
     data_version: _builtins.int
     """Grows with each change of the topics; a name server ignores an older version from the same process."""
@@ -72,6 +73,10 @@ class RegisterBrokerRequest(_message.Message):
     """
     more_follows: _builtins.bool
     """The registration goes on with the next request, and holds with the first one that does not have this."""
+    restored: _builtins.bool
+    """Of a master whose store was put back from a backup and that takes nothing yet: it is refused while another replica of
+    its broker_name is registered that has followed a master.
+    """
     @_builtins.property
     def broker(self) -> Global___BrokerIdentity: ...
     @_builtins.property
@@ -97,10 +102,11 @@ class RegisterBrokerRequest(_message.Message):
         adds: _builtins.bool = ...,
         deleted_topics: _abc.Iterable[_builtins.str] | None = ...,
         more_follows: _builtins.bool = ...,
+        restored: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "broker", b"broker", "data_version", b"data_version", "deleted_topics", b"deleted_topics", "epoch", b"epoch", "ha_address", b"ha_address", "more_follows", b"more_follows", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "broker", b"broker", "data_version", b"data_version", "deleted_topics", b"deleted_topics", "epoch", b"epoch", "ha_address", b"ha_address", "more_follows", b"more_follows", "restored", b"restored", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -109,7 +115,8 @@ Global___RegisterBrokerRequest: _TypeAlias = RegisterBrokerRequest  # noqa: Y015
 @_typing.final
 class RegisterBrokerResponse(_message.Message):
     """NOT_LEADER_FOR_QUEUE refuses a master of whose broker_name a master with a higher epoch is registered, or was: it has
-    been superseded, stands in no route, and has to stop accepting writes.
+    been superseded, stands in no route, and has to stop accepting writes. It refuses a `restored` one as well, which has
+    to wait, whatever the epochs are.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -78,7 +78,8 @@ def common_end(mine: EpochHistory, my_end: int, theirs: EpochHistory, their_end:
 
     The newest epoch that began at the same offset in both decides. Where one of them knows no epochs, as a store that
     was restored, only the bytes themselves can tell: then it is the end of the shorter log. Where they have none in
-    common, they can only be the same before the first.
+    common, they can only be the same where one of them knows no epochs, before its first: a master whose store was
+    restored has begun one at the end of what it was given.
     """
     ends = {begin: theirs.end_of(index, their_end) for index, begin in enumerate(theirs.begins)}
     for index in reversed(range(len(mine.begins))):
@@ -88,7 +89,7 @@ def common_end(mine: EpochHistory, my_end: int, theirs: EpochHistory, their_end:
     shorter = min(my_end, their_end)
     if not mine.begins or not theirs.begins:
         return shorter
-    return min(shorter, mine.begins[0].log_offset, theirs.begins[0].log_offset)
+    return min(shorter, max(mine.begins[0].log_offset, theirs.begins[0].log_offset))
 
 
 def history_from_json(value: Any) -> EpochHistory:

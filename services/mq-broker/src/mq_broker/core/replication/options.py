@@ -19,4 +19,5 @@ class ReplicationOptions:
     slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup: how long a slave may be behind and in sync
     beat_interval_ms: int = 1_000  # haSendHeartbeatInterval
     slave_read_enable: bool = True  # slaveReadEnable
+    is_registered: bool = False  # with name servers, which know of other replicas
     access_message_in_memory_max_ratio: int = 40  # percent of the machine's memory (MISSION H3)

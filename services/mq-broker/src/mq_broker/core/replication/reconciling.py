@@ -65,6 +65,12 @@ class Refuse:
     remark: str
 
 
+TWO_WAYS_OUT = (
+    "to go on with what this broker has, promote it (mqadmin switchMaster --oldMasterIsLost; stop the other one before "
+    "if it takes messages); to go on with the other one, promote that (mqadmin switchMaster --to its address), after "
+    "which this one moves what the other one lacks into quarantine/, or start this one with an empty storePathRootDir"
+)
+
 Action = Compare | CutLog | StartFollowing | Refuse
 
 
@@ -99,8 +105,12 @@ class Reconciliation:
             return Refuse("the master has this broker's own replica id: one store is a copy of the other")
         if epoch < self.epoch:
             return Refuse(f"the master is in epoch {epoch}, and epoch {self.epoch} has begun: it has been superseded")
-        if epoch == self.epoch and self.master_id not in ("", hello.replica_id):
-            return Refuse(f"there are two masters in epoch {epoch}: {self.master_id} and {hello.replica_id}")
+        if epoch.term == self.epoch.term and self.master_id not in ("", hello.replica_id):  # a successor begins a term
+            return Refuse(
+                f"there are two masters in term {epoch.term}: {self.master_id}, which this broker has followed in "
+                f"epoch {self.epoch}, and {hello.replica_id} in {epoch}, with another store, as after a restore; "
+                f"{TWO_WAYS_OUT}"
+            )
         return None
 
     def _first(self, hello: MasterHello) -> Action:

@@ -59,7 +59,8 @@ class ReplicaState:
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
     In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
     progress are counted from `renewal_origin`, which each store that was restored draws anew. `master_time` are
-    the clocks of the newest other master, where they are not this machine's.
+    the clocks of the newest other master, where they are not this machine's. A master that `is_restored` has a store
+    that was put back from a backup, and has not been taken as the master yet.
     """
 
     replica_id: str
@@ -76,6 +77,7 @@ class ReplicaState:
     renewal_term: int = 0
     renewal_origin: int = 0
     master_time: MasterTime | None = None
+    is_restored: bool = False
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -123,6 +125,7 @@ class ReplicaState:
             master_ha_address="",
             in_sync=InSyncSet(self.in_sync.version + 1, frozenset({self.replica_id})),
             renewal_term=self.renewal_term if has_all else term,
+            is_restored=False,
         )
 
     def stepped_down(self) -> ReplicaState:
@@ -132,7 +135,14 @@ class ReplicaState:
 
     def following(self, epoch: Epoch, master_id: str, history: EpochHistory, renewal_origin: int = 0) -> ReplicaState:
         """The slave of this master, whose log it is going to have."""
-        return replace(self, epoch=epoch, master_id=master_id, history=history, renewal_origin=renewal_origin)
+        return replace(
+            self,
+            epoch=epoch,
+            master_id=master_id,
+            history=history,
+            renewal_origin=renewal_origin,
+            is_restored=False,
+        )
 
     def with_own_wall(self) -> ReplicaState:
         """This machine's wall clock is right after all; broker time is the former master's still."""
@@ -167,6 +177,7 @@ class ReplicaState:
             "renewalTerm": self.renewal_term,
             "renewalOrigin": self.renewal_origin,
             "masterTime": self.master_time.to_json() if self.master_time else None,
+            "isRestored": self.is_restored,
         }
 
     @classmethod
@@ -192,4 +203,5 @@ class ReplicaState:
             int(document.get("renewalTerm", term)),  # earlier versions renewed in each term
             int(document.get("renewalOrigin", 0)),
             MasterTime.from_json(master_time) if (master_time := document.get("masterTime")) else None,
+            bool(document.get("isRestored", False)),
         )
