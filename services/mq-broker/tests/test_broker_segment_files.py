@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import mq_broker.store.segment_files
 from mq_broker.store.segment_files import SegmentFiles
+from mq_broker.testing_opcodes import OpcodeTrace
 from osenv import PooledFiles, SeededRng, SimDisk
 from osenv.disk import read_file
 
@@ -22,26 +20,10 @@ CODE = mq_broker.store.segment_files.__file__
 
 def meets(act: Callable[[], None], other: Callable[[], None], number: int) -> bool:
     """Run `act`, and all of `other` before the n-th opcode of this module in it; whether there are so many."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != CODE or count > number:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        if event == "opcode" and count == number:
-            count += 1
-            other()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    trace = OpcodeTrace(CODE, lambda _: other(), number)
+    with trace.running():
         act()
-    finally:
-        sys.settrace(before)
-    return count > number
+    return trace.has_acted
 
 
 def after_a_power_cut(disk: SimDisk) -> SimDisk:
