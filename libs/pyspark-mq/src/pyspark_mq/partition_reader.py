@@ -61,6 +61,15 @@ class _Pulled:
     loss: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """A pull that has brought nothing, and why. With `is_end` the queue ends before the offset that was asked for."""
+
+    why: str
+    error: Exception | None = None
+    is_end: bool = False
+
+
 class RangePartition(InputPartition):
     """One of Spark's input partitions: one part of one queue."""
 
@@ -111,34 +120,32 @@ class RangeReader:
         give_up_at = self._clock.monotonic() + self._plan.pull_timeout_s
         while True:
             try:
-                frame = self._pull_frame(offset)
-                pulled = self._take(offset, frame)
+                pulled = self._take(offset, self._pull_frame(offset))
             except (RetryableError, OutcomeUnknownError, RecordError) as error:
-                problem: Exception = error
+                pulled = _Nothing(str(error), error)
             except MQClientError as error:
                 raise ReadRefusedError(f"{self._queue} cannot be read at offset {offset}: {error}") from error
-            else:
-                if pulled is not None:
-                    return pulled
-                problem = _nothing_there(offset, frame.max_offset)
+            if isinstance(pulled, _Pulled):
+                return pulled
             if self._clock.monotonic() >= give_up_at or self._given_up.wait(RETRY_PAUSE_S):
-                if isinstance(problem, EOFError):
-                    problem = self._asked_of_master(offset)
-                if isinstance(problem, EOFError):
-                    return _Pulled([], self._end, f"{problem} since {self._plan.pull_timeout_s:g} s")
+                timeout = f"{self._plan.pull_timeout_s:g} s"
+                if pulled.is_end:
+                    pulled = self._asked_of_master(offset)
+                if pulled.is_end:
+                    return _Pulled([], self._end, f"{pulled.why} since {timeout}")
                 raise BrokerAwayError(
-                    f"{self._queue} could not be read at offset {offset} for {self._plan.pull_timeout_s:g} s: {problem}"
-                ) from problem
+                    f"{self._queue} could not be read at offset {offset} for {timeout}: {pulled.why}"
+                ) from pulled.error
 
-    def _asked_of_master(self, offset: int) -> Exception:
-        """Why nothing was given at `offset`: an EOFError only if the master says that its queue ends there.
+    def _asked_of_master(self, offset: int) -> _Nothing:
+        """Why nothing was given at `offset`, with `is_end` only if the master says that its queue ends there.
 
         What was pulled from may be a slave, which is not believed about what it does not have.
         """
         try:
             _, end = self._client.admin.queue_offsets(self._queue)
         except MQClientError as error:
-            return LookupError(f"only a slave has answered, which does not have it, and no master: {error}")
+            return _Nothing(f"only a slave has answered, which does not have it, and no master: {error}", error)
         return _nothing_there(offset, end)
 
     def _pull_frame(self, offset: int) -> PulledFrame:
@@ -147,15 +154,15 @@ class RangeReader:
             most = min(most, self._end - offset)
         return self._client.consumer.pull_frame(self._queue, offset, expression=wanted.selector, max_messages=most)
 
-    def _take(self, offset: int, frame: PulledFrame) -> _Pulled | None:
-        """The records of an answer; None when the queue does not have the offset yet. Raises RecordError."""
+    def _take(self, offset: int, frame: PulledFrame) -> _Pulled | _Nothing:
+        """What an answer holds. Raises RecordError."""
         following = min(frame.next_begin_offset, self._end)
         if frame.status is PullStatus.OFFSET_ILLEGAL:
             if following > offset:
                 return _Pulled([], following, f"the queue begins at offset {frame.min_offset} now")
             return _Pulled([], self._end, f"the queue ends at offset {frame.max_offset}")
         if following <= offset:
-            return None
+            return _nothing_there(offset, frame.max_offset)
         records = [record for record in iter_sealed_records(frame.records) if record.queue_offset < self._end]
         return _Pulled(records, following, "")
 
@@ -180,11 +187,12 @@ class RangeReader:
         logger.warning("%s; they are passed over, because failOnDataLoss is false", sentence)
 
 
-def _nothing_there(offset: int, end: int) -> Exception:
-    """Why a queue that ends at `end` gives nothing at `offset`: an EOFError, unless the message is there."""
-    if offset >= end:
-        return EOFError(f"the queue ends at offset {end}")
-    return LookupError(f"the queue has messages up to {end - 1}, and its broker keeps this one back as not confirmed")
+def _nothing_there(offset: int, end: int) -> _Nothing:
+    """Why a queue that ends at `end` has not given what stands at `offset`."""
+    if offset < end:
+        newest = end - 1
+        return _Nothing(f"the queue has messages up to {newest}, and its broker keeps this one back as not confirmed")
+    return _Nothing(f"the queue ends at offset {end}", is_end=True)
 
 
 def lost_range(queue: MessageQueue, start: int, end: int, why: str) -> str:

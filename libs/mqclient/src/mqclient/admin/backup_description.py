@@ -2,7 +2,8 @@
 
     {"formatVersion": 1, "brokerName": "broker-a", ..., "files": [{"path": ..., "size": ..., ...}], "crc32": "0f3a9c51"}
 
-`crc32` is the last field, over the whole file while its digits are zeros.
+`crc32` is the last field, over the whole file while its digits are zeros, as in the documents of a store. Their codec
+is the broker's, which a client does not import, and gives each the log offset that it covers.
 """
 
 from __future__ import annotations
