@@ -13,6 +13,7 @@ from hourglass.mq.v1 import common_pb2
 from mq_broker.core.life import LifeEvent
 from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
+from mq_broker.embedded.calls import CallContext
 from mq_broker.processor import explaining
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
@@ -239,14 +240,14 @@ class TestRefused:
         self, request_: pb.ExplainMessageRequest, sentence: str
     ) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            answer = await service(broker).ExplainMessage(request_, None)
+            answer = await service(broker).ExplainMessage(request_, CallContext())
             assert answer.code == common_pb2.MESSAGE_ILLEGAL
             assert sentence in answer.remark
 
     async def test_without_an_index_nothing_can_be_told(self) -> None:
         options = replace(store_options(), index_enabled=False)
         async with running_broker(SimDisk(), SimClock(), store=options) as broker:
-            answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="k"), None)
+            answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="k"), CallContext())
             assert "messageIndexEnable" in answer.remark
 
     async def test_the_wire_has_what_the_broker_tells(self) -> None:
@@ -257,7 +258,7 @@ class TestRefused:
             await give_up(broker)
             broker.offsets.commit("other", [("t", 0, Progress(1))])
             told = await explain(broker, "m")
-            answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="m"), None)
+            answer = await service(broker).ExplainMessage(pb.ExplainMessageRequest(key="m"), CallContext())
             assert (answer.code, answer.remark) == (common_pb2.SUCCESS, "")
             assert list(answer.events) == [life_event(event) for event in told]
             assert [event.kind for event in answer.events] == [pb.LifeEventKind.Value(e.kind.name) for e in told]

@@ -222,7 +222,7 @@ async def test_too_many_open_polls_are_answered_at_once(monkeypatch: pytest.Monk
         assert polling.held == 1
 
 
-async def test_lists_for_operators_wait_for_room_and_take_it_until_they_are_read() -> None:
+async def test_long_answers_to_operators_wait_for_room_and_take_it_until_they_are_read() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         memory = broker.response_memory
         service = AdminService(broker, Registration(broker.identity, broker.topics, [], SimClock(), 30), dict)
@@ -231,6 +231,9 @@ async def test_lists_for_operators_wait_for_room_and_take_it_until_they_are_read
             (service.ListSubscriptionGroups, admin_pb.ListSubscriptionGroupsRequest()),
             (service.GetConsumeStats, admin_pb.GetConsumeStatsRequest(group="g")),
             (service.ListTransactions, admin_pb.ListTransactionsRequest(max_transactions=1)),
+            (service.GetConsumerConnections, admin_pb.GetConsumerConnectionsRequest(group="g")),
+            (service.ExplainMessage, admin_pb.ExplainMessageRequest(topic="t", key="k")),
+            (service.GetTransaction, admin_pb.GetTransactionRequest(transaction_id="x")),
         ]
         others = memory.share("others")
         others.take(memory.bytes_max)

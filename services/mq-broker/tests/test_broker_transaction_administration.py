@@ -34,7 +34,7 @@ async def listed(broker: Broker, **request: Any) -> pb.ListTransactionsResponse:
 
 
 async def shown(broker: Broker, id_: str) -> pb.GetTransactionResponse:
-    return await service(broker).GetTransaction(pb.GetTransactionRequest(transaction_id=id_), None)
+    return await service(broker).GetTransaction(pb.GetTransactionRequest(transaction_id=id_), CallContext())
 
 
 async def decided(broker: Broker, id_: str, state: int) -> pb.DecideTransactionResponse:

@@ -134,6 +134,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
 
     # ------------------------------------------------------------------------------------------------ members
 
+    @within_memory
     @answering(pb.GetConsumerConnectionsResponse)
     async def GetConsumerConnections(  # noqa: N802
         self, request: pb.GetConsumerConnectionsRequest, context: Any
@@ -196,6 +197,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         except OSError as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"the broker's disk has refused: {error}")
 
+    @within_memory
     @answering(pb.ExplainMessageResponse)
     async def ExplainMessage(  # noqa: N802
         self, request: pb.ExplainMessageRequest, context: Any
@@ -219,6 +221,7 @@ class AdminService(ReplicationAdministration, admin_service_pb2_grpc.AdminServic
         )
         return pb.ListTransactionsResponse(transactions=map(transaction_info, found), truncated=truncated)
 
+    @within_memory
     @answering(pb.GetTransactionResponse)
     async def GetTransaction(  # noqa: N802
         self, request: pb.GetTransactionRequest, context: Any
