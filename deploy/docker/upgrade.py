@@ -17,7 +17,6 @@ servers and brokers are healthy and in sync. Exit code 0: done; 1: stopped where
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -58,7 +57,6 @@ class CommandLine:
 
     program: Sequence[str]
     options: Sequence[str]
-    environment: Mapping[str, str]
 
     def compose(self, *arguments: str) -> str:
         return self._run([*self.program, *self.options, *arguments])
@@ -71,7 +69,6 @@ class CommandLine:
             done = subprocess.run(  # noqa: S603
                 command,
                 cwd=ROOT,
-                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -88,9 +85,10 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """One upgrade. `say` is told each step; `monotonic` and `sleep` are time's."""
+    """One upgrade, to images of this commit. `say` is told each step; `monotonic` and `sleep` are time's."""
 
     engine: Engine
+    revision: str = "unknown"
     say: Callable[[str], None] = print
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -102,7 +100,8 @@ class Upgrade:
                 raise UpgradeError(f"{service} is not healthy; an upgrade begins with healthy name servers and brokers")
         self._wait(self._in_sync, f"{' and '.join(BROKERS)} are in sync")
         self.say("building images")
-        self.engine.compose("build")
+        # By no variable of docker-compose.yml: to Compose 1.29, another value makes another container.
+        self.engine.compose("build", "--build-arg", f"REVISION={self.revision}")
         self._up("--no-deps", SECRETS)
         self._wait(self._secrets_are_made, f"{SECRETS} has ended")
         for service in NAME_SERVERS:
@@ -226,9 +225,8 @@ def compose_program() -> list[str]:
 
 
 def main() -> int:
-    environment = {"HOURGLASS_REVISION": revision(), **os.environ}
     try:
-        Upgrade(CommandLine(compose_program(), sys.argv[1:], environment)).run()
+        Upgrade(CommandLine(compose_program(), sys.argv[1:]), revision()).run()
     except UpgradeError as error:
         print(f"upgrade: {error}", file=sys.stderr)
         return 1

@@ -46,7 +46,7 @@ class Stack:
 
     def up(self) -> None:
         """Build, and return when all are healthy. Raises StackError."""
-        self.compose("build", timeout_s=BUILD_TIMEOUT_S)
+        self.compose("build", "--build-arg", f"REVISION={REVISION}", timeout_s=BUILD_TIMEOUT_S)
         self.start()
 
     def start(self) -> None:
@@ -112,7 +112,6 @@ def variables(images: Mapping[str, str]) -> dict[str, str]:
         "HOURGLASS_CLOSE_AFTER_S": str(CLOSE_AFTER_S),
         "HOURGLASS_GATEWAY_DELAY_MS": str(GATEWAY_DELAY_MS),
         "HOURGLASS_RATE_LIMIT": "off",
-        "HOURGLASS_REVISION": REVISION,
     }
 
 

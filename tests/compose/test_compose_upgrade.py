@@ -43,7 +43,7 @@ class FakeEngine:
         if self.refusing(words):
             raise UPGRADE.CommandError(f"{' '.join(words)} failed")
         match words:
-            case ("build",):
+            case ("build", "--build-arg", "REVISION=0123abcd"):
                 self.steps.append("build")
             case ("ps", "--all", "--quiet"):
                 return "\n".join(SERVICES)
@@ -131,7 +131,15 @@ class FakeEngine:
 
 
 def upgrade(engine: FakeEngine) -> None:
-    UPGRADE.Upgrade(engine, say=lambda _: None, monotonic=lambda: engine.now, sleep=engine.sleep).run()
+    UPGRADE.Upgrade(engine, "0123abcd", say=lambda _: None, monotonic=lambda: engine.now, sleep=engine.sleep).run()
+
+
+def test_a_command_that_fails_is_named_with_what_it_said() -> None:
+    command_line = UPGRADE.CommandLine(["sh", "-c", "echo no room >&2; exit 3"], [])
+    with pytest.raises(UPGRADE.CommandError, match=r"sh -c .* build failed with 3: no room"):
+        command_line.compose("build")
+    with pytest.raises(UPGRADE.CommandError, match="not-a-program"):
+        UPGRADE.CommandLine(["not-a-program"], ["-p", "shop"]).compose("ps")
 
 
 def test_the_services_are_those_of_the_compose_file() -> None:
