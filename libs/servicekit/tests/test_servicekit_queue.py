@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,8 +12,10 @@ import pytest
 from mqclient.testing import FakeBroker, FakeCluster
 from osenv import SimClock
 from servicekit.adapters.mq_connection import NOT_CONNECTED, MqConnection, QueueConfigurationError
+from servicekit.adapters.mq_consumer import HANDLE_MAX_S, STORAGE_LOOK_MAX_S, STORAGE_TRIES_MAX
 from servicekit.adapters.mq_publisher import FAILURE_COUNTS_S, MqPublisher
 from servicekit.errors import MalformedMessageError, PublishError, StorageUnavailableError
+from servicekit.health import OK, HealthCheck
 from servicekit.message import MessagePublisher, OutgoingMessage
 from servicekit.subscription import Subscription
 from servicekit.testing import RecordingPublisher
@@ -30,9 +32,12 @@ class Handler:
     def __init__(self, *failures: Exception) -> None:
         self.bodies: list[bytes] = []
         self._failures = list(failures)
+        self.hang: Callable[[bytes], Awaitable[None]] | None = None
 
     async def __call__(self, body: bytes) -> None:
         self.bodies.append(body)
+        if self.hang is not None:
+            await self.hang(body)
         if self._failures:
             raise self._failures.pop(0)
 
@@ -43,19 +48,41 @@ class Handler:
         return Subscription("order-feed", "order-events", "*", self, is_broadcasting=True)
 
 
+async def always_there() -> str:
+    return OK
+
+
+class AwayDatabase:
+    """A database that is away until the test says otherwise, and a handler that needs it."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.looks = 0
+        self.handled: list[bytes] = []
+
+    async def health(self) -> str:
+        self.looks += 1
+        return "the database does not answer" if self.is_away else OK
+
+    async def handle(self, body: bytes) -> None:
+        if self.is_away:
+            raise StorageUnavailableError("the database does not answer")
+        self.handled.append(body)
+
+
 async def never_asked(transaction_id: str) -> LocalOutcome:
     raise AssertionError(f"no half message was left open, and the queue asks for {transaction_id}")
 
 
-def connection_to(url: str, clock: SimClock) -> MqConnection:
-    return MqConnection(url, clock, group=GROUP, topics=TOPICS)
+def connection_to(url: str, clock: SimClock, storage: HealthCheck = always_there) -> MqConnection:
+    return MqConnection(url, clock, group=GROUP, topics=TOPICS, storage=storage)
 
 
 @asynccontextmanager
 async def connected(
-    cluster: FakeCluster, handler: Handler, *, is_broadcasting: bool = False
+    cluster: FakeCluster, handler: Handler, *, is_broadcasting: bool = False, storage: HealthCheck = always_there
 ) -> AsyncIterator[MqConnection]:
-    connection = connection_to(cluster.url, cluster.clock)
+    connection = connection_to(cluster.url, cluster.clock, storage)
     subscription = handler.broadcast() if is_broadcasting else handler.subscription()
     connecting = asyncio.create_task(connection.connect([subscription], never_asked))
     try:
@@ -157,9 +184,74 @@ async def test_messages_that_were_there_before_the_group_reach_its_handler_by_ta
         assert broker.send_backs == []
 
 
-@pytest.mark.parametrize(
-    "failure", [PublishError("later"), StorageUnavailableError("later"), MalformedMessageError("never"), KeyError("x")]
-)
+OUTAGES_S = pytest.mark.parametrize("outage_s", [3, 1_200, 6 * 3_600])
+
+
+@OUTAGES_S
+async def test_an_outage_of_the_database_costs_no_retry_and_ends_within_a_second_of_its_return(outage_s: int) -> None:
+    cluster, broker = cluster_with_broker()
+    database = AwayDatabase()
+    subscription = Subscription("order-payment-handler", "order-events", "created", database.handle)
+    connection = connection_to(cluster.url, cluster.clock, database.health)
+    connecting = asyncio.create_task(connection.connect([subscription], never_asked))
+    try:
+        await cluster.clock.advance(1)
+        await connecting
+        for _ in range(40):  # more than there are listeners
+            await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(outage_s)
+        assert (database.handled, broker.send_backs) == ([], [])
+        database.is_away = False
+        await cluster.clock.advance(STORAGE_LOOK_MAX_S + 2)
+        assert len(database.handled) == 40
+        assert broker.send_backs == []
+    finally:
+        await connection.stop_consumers()
+        await connection.stop_producers()
+
+
+async def test_a_message_that_waits_for_the_database_at_the_stop_is_not_sent_back() -> None:
+    cluster, broker = cluster_with_broker()
+    database = AwayDatabase()
+    subscription = Subscription("order-payment-handler", "order-events", "created", database.handle)
+    connection = connection_to(cluster.url, cluster.clock, database.health)
+    connecting = asyncio.create_task(connection.connect([subscription], never_asked))
+    await cluster.clock.advance(1)
+    await connecting
+    await connection.publisher.publish(CREATED)
+    await cluster.clock.advance(5)
+    stopping = asyncio.create_task(connection.stop_consumers())
+    await cluster.clock.advance(2)
+    await stopping
+    assert (database.handled, broker.send_backs) == ([], [])
+    await connection.stop_producers()
+
+
+async def test_a_message_that_fails_although_the_database_answers_is_sent_back() -> None:
+    cluster, broker = cluster_with_broker()
+    handler = Handler(*(StorageUnavailableError("a lock") for _ in range(STORAGE_TRIES_MAX)))
+    async with connected(cluster, handler) as connection:
+        await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(60)
+        assert len(broker.send_backs) == 1
+        assert len(handler.bodies) == STORAGE_TRIES_MAX + 1
+
+
+async def test_a_handler_that_hangs_loses_its_message_as_before() -> None:
+    cluster, broker = cluster_with_broker()
+
+    async def hang(_body: bytes) -> None:
+        await cluster.clock.sleep(2 * HANDLE_MAX_S)
+
+    handler = Handler()
+    handler.hang = hang
+    async with connected(cluster, handler) as connection:
+        await connection.publisher.publish(CREATED)
+        await cluster.clock.advance(HANDLE_MAX_S + 1)
+        assert len(broker.send_backs) == 1
+
+
+@pytest.mark.parametrize("failure", [PublishError("later"), MalformedMessageError("never"), KeyError("x")])
 async def test_a_message_whose_handler_fails_comes_again(failure: Exception) -> None:
     cluster, broker = cluster_with_broker()
     handler = Handler(failure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import httpx
 import pytest
 
@@ -11,8 +13,10 @@ from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline
+from orders.service.payment_desk import OrderToPay
+from orders.service.shop_errors import PaymentRefusedError
 from orders.testing import BUYER, RunningOrders, running_orders
-from servicekit.auth import ORDERS_HOLD, ROLES
+from servicekit.auth import ORDERS_HOLD, PAYMENTS_READ, ROLES, Caller
 from servicekit.testing.databases import NewDatabaseUrl
 
 CLOSED, HELD = ExpiryOutcome.CLOSED, ExpiryOutcome.HELD
@@ -134,3 +138,65 @@ async def test_whoever_closes_on_an_old_reading_loses_to_the_hold(
         answer = await orders.http.post(f"/orders/{order.order_id}/cancel", headers=orders.headers())
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:status-changed")
         assert await orders.pay(order) is PaymentOutcome.PAID
+
+
+# ---------------------------------------------------------------------- before an order closes, payments is asked
+
+
+async def order_with_payment(orders: RunningOrders, status: str) -> Order:
+    """An order at its expiry, whose hold is over, and of whose payment nothing was heard."""
+    order = await placed(orders)
+    orders.desk.decides = status
+    what = OrderToPay(order.order_id, order.total_minor, order.currency)
+    with suppress(PaymentRefusedError):  # that it was declined
+        await orders.desk.pay(BUYER, what, "card", "key")
+    await ask(orders, "PUT", order)
+    orders.clock.set_wall_ms(order.expires_at_ms)
+    orders.desk.callers.clear()
+    return order
+
+
+async def test_an_order_that_was_paid_in_time_is_not_closed_because_the_news_is_late(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await order_with_payment(orders, "CAPTURED")
+        assert await ring(orders, order) is ExpiryOutcome.ALREADY_DECIDED
+        paid = await orders.order(order.order_id)
+        assert (paid.status, paid.payment_id) == (OrderStatus.AWAITING_SHIPMENT, "payment-1")
+        assert orders.desk.callers == [Caller(BUYER.subject, frozenset({PAYMENTS_READ}))]
+        assert await orders.pay(order) is PaymentOutcome.PAID_BEFORE  # the message, at last
+        assert [message.tag for message in orders.publisher.messages] == ["paid"]
+
+
+@pytest.mark.parametrize("status", ["DECLINED", "REFUNDED"])
+async def test_a_payment_that_keeps_no_money_lets_its_order_close(
+    new_database_url: NewDatabaseUrl, status: str
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await order_with_payment(orders, status)
+        assert await ring(orders, order) is CLOSED
+
+
+async def test_an_order_that_no_payment_has_held_closes_without_a_question(new_database_url: NewDatabaseUrl) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        orders.desk.is_away = True
+        orders.clock.set_wall_ms(order.expires_at_ms)
+        assert await ring(orders, order) is CLOSED
+        assert orders.desk.callers == []
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_no_answer_and_an_undecided_payment_keep_the_order_open_for_ten_minutes(
+    new_database_url: NewDatabaseUrl, is_away: bool
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await order_with_payment(orders, "CREATED")
+        orders.desk.is_away = is_away
+        assert await ring(orders, order) is HELD
+        assert len(orders.publisher.taken("order-timeouts", "expire")) == 1
+        orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS - 1)
+        assert await ring(orders, order) is HELD
+        orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS)
+        assert await ring(orders, order) is CLOSED

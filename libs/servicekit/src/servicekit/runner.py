@@ -102,7 +102,9 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
         try:
             await service.migrations.upgrade(database)
             clock = RealClock()
-            queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics)
+            queue = MqConnection(
+                config.mq_url, clock, group=service.name, topics=service.topics, storage=database.health
+            )
             composition = compose(database, queue, clock)
             keep_out_of_collections()
             log.info(f"{service.name} is listening", host=config.listen_host, port=http.port)

@@ -30,6 +30,7 @@ from orders.service.complete_order import CompleteOrder
 from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.dead_letters import DeadLetters
 from orders.service.hold_order import HoldOrder
+from orders.service.late_payment import LatePayments
 from orders.service.order_feed import OrderFeed
 from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_timeouts import OrderTimeouts
@@ -85,10 +86,11 @@ def bootstrap(
     """Everything that runs on these ports; `health_parts` are asked beside the database."""
     units = SqlUnits(database, SqlUnitOfWork)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
-    close_order = CloseOrder(units, transactions, clock, meter)
+    accept_payment = AcceptPayment(units, transactions, clock, meter)
+    late_payment = LatePayments(payment_desk, accept_payment)
+    close_order = CloseOrder(units, transactions, clock, meter, late_payment=late_payment)
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
     complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
-    accept_payment = AcceptPayment(units, transactions, clock, meter)
     use_cases = UseCases(
         place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms, meter=meter),
         close_order=close_order,

@@ -5,6 +5,7 @@ Invariant: the service serves requests while the queue is away. Once connected, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -15,13 +16,14 @@ from osenv import Clock
 from osenv.clock import timeout
 from servicekit.adapters.mq_consumer import build_consumer
 from servicekit.adapters.mq_publisher import MqPublisher
-from servicekit.health import OK
+from servicekit.health import OK, HealthCheck
 from servicekit.subscription import Subscription
 from servicekit.transactions import TransactionCheck
 
 TOPIC_QUEUES = 4
 RETRY_INTERVAL_S = 1.0
 HEALTH_TIMEOUT_S = 1.0
+STOP_MAX_S = 1.5  # less than a service gives all its consumers, which stop together
 
 NOT_CONNECTED = "not connected with the queue"
 
@@ -35,11 +37,15 @@ class QueueConfigurationError(Exception):
 class MqConnection:
     """Owns the producer and the consumers of a service."""
 
-    def __init__(self, url: str, clock: Clock, *, group: str, topics: Sequence[str]) -> None:
-        """`group` is the producers' group; `topics` are those that have to exist before anything is sent or read."""
+    def __init__(self, url: str, clock: Clock, *, group: str, topics: Sequence[str], storage: HealthCheck) -> None:
+        """`group` is the producers' group; `topics` are those that have to exist before anything is sent or read.
+
+        While `storage`, the database, does not answer, no message that needs it is consumed.
+        """
         self._url = url
         self._clock = clock
         self._topics = topics
+        self._storage = storage
         self._consumers: list[PushConsumer] = []
         self._are_consumers_running = False
         self.publisher = MqPublisher(url, group, clock)
@@ -66,10 +72,13 @@ class MqConnection:
                 return
 
     async def stop_consumers(self) -> None:
-        """No message is handled after this; harmless when nothing runs."""
+        """No message is handled after this; harmless when nothing runs.
+
+        A message that waits for the database is not waited for, and not sent back: it comes again to the next member.
+        """
         self._are_consumers_running = False
-        while self._consumers:
-            await self._consumers.pop().shutdown()
+        consumers, self._consumers = self._consumers, []
+        await asyncio.gather(*(consumer.shutdown(timeout_s=STOP_MAX_S) for consumer in consumers))
 
     async def stop_producers(self) -> None:
         """No message is sent after this; harmless when nothing runs."""
@@ -103,7 +112,7 @@ class MqConnection:
             await self.publisher.start(check)
         # A consumer whose start failed cannot be started again; those that run stay.
         for subscription in subscriptions[len(self._consumers) :]:
-            consumer = build_consumer(self._url, subscription)
+            consumer = build_consumer(self._url, subscription, self._storage, self._clock)
             await consumer.start()
             self._consumers.append(consumer)
         self._are_consumers_running = True

@@ -15,9 +15,11 @@ from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.payment import RefundReason, RefundRequest
+from orders.domain.payment_hold import PAST_EXPIRY_MAX_MS
 from orders.domain.status_change import Origin
 from orders.service import events
 from orders.service.asked_change import Command
+from orders.service.late_payment import LatePayment, not_asked
 from orders.service.order_access import origin_of, require_buyer
 from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_trace import in_trace_of
@@ -54,8 +56,11 @@ class CloseOrder:
         transactions: TransactionalPublisher[UnitOfWork],
         clock: Clock,
         meter: OrderMeter = NOT_METERED,
+        *,
+        late_payment: Callable[[Order], Awaitable[LatePayment]] = not_asked,
     ) -> None:
         self._units = units
+        self._late_payment = late_payment
         self._transactions = transactions
         self._clock = clock
         self._meter = meter
@@ -81,6 +86,8 @@ class CloseOrder:
     async def expire(self, order_id: str) -> ExpiryOutcome:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
 
+        If a payment has held it, payments is asked first what became of that; no answer, or an undecided payment, keeps
+        the order open for PAST_EXPIRY_MAX_MS after its expiry.
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         async with self._units.looking() as unit:
@@ -95,6 +102,12 @@ class CloseOrder:
             return ExpiryOutcome.TOO_EARLY
         if order.is_held(origin.at_ms):
             return ExpiryOutcome.HELD
+        if order.hold is not None:
+            late = await self._late_payment(order)
+            if late is LatePayment.PAID:
+                return ExpiryOutcome.ALREADY_DECIDED
+            if late is LatePayment.UNDECIDED and origin.at_ms < order.expires_at_ms + PAST_EXPIRY_MAX_MS:
+                return ExpiryOutcome.HELD
 
         async def consume(unit: UnitOfWork) -> None:
             await require_first(unit.inbox, events.TIMEOUT_HANDLER_GROUP, order_id, origin.at_ms)
