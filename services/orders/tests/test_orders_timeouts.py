@@ -11,6 +11,8 @@ from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline, read_deadline
 from orders.testing import RunningOrders, running_orders
+from osenv import SimClock
+from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.errors import MalformedMessageError, PublishError
 from servicekit.testing.databases import NewDatabaseUrl
 
@@ -66,6 +68,22 @@ async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_no
         await orders.clock.advance(10 * 60)
         await orders.deliver()
         assert (await orders.order(deadline.order_id)).closed_at_ms == deadline.expires_at_ms
+
+
+async def test_a_process_whose_clock_is_ahead_closes_no_order_of_another_early(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    url = new_database_url("orders")
+    async with running_orders(url) as orders:
+        deadline = await placed_deadline(orders)
+        machine = SimClock(wall_ms=orders.clock.wall_ms() + orders.config.payment_window_ms)
+        by_the_database = DatabaseClock(machine, orders.database)
+        by_the_database.correct(orders.clock.wall_ms(), machine.monotonic(), 0.0)
+        async with running_orders(url, seed=2, clock=machine, service_clock=by_the_database) as ahead:
+            assert await ahead.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
+            own = await ahead.place("another")
+            assert own.created_at_ms == orders.clock.wall_ms()
+        assert (await orders.order(deadline.order_id)).status is OrderStatus.PENDING_PAYMENT
 
 
 async def test_a_wrong_deadline_in_a_message_closes_nothing_early(new_database_url: NewDatabaseUrl) -> None:

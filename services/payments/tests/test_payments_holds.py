@@ -164,4 +164,5 @@ async def test_everything_else_is_no_hold_and_nothing_is_captured(status: int, m
         await orders.take(PAYMENT)
     with pytest.raises(OrdersUnavailableError):
         await orders.release(PAYMENT)
-    await orders.close()
+    orders.stop()
+    await orders.run()

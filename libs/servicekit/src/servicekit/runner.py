@@ -1,6 +1,7 @@
 """How a service runs: what starts in which order, and what stops in which order.
 
-Start: address taken, database migrated, background work, connection with the queue (itself in the background), HTTP.
+Start: address taken, database migrated and asked for its time, background work, connection with the queue (itself in
+the background), HTTP.
 Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step has its time; all of
 them together take ten seconds at most.
 """
@@ -19,6 +20,7 @@ from osenv.clock import timeout
 from osenv.memory import keep_out_of_collections
 from osenv.signals import stop_event
 from servicekit.adapters.database import Database, without_password
+from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
@@ -78,7 +80,7 @@ class Service:
 
 
 Working = Sequence[tuple[Background, asyncio.Task[None]]]
-Compose = Callable[[Database, MqConnection, Clock], Composition]
+Compose = Callable[[Database, MqConnection, DatabaseClock], Composition]
 
 
 async def run_migrations(service: Service, config: ServiceConfig) -> None:
@@ -101,7 +103,8 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
         database = Database(config.database_url, config.database_pool_size)
         try:
             await service.migrations.upgrade(database)
-            clock = RealClock()
+            clock = DatabaseClock(RealClock(), database)
+            await clock.measure()
             queue = MqConnection(
                 config.mq_url, clock, group=service.name, topics=service.topics, storage=database.health
             )
@@ -120,12 +123,13 @@ async def reconcile(service: Service, config: ServiceConfig, compose: Compose, *
     Raises StorageUnavailableError, QueueConfigurationError, and QueueUnreachableError when there is no queue.
     """
     database = Database(config.database_url, config.database_pool_size)
-    clock = RealClock()
-    queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics)
+    clock = DatabaseClock(RealClock(), database)
+    queue = MqConnection(config.mq_url, clock, group=service.name, topics=service.topics, storage=database.health)
     try:
         schema = await service.migrations.health_of(database)()
         if schema != OK:
             raise StorageUnavailableError(schema)
+        await clock.measure()
         composition = compose(database, queue, clock)
         if composition.reconciler is None:
             raise TypeError(f"{service.name} has no reconciler")
@@ -146,12 +150,14 @@ async def _connect(queue: MqConnection, config: ServiceConfig, composition: Comp
 
 
 async def _run(
-    composition: Composition, http: HttpServer, queue: MqConnection, clock: Clock, stop: asyncio.Event
+    composition: Composition, http: HttpServer, queue: MqConnection, clock: DatabaseClock, stop: asyncio.Event
 ) -> None:
     try:
         # A task that fails takes the process down: half a service would be worse than none.
         async with asyncio.TaskGroup() as tasks:
-            working = start_background(tasks, composition.background)
+            working = start_background(
+                tasks, [Background("the database's time", clock.run, clock.stop), *composition.background]
+            )
             connecting = tasks.create_task(
                 queue.connect(composition.subscriptions, composition.check), name="queue connection"
             )

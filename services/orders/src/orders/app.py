@@ -21,9 +21,10 @@ from orders.service.events import (
     ORDER_TIMEOUTS_TOPIC,
     PAYMENT_EVENTS_TOPIC,
 )
-from osenv import Clock, RealClock, SystemRng
+from osenv import RealClock, SystemRng
 from servicekit import runner
 from servicekit.adapters.database import Database
+from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
@@ -63,9 +64,10 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
     its_clock = RealClock()
     payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, its_clock), its_clock)
 
-    def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
+    def compose(database: Database, queue: MqConnection, clock: DatabaseClock) -> Composition:
         health_parts = {
             "schema": MIGRATIONS.health_of(database),
+            "clock": clock.health,
             "producer": queue.producer_health,
             "consumers": queue.consumers_health,
         }

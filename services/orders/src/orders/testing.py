@@ -28,7 +28,7 @@ from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import OrderRequest
-from osenv import SeededRng, SimClock
+from osenv import Clock, SeededRng, SimClock
 from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
 from servicekit.testing import RecordingPublisher, deliver
@@ -127,11 +127,13 @@ async def running_orders(
     publisher: RecordingPublisher | None = None,
     clock: SimClock | None = None,
     payment_desk: PaymentDesk | None = None,
+    service_clock: Clock | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningOrders]:
     """Orders on this database, which is migrated. No task runs by itself; `settings` are fields of Config.
 
     A test that restarts orders hands queue and clock on; one with real payments brings `payment_desk`.
+    `service_clock` is what orders goes by, if not by `clock`.
     """
     config = Config(**{"database_url": database_url, "auth_keys": AUTH_KEYS, "rate_limit": None} | settings)
     database = Database(config.database_url)
@@ -144,7 +146,7 @@ async def running_orders(
             config,
             database,
             publisher,
-            clock,
+            service_clock or clock,
             SeededRng(seed),
             payment_desk=payment_desk or desk,
             dead_letters=dead_letters,

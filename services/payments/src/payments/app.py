@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from osenv import Clock, RealClock, SystemRng
+from osenv import SystemRng
 from payments.adapters.http_gateway import HttpGateway
 from payments.adapters.http_orders import HttpOrders
 from payments.adapters.otel_payment_meter import OtelPaymentMeter, outbox_waiting
@@ -18,6 +18,7 @@ from payments.config import Config
 from payments.service.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
 from servicekit import runner
 from servicekit.adapters.database import Database
+from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
@@ -52,9 +53,9 @@ async def reconcile(config: Config, is_dry_run: bool) -> Reconciled:
 @asynccontextmanager
 async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterator[Compose]:
     gateway = HttpGateway(config.gateway_url, config.gateway_api_key)
-    orders = HttpOrders(config.orders_url, Tokens(config.auth_keys, RealClock()))
 
-    def compose(database: Database, queue: MqConnection, clock: Clock) -> Composition:
+    def compose(database: Database, queue: MqConnection, clock: DatabaseClock) -> Composition:
+        orders = HttpOrders(config.orders_url, Tokens(config.auth_keys, clock))
         application = bootstrap(
             config,
             database,
@@ -67,6 +68,7 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             is_queue_there=lambda: queue.publisher.is_running and queue.publisher.last_send == OK,
             health_parts={
                 "schema": MIGRATIONS.health_of(database),
+                "clock": clock.health,
                 "producer": queue.producer_health,
                 "consumers": queue.consumers_health,
             },
@@ -79,6 +81,7 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             application.subscriptions,
             application.transactions.check,
             [
+                Background("connections with orders", orders.run, orders.stop),
                 Background("resumer", resumer.run, resumer.stop),
                 Background("outbox relay", relay.run, relay.stop),
                 *([Background("reconciler", reconciler.run, reconciler.stop)] if config.reconcile_interval_ms else []),
@@ -92,4 +95,3 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
         yield compose
     finally:
         await gateway.close()
-        await orders.close()

@@ -43,7 +43,8 @@ class Liveness(AnswerModel):
 
 
 class Readiness(AnswerModel):
-    """Whether everything that the service needs works; `checks` has each part's answer: "ok", or what is wrong."""
+    """Whether everything that the service needs works; `checks` has each part's answer: "ok", "ok, but ...",
+    or what is wrong."""
 
     model_config = ConfigDict(
         json_schema_extra={

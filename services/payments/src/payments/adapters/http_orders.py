@@ -6,6 +6,7 @@ everything else that is no hold is OrdersUnavailableError, and the payment waits
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -25,11 +26,12 @@ _NOT_PAYABLE = "urn:hourglass:problem:order-not-payable"
 
 
 class HttpOrders:
-    """Implements `OrderHolds`; its owner closes it."""
+    """Implements `OrderHolds`. Its connections are closed when `run` ends, soon after `stop`."""
 
     def __init__(self, url: str, tokens: Tokens, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """`transport` is for tests; without it requests go over the network."""
         self._tokens = tokens
+        self._stopped = asyncio.Event()
         self._client = httpx.AsyncClient(
             base_url=url,
             transport=transport,
@@ -39,9 +41,15 @@ class HttpOrders:
         )
         trace_requests(self._client)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    async def run(self) -> None:
+        """Keep the connections until `stop`."""
+        try:
+            await self._stopped.wait()
+        finally:
+            await self._client.aclose()
+
+    def stop(self) -> None:
+        self._stopped.set()
 
     async def take(self, payment: Payment) -> None:
         answer = await self._send("PUT", payment)

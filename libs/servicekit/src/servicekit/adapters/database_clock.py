@@ -1,0 +1,120 @@
+"""The dates of a service are those of its database, so that all its processes agree on what is over, and what is not.
+
+Each machine's clock is its own: a process whose clock was 400 s ahead closed the orders that another had just taken.
+PostgreSQL is asked for its time at the start and every MEASURE_INTERVAL_S, and the monotonic clock goes on from there,
+which no step of the wall clock moves. A file of SQLite's has no clock but the machine's.
+
+Invariant: while the database does not answer, time goes on from the last measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+from opentelemetry.metrics import CallbackOptions, Observation
+from sqlalchemy import text
+
+import telemetry
+from osenv import Clock
+from osenv.alarm import Alarm
+from osenv.clock import Timer
+from servicekit.adapters.database import Database
+from servicekit.errors import StorageUnavailableError
+from servicekit.health import OK, OK_BUT
+from servicekit.wake import Wake
+
+MEASURE_INTERVAL_S = 10.0
+ROUND_TRIP_MAX_S = 1.0  # a slower answer is too vague to correct anything
+SKEW_TOLD_MS = 2_000  # as brokers of a pair tell it
+
+_NOW_MS = text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
+
+log = structlog.get_logger(__name__)
+
+
+class DatabaseClock:
+    """Implements `Clock`: dates of the database, durations of this machine."""
+
+    def __init__(self, clock: Clock, database: Database) -> None:
+        self._clock = clock
+        self._database = database
+        self._measured: tuple[int, float] | None = None  # the database's milliseconds at a monotonic moment
+        self._is_skew_told = False
+        self._end = Wake()
+
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(self.skew_ms)
+
+        telemetry.meter("servicekit").create_observable_gauge(
+            "hourglass.clock.skew", [observe], unit="ms", description="the machine's clock minus the database's"
+        )
+
+    @property
+    def skew_ms(self) -> int:
+        """How far this machine's clock is ahead of the database's."""
+        return self._clock.wall_ms() - self.wall_ms()
+
+    def wall_ms(self) -> int:
+        return self.wall_us() // 1000
+
+    def wall_us(self) -> int:
+        if self._measured is None:
+            return self._clock.wall_us()
+        at_ms, measured_at = self._measured
+        return at_ms * 1000 + int((self._clock.monotonic() - measured_at) * 1_000_000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return self._clock.call_later(seconds, callback)
+
+    def watch_wall(self, callback: Callable[[], None]) -> Timer:
+        return self._clock.watch_wall(callback)
+
+    def alarm(self, callback: Callable[[], None]) -> Alarm:
+        return self._clock.alarm(callback)
+
+    async def measure(self) -> None:
+        """Ask the database for its time. Raises StorageUnavailableError."""
+        async with self._database.looking() as connection:
+            if connection.dialect.name != "postgresql":
+                return
+            asked_at = self._clock.monotonic()
+            at_ms: int = (await connection.execute(_NOW_MS)).scalar_one()
+            round_trip_s = self._clock.monotonic() - asked_at
+        self.correct(at_ms, asked_at, round_trip_s)
+
+    def correct(self, at_ms: int, asked_at: float, round_trip_s: float) -> None:
+        """The database said `at_ms` somewhere in the `round_trip_s` after the monotonic moment `asked_at`."""
+        if round_trip_s > ROUND_TRIP_MAX_S and self._measured is not None:
+            return
+        self._measured = (at_ms, asked_at + round_trip_s / 2)
+        is_skewed = abs(self.skew_ms) >= SKEW_TOLD_MS
+        if is_skewed != self._is_skew_told:
+            tell = log.warning if is_skewed else log.info
+            tell("the machine's clock was compared with the database's, which counts", ahead_ms=self.skew_ms)
+            self._is_skew_told = is_skewed
+
+    async def health(self) -> str:
+        """ "ok", also with a clock that is wrong: it decides nothing, and its operator has to know."""
+        if not self._is_skew_told:
+            return OK
+        return f"{OK_BUT}this machine's clock is {self.skew_ms} ms ahead of the database's, which counts"
+
+    async def run(self) -> None:
+        """Measure again and again, until `stop`."""
+        while not self._end.has_rung:
+            await self._end.wait(self._clock, MEASURE_INTERVAL_S)
+            try:
+                await self.measure()
+            except StorageUnavailableError as error:
+                log.debug("the database cannot be asked for its time now", error=str(error))
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._end.ring()
