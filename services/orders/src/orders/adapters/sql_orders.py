@@ -200,6 +200,8 @@ def _order_row(order: Order) -> dict[str, object]:
         "completed_at_ms": order.completed_at_ms,
         "version": order.version,
         "traceparent": order.traceparent,
+        "hold_payment_id": None,  # nothing holds an order that is placed
+        "hold_until_ms": None,
     }
 
 
