@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from mqclient.consumer.hooks import ConsumeHooks, ConsumeMessageContext
@@ -72,13 +72,13 @@ class Listening:
         context = ConsumeOrderlyContext(queue) if orderly else ConsumeConcurrentlyContext(queue)
         return await self._observed(queue, messages, context)
 
-    async def _observed(
+    def _observed(
         self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext
-    ) -> tuple[bool, object]:
+    ) -> Coroutine[Any, Any, tuple[bool, object]]:
         processing = self._outcome(queue, messages, context)
         if is_observing():
             processing = observed_processing(self._group, queue, messages, processing, self._clock)
-        return await processing
+        return processing
 
     async def _outcome(
         self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext

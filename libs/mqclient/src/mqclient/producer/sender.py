@@ -98,7 +98,8 @@ class Sender:
                 if fixed is None and past is not None:
                     outgoing.begin_again()
                     queues = past.still_open(queues)
-                queue = self._choose(outgoing.topic, queues, fixed, past)
+                avoided = past.last_broker if past is not None else None
+                queue = fixed(queues) if fixed is not None else self._choice.choose(outgoing.topic, queues, avoided)
                 if fixed is None and past is not None and queue.broker_name == past.last_broker:
                     await self._pause_before_same_broker(outgoing.topic, number, deadline)
                 may_move = number < tries_max and queues[0].broker_name != queues[-1].broker_name
@@ -118,13 +119,6 @@ class Sender:
                     return result
                 past = past or PastTries()
                 past.stored_less_safely(result)
-
-    def _choose(
-        self, topic: str, queues: Sequence[MessageQueue], fixed: FixedChoice | None, past: PastTries | None
-    ) -> MessageQueue:
-        if fixed is not None:
-            return fixed(queues)
-        return self._choice.choose(topic, queues, past.last_broker if past is not None else None)
 
     async def hand_over(
         self, outgoing: Outgoing, deadline: float, fixed: FixedChoice | None = None

@@ -35,9 +35,8 @@ class SlaveReads:
 
     def suggestion(self, group: SubscriptionGroup, behind_bytes: int) -> int:
         """The id of the broker where a member that is so far behind the log's end should read next."""
-        if not self.enabled or not self.is_slave_there():
-            return MASTER_ID
-        return group.which_broker_when_consume_slowly if behind_bytes > self.near_bytes else group.broker_id
+        wanted = group.which_broker_when_consume_slowly if behind_bytes > self.near_bytes else group.broker_id
+        return wanted if wanted != MASTER_ID and self.enabled and self.is_slave_there() else MASTER_ID
 
 
 NO_SLAVE = SlaveReads(enabled=True, near_bytes=0, is_slave_there=lambda: False)
