@@ -106,7 +106,7 @@ class Producing:
         store_ms = self.time.stamp_ms()
         checked = [self._check(batch, store_ms, client) for batch in incoming]
         batches = [batch for batch in checked if isinstance(batch, Batch)]
-        if sum(len(batch.buffer) for batch in batches) <= self.store.run_bytes_max:
+        if sum([len(batch.buffer) for batch in batches]) <= self.store.run_bytes_max:
             stored = iter(self._store(batches, store_ms))
         else:
             stored = iter([outcome for batch in batches for outcome in self._store([batch], store_ms)])

@@ -43,20 +43,19 @@ def incoming_batch(batch: pb.RecordBatch, request: pb.ProduceRequest | pb.SendRe
 
 
 def batch_result(outcome: BatchOutcome) -> pb.BatchResult:
-    return pb.BatchResult(
+    result = pb.BatchResult(
         code=outcome.code,  # type: ignore[arg-type]  # an IntEnum with the wire's numbers
         remark=outcome.remark,
         base_queue_offset=outcome.base_queue_offset,
         base_log_offset=outcome.base_log_offset,
-        stretches=[
-            pb.StoredStretch(
-                count=stretch.count,
-                base_queue_offset=stretch.base_queue_offset,
-                base_log_offset=stretch.base_log_offset,
-            )
-            for stretch in outcome.stretches
-        ],
     )
+    for stretch in outcome.stretches:
+        result.stretches.add(
+            count=stretch.count,
+            base_queue_offset=stretch.base_queue_offset,
+            base_log_offset=stretch.base_log_offset,
+        )
+    return result
 
 
 def pull_query(request: pb.PullRequest, client: str) -> PullQuery:

@@ -7,8 +7,9 @@ in the response memory; a stream whose share is full reads no requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import Any
 
 import grpc
@@ -63,7 +64,7 @@ class Replies:
             reply, size = await self._queue.get()
             if reply is self.END:
                 return
-            message = await reply if isinstance(reply, Coroutine) else reply
+            message = await reply if isinstance(reply, CoroutineType) else reply
             share.writing_since = share.memory.clock.monotonic()
             await context.write(message)
             share.writing_since = None
@@ -74,7 +75,7 @@ class Replies:
         """Forget what was not written."""
         while not self._queue.empty():
             reply, _ = self._queue.get_nowait()
-            if isinstance(reply, Coroutine):
+            if isinstance(reply, CoroutineType):
                 reply.close()
 
 

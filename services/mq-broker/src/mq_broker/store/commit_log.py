@@ -22,6 +22,7 @@ class CommitLog:
     def __init__(self, files: SegmentFiles, file_bytes: int) -> None:
         self.files = files
         self._file_bytes = file_bytes
+        self.run_bytes_max = file_bytes - BLANK_BYTES_MIN  # the longest run that a file can take
         self._tail = HotTail()
         self._unclean_to = 0  # a failed write may have left bytes up to here
         self.begin = files.begin
@@ -31,11 +32,6 @@ class CommitLog:
     def file_bytes(self) -> int:
         """Length of each file."""
         return self._file_bytes
-
-    @property
-    def run_bytes_max(self) -> int:
-        """The longest run that a file can take."""
-        return self._file_bytes - BLANK_BYTES_MIN
 
     def place(self, size: int) -> int:
         """The offset at which a run of `size` bytes will stand; closes the current file with a blank if it must.

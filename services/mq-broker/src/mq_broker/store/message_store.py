@@ -138,7 +138,8 @@ class MessageStore:
         )
         self.cold_reads = ColdReads(disk)
         self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
-        self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable_end)
+        self.readable = Readable(clock, self._stored_end)
+        self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable.end)
         self.old_files = OldFiles(
             disk, clock, self.log, self.queues, self.index, self.mender, self.cold_reads, lambda: self.readable_end
         )
@@ -146,7 +147,6 @@ class MessageStore:
         self._copier = Copier(self)
         self.follows = False  # a master, which alone may be written
         self.on_copied: Callable[[Record], None] = lambda record: None  # told of each record that `append_copy` appends
-        self.readable = Readable(clock, lambda: self.stored_end)
         self.confirmation = self.readable.confirmation
         self.on_readable = self.readable.on_readable
         self._grown: Callable[[], None] = lambda: None
@@ -236,8 +236,8 @@ class MessageStore:
 
     def require_sound(self) -> None:
         """Raises StoreFencedError when the disk has failed."""
-        if self.failure is not None:
-            raise StoreFencedError(f"the disk has failed: {self.failure}")
+        if (failure := self._fencing or self.flusher.failure) is not None:
+            raise StoreFencedError(f"the disk has failed: {failure}")
 
     # ------------------------------------------------------------------------------------------------- put
 
@@ -254,7 +254,7 @@ class MessageStore:
             raise StoreFullError(refusal)
         if not inward and self.too_few_replicas:
             raise TooFewReplicasError(self.too_few_replicas)
-        size = sum(len(batch.buffer) for batch in batches)
+        size = sum([len(batch.buffer) for batch in batches])
         self.open_files.new_turn()
         places = self._reserve(batches)
         at = self.log.place(size)
@@ -324,11 +324,12 @@ class MessageStore:
             try:
                 queue = self.queues.get_or_open(batch.topic, batch.queue_id)
                 base = ends.get(queue, queue.max_offset)
-                queue.reserve(base + batch.count)
+                end = base + batch.count
+                queue.reserve(end)
             except OSError as error:
                 sentence = f"the disk has no room for the consume queue of {batch.topic}: {error}"
                 raise StoreWriteError(sentence) from error
-            ends[queue] = base + batch.count
+            ends[queue] = end
             places.append((queue, base))
         return places
 
@@ -339,7 +340,7 @@ class MessageStore:
             except OSError as error:  # room was reserved: this disk is broken; the log tells the entries at next start
                 self.fence(error)
                 raise StoreFencedError(f"the disk has failed: {error}") from error
-        self.dispatched([(batch.topic, batch.queue_id) for batch in batches], sum(batch.count for batch in batches))
+        self.dispatched([(batch.topic, batch.queue_id) for batch in batches], sum([batch.count for batch in batches]))
 
     # ------------------------------------------------------------------------------------------------ copy
 
@@ -398,6 +399,9 @@ class MessageStore:
     @property
     def stored_end(self) -> int:
         """What this broker vouches for: everything below is on its disk, or written, as flushDiskType says."""
+        return self._stored_end()
+
+    def _stored_end(self) -> int:
         return self.flusher.durable_end if self.is_sync_flush else self.log.end
 
     @property
