@@ -145,6 +145,21 @@ FAULTY = {
     ("unknown-order", None, None): unknown("f", refunds=[refund("r1")]),
     ("lines-do-not-add-up", None, 1): paid("f", total_minor=1001, captures=[capture(amount=1001)]),
     ("lines-do-not-add-up", None, 1000): paid("f", lines=[]),
+    ("terms-missing", None, 1000): pending("f", expires_at=None),
+    ("terms-missing", None, None): paid("f", total_minor=None),
+    ("told-differently", None, 1000): paid("f", disputed=["total_minor"]),
+    ("paid-without-payment", None, 1000): paid("f", payment_id=None, captures=[]),
+    ("paid-after-expiry", None, 1000): paid("f", paid_at=at(391), captures=[capture(minutes=391)]),
+    ("closed-late", None, 1000): closed("f", closed_at=at(391)),
+    ("closed-after-shipping", None, 1000): paid(
+        "f",
+        status="CLOSED",
+        shipped_at=at(6),
+        closed_at=at(9),
+        close_reason="seller-cancelled",
+        refund_requests=[request(reason="order-cancelled")],
+        refunds=[refund("r1", reason="order-cancelled")],
+    ),
 }
 
 
@@ -152,16 +167,87 @@ def test_each_kind_of_fault_is_found_once_and_nothing_else(spark: SparkSession) 
     from analytics.jobs.reconciliation import reconcile
 
     rows = {f"order-{number}": row for number, row in enumerate(FAULTY.values())}
-    wanted = {(kind, order_id, *rest) for order_id, (kind, *rest) in zip(rows, FAULTY, strict=True)}
-    orders = silver(spark, *SOUND, *(row | {"order_id": order_id} for order_id, row in rows.items()))
+    wanted = {
+        (kind, order_id, payment_id and f"{payment_id}-{order_id}", amount_minor)
+        for order_id, (kind, payment_id, amount_minor) in zip(rows, FAULTY, strict=True)
+    }
+    told = [*SOUND, *(row | {"order_id": order_id} for order_id, row in rows.items())]
+    orders = silver(spark, *(with_own_payments(row) for row in told))
     assert found_in(reconcile(orders, as_of=NEXT_DAY)) == wanted
+
+
+def test_what_no_shop_can_tell_is_found_in_messages(spark: SparkSession) -> None:
+    from analytics.events import events, read_bodies
+    from analytics.jobs.reconciliation import reconcile
+    from analytics.jobs.silver_orders import orders
+    from analytics.testing import LEFT_OUT, START_MS, BronzeRows
+
+    told, hour_ms = BronzeRows(), 3_600_000
+
+    def buy(order_id: str, payment_id: str | None = None, **members: Any) -> None:
+        told.created(order_id, **members)
+        told.succeeded(order_id, payment_id or f"p-{order_id}", 1000)
+        told.paid(order_id, payment_id or f"p-{order_id}")
+
+    buy("sound")
+    told.created("never-paid")
+    told.shipped("never-paid", LEFT_OUT)  # type: ignore[arg-type]
+    told.completed("never-paid", LEFT_OUT)  # type: ignore[arg-type]
+    told.created("names-none")
+    told.paid("names-none", LEFT_OUT)  # type: ignore[arg-type]
+    buy("pays-two-1", "p-both")
+    buy("pays-two-2", "p-both")
+    for order_id in ("returns-two-1", "returns-two-2"):
+        buy(order_id)
+        told.refunded(order_id, f"p-{order_id}", "r-both", 1000)
+    told.created("other-total")
+    told.succeeded("other-total", "p-other-total", 1000)
+    told.paid("other-total", "p-other-total", total_minor=900)
+    buy("two-buyers")
+    told.created("two-buyers", buyer_id="buyer-2")
+    buy("two-amounts")
+    told.succeeded("two-amounts", "p-two-amounts", 900, at_ms=START_MS + 11_000)
+    buy("closed-in-the-end")
+    told.completed("closed-in-the-end", "p-closed-in-the-end")
+    told.closed("closed-in-the-end", "seller-cancelled", "p-closed-in-the-end")
+    told.refunded("closed-in-the-end", "p-closed-in-the-end", "r-in-the-end", 1000)
+    told.created("paid-late")
+    told.succeeded("paid-late", "p-paid-late", 1000, at_ms=START_MS + 10 * hour_ms)
+    told.paid("paid-late", "p-paid-late", at_ms=START_MS + 10 * hour_ms)
+    told.created("closed-late")
+    told.closed("closed-late", at_ms=START_MS + 20 * 24 * hour_ms)
+    told.created("no-expiry", expires_at_ms=LEFT_OUT)
+    buy("no-lines", items=LEFT_OUT)
+    for name in ("total_minor", "currency"):
+        members: dict[str, Any] = {name: LEFT_OUT}
+        told.created(f"no-{name}", **members)
+        told._terms[f"no-{name}"].pop(name)
+        told.succeeded(f"no-{name}", f"p-no-{name}", 1000)
+        told.paid(f"no-{name}", f"p-no-{name}")
+    frame = reconcile(orders(events(read_bodies(told.dataframe(spark)))), as_of=NEXT_DAY + timedelta(days=60))
+    assert {(row.kind, row.order_id) for row in frame.collect()} == {
+        ("paid-without-payment", "never-paid"),
+        ("paid-without-payment", "names-none"),
+        ("same-payment-of-two-orders", "pays-two-1"),
+        ("same-refund-of-two-orders", "returns-two-1"),
+        ("told-differently", "other-total"),
+        ("told-differently", "two-buyers"),
+        ("told-differently", "two-amounts"),
+        ("closed-after-shipping", "closed-in-the-end"),
+        ("paid-after-expiry", "paid-late"),
+        ("closed-late", "closed-late"),
+        ("terms-missing", "no-expiry"),
+        ("terms-missing", "no-lines"),
+        ("terms-missing", "no-total_minor"),
+        ("terms-missing", "no-currency"),
+    }
 
 
 def test_every_kind_of_the_messages_is_tested() -> None:
     from analytics.jobs.reconciliation_kinds import Kind
 
-    of_books = {kind for kind in Kind if kind.startswith(("order-", "payment-"))}
-    assert {kind for kind, *_ in FAULTY} == set(Kind) - of_books
+    elsewhere = {kind for kind in Kind if kind.startswith(("order-", "payment-", "same-"))}  # books, and two orders
+    assert {kind for kind, *_ in FAULTY} == set(Kind) - elsewhere
 
 
 def test_what_is_under_way_is_found_only_when_its_grace_is_over(spark: SparkSession) -> None:
@@ -169,9 +255,12 @@ def test_what_is_under_way_is_found_only_when_its_grace_is_over(spark: SparkSess
     from analytics.jobs.reconciliation_moment import Grace
 
     rows = {kind: row | {"order_id": kind, "last_stored_at": at(40)} for (kind, *_), row in FAULTY.items()}
-    orders = silver(spark, *rows.values())
+    orders = silver(spark, *(with_own_payments(row) for row in rows.values()))
     grace = Grace(answer=timedelta(minutes=5), refund=timedelta(minutes=20), closing=timedelta(minutes=15))
-    at_once = {"refund-twice", "amount-mismatch", "currency-mismatch", "closed-early", "lines-do-not-add-up"}
+    at_once = {
+        "refund-twice", "amount-mismatch", "currency-mismatch", "closed-early", "lines-do-not-add-up", "terms-missing",
+        "told-differently", "paid-after-expiry", "closed-late", "closed-after-shipping",
+    }  # fmt: skip
     del rows["refund-more-than-captured"], rows["amount-mismatch"], rows["currency-mismatch"]  # judged by more than one
     at_once &= set(rows)
 
@@ -234,16 +323,16 @@ def books(
 
 
 def with_own_payments(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with payment ids that no other order has."""
+    """The row with payment and refund ids that no other order has."""
     order_id = row["order_id"]
 
-    def own(array: str, place: int) -> list[tuple[Any, ...]]:
-        return [(*one[:place], f"{one[place]}-{order_id}", *one[place + 1 :]) for one in row[array]]
+    def own(array: str, ids: int) -> list[tuple[Any, ...]]:
+        return [(*(f"{id_}-{order_id}" for id_ in one[:ids]), *one[ids:]) for one in row[array]]
 
     arrays = {
-        "captures": own("captures", 0),
-        "refunds": own("refunds", 1),
-        "refund_requests": own("refund_requests", 0),
+        "captures": own("captures", 1),
+        "refunds": own("refunds", 2),
+        "refund_requests": own("refund_requests", 1),
     }
     paid_by = row.get("payment_id")
     return row | arrays | {"payment_id": paid_by and f"{paid_by}-{order_id}"}

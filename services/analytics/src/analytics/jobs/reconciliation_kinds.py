@@ -15,9 +15,15 @@ from pyspark.sql import functions as F
 from analytics.jobs.reconciliation_moment import Moment
 from analytics.jobs.silver_orders import PENDING_PAYMENT
 
+LATE_HOURS = (
+    6  # longer than services that are down make an order wait; a payment that late is for the buyer to get back
+)
+
 
 class Kind(enum.StrEnum):
-    """What is wrong with an order. The last six are of books only (reconciliation_books.py)."""
+    """What is wrong with an order. The last six are of books only (reconciliation_books.py), the two before them of two
+    orders (reconciliation.py).
+    """
 
     PAID_NOT_MARKED = "paid-not-marked"
     CLOSED_CAPTURED_NOT_REFUNDED = "closed-captured-not-refunded"
@@ -32,6 +38,14 @@ class Kind(enum.StrEnum):
     CLOSED_EARLY = "closed-early"
     UNKNOWN_ORDER = "unknown-order"
     LINES_DO_NOT_ADD_UP = "lines-do-not-add-up"
+    TERMS_MISSING = "terms-missing"
+    TOLD_DIFFERENTLY = "told-differently"
+    PAID_WITHOUT_PAYMENT = "paid-without-payment"
+    PAID_AFTER_EXPIRY = "paid-after-expiry"
+    CLOSED_LATE = "closed-late"
+    CLOSED_AFTER_SHIPPING = "closed-after-shipping"
+    SAME_PAYMENT_OF_TWO_ORDERS = "same-payment-of-two-orders"
+    SAME_REFUND_OF_TWO_ORDERS = "same-refund-of-two-orders"
 
     ORDER_ONLY_IN_BOOKS = "order-only-in-books"
     ORDER_ONLY_IN_MESSAGES = "order-only-in-messages"
@@ -54,8 +68,7 @@ class Rule:
 
 def order_rules(moment: Moment) -> list[Rule]:
     """The rules of an order as a whole."""
-    is_known = F.col("created_at").isNotNull()
-    nothing = F.lit(None).cast("string")
+    is_known, nothing = _is_known(), _no_payment()
     lines_minor = F.aggregate(
         "lines", F.lit(0).cast("bigint"), lambda sum_, line: sum_ + line.quantity * line.unit_price_minor
     )
@@ -93,7 +106,59 @@ def order_rules(moment: Moment) -> list[Rule]:
             F.col("total_minor") - lines_minor,
             _said("the total is %s, and the lines come to %s", "total_minor", lines_minor),
         ),
+        *_story(moment),
     ]
+
+
+def _story(moment: Moment) -> list[Rule]:
+    """What no order of the shop can be told to be, whatever its money does."""
+    terms = {
+        "currency": F.col("currency").isNull(),
+        "total_minor": F.col("total_minor").isNull(),
+        "expires_at": F.col("expires_at").isNull(),
+        "lines": F.col("lines").isNull() & F.col("events").isNotNull(),  # the books' rows have none
+    }
+    missing = F.array_compact(F.array(*(F.when(is_missing, F.lit(name)) for name, is_missing in terms.items())))
+    went_on_at = F.coalesce("paid_at", "shipped_at", "completed_at")
+    first_shipped_at = F.coalesce("shipped_at", "completed_at")
+    paying = F.get(F.filter("captures", lambda one: one.payment_id == F.col("payment_id")), F.lit(0))
+    late = F.expr(f"INTERVAL {LATE_HOURS} HOURS")
+    return [
+        _order_rule(
+            Kind.TERMS_MISSING,
+            _is_known() & (F.size(missing) > 0),
+            _said("was created without %s", F.array_join(missing, ", ")),
+        ),
+        _order_rule(
+            Kind.TOLD_DIFFERENTLY,
+            F.size("disputed") > 0,
+            _said("two events disagree about %s", F.array_join("disputed", ", ")),
+        ),
+        _order_rule(
+            Kind.PAID_WITHOUT_PAYMENT,
+            _is_known() & F.col("payment_id").isNull() & went_on_at.isNotNull() & moment.is_answered(),
+            _said("went on at %s, and no payment is named that paid for it", went_on_at),
+        ),
+        _order_rule(
+            Kind.PAID_AFTER_EXPIRY,
+            paying.captured_at > F.col("expires_at") + late,
+            _said("could be paid until %s, and was at %s", "expires_at", paying.captured_at),
+        ),
+        _order_rule(
+            Kind.CLOSED_LATE,
+            (F.col("close_reason") == "expired") & (F.col("closed_at") > F.col("expires_at") + late),
+            _said("expired at %s, and was closed at %s", "expires_at", "closed_at"),
+        ),
+        _order_rule(
+            Kind.CLOSED_AFTER_SHIPPING,
+            F.col("closed_at").isNotNull() & first_shipped_at.isNotNull() & (F.col("keeping") == 0),
+            _said("was shipped or completed at %s, and closed at %s", first_shipped_at, "closed_at"),
+        ),
+    ]
+
+
+def _order_rule(kind: Kind, condition: Column, detail: Column) -> Rule:
+    return Rule(kind, condition, _no_payment(), F.col("total_minor"), detail)
 
 
 def payment_rules(moment: Moment) -> list[Rule]:
@@ -185,6 +250,10 @@ def _terms(moment: Moment) -> list[Rule]:
             _said("captured in %s for an order in %s", currency, "currency"),
         ),
     ]
+
+
+def _no_payment() -> Column:
+    return F.lit(None).cast("string")
 
 
 def _is_known() -> Column:

@@ -94,6 +94,7 @@ ORDERS = StructType(
         StructField("refunds", ArrayType(REFUND)),
         StructField("refunded_minor", LongType()),
         StructField("refund_requests", ArrayType(REFUND_REQUEST)),
+        StructField("disputed", ArrayType(StringType())),
         StructField("events", IntegerType()),
         StructField("last_stored_at", TimestampType()),
         StructField("day", DateType()),
@@ -131,12 +132,14 @@ def orders(events: DataFrame) -> DataFrame:
     grouped = told.groupBy("order_id").agg(
         *(_state(kind) for kind in STATUS_OF),
         *(_collected(kind, column, fact_type) for kind, (column, fact_type) in _FACTS.items()),
+        F.collect_set(F.when(F.col("kind").isin(*STATUS_OF), F.struct("version", *_TERMS))).alias("terms"),
         F.max("stored_at").alias("last_stored_at"),
         F.min(F.coalesce(*_TIMES, "stored_at")).alias("first_at"),
     )
     # Each step is a projection of its own: what it makes is made once and then looked at several times.
     sorted_facts = grouped.withColumns({column: F.sort_array(column) for column, _ in _FACTS.values()})
-    known = sorted_facts.withColumns({column: _known(column, fact_type) for column, fact_type in _FACTS.values()})
+    judged = sorted_facts.withColumn("disputed", _disputed())
+    known = judged.withColumns({column: _known(column, fact_type) for column, fact_type in _FACTS.values()})
     return _rows(known).select(*ORDERS.names)
 
 
@@ -170,6 +173,40 @@ def _known(column: str, fact_type: StructType) -> Column:
     return F.transform(distinct, lambda fact: F.struct(*(fact[name].alias(name) for name in names)))
 
 
+def _disputed() -> Column:
+    """About what two events of one version disagree: names of terms, and ids of captures, refunds and requests."""
+    nothing = F.array().cast("array<string>")
+    newest = F.array_max(F.transform("terms", lambda said: said["version"]))
+
+    def differs(term: str) -> Column:
+        said = F.transform(F.filter("terms", lambda said: said["version"] == newest), lambda said: said[term])
+        return F.size(F.array_distinct(F.array_compact(said))) > 1
+
+    terms = F.array_compact(F.array(*(F.when(differs(term), F.lit(term)) for term in _TERMS)))
+    parts = [F.when(F.size("terms") < 2, nothing).otherwise(terms)]  # as of nearly all orders
+    for column, fact_type in _FACTS.values():
+        key, told = fact_type.names[0], F.col(column)
+        others = _other_amounts(told, key, [name for name in ("amount_minor", "payment_id") if name in fact_type.names])
+        ids = F.array_distinct(_each(others, key))
+        parts.append(F.when(F.size(told) < 2, nothing).otherwise(ids))
+    return F.concat(*parts)
+
+
+def _each(facts: Column, member: str) -> Column:
+    return F.transform(facts, lambda fact: fact[member])
+
+
+def _other_amounts(told: Column, key: str, members: list[str]) -> Column:
+    """The sorted facts that say something else than the one before, of the same key and version."""
+
+    def is_other(fact: Column, at: Column) -> Column:
+        before = F.get(told, at - 1)
+        is_same = (before[key] == fact[key]) & (before["older"] == fact["older"])
+        return (at > 0) & is_same & reduce(Column.__or__, (before[name] != fact[name] for name in members))
+
+    return F.filter(told, is_other)
+
+
 def _rows(known: DataFrame) -> DataFrame:
     payment_id = F.coalesce(*(f"{kind}.payment_id" for kind in (PAID, SHIPPED, COMPLETED, CLOSED)))
     # An event `paid` that is not there: its time is the one at which that payment's money was taken.
@@ -195,6 +232,7 @@ def _rows(known: DataFrame) -> DataFrame:
         "refunds",
         sum_minor("refunds", currency).alias("refunded_minor"),
         "refund_requests",
+        "disputed",
         reduce(Column.__add__, [*told, *facts]).alias("events"),
         "last_stored_at",
         utc_day(F.coalesce("created.at", "first_at")).alias("day"),
