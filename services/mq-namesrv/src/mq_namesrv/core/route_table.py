@@ -73,8 +73,7 @@ class RouteTable:
     `sorted_topics`: those of `offers` in order, made when they are asked for; None after a change. `sorted_with_away`:
     the same with those of `away`.
     `lost`: the brokers that have left without unregistering and have not come back, and when (monotonic seconds),
-    oldest first. `away`: the broker names of which the last process left within AWAY_S_MAX, oldest first. A broker that
-    restarts is one for a moment; only a reader that has to know of all queues asks for it.
+    oldest first. `away`: the broker names of which the last process left within AWAY_S_MAX, oldest first.
     `started`: when the table was empty, as if a broker had been lost then.
     """
 
@@ -329,9 +328,8 @@ def topic_list(
     """The topics behind `after` that have a route, sorted, at most `count_max`; those of names that are away, too."""
     if with_away and table.away:
         if table.sorted_with_away is None:
-            table.sorted_with_away = sorted(
-                table.offers.keys() | {topic for one in table.away.values() for topic in one.topics}
-            )
+            of_away = (topic for one in table.away.values() for topic in one.topics)
+            table.sorted_with_away = sorted({*table.offers, *of_away})
         topics = table.sorted_with_away
     else:
         if table.sorted_topics is None:
@@ -431,9 +429,9 @@ def _bound_away(table: RouteTable) -> None:
     """Forget the names that are away longest while there are too many, or they had too many topics."""
     topics = sum(len(one.topics) for one in table.away.values())
     while len(table.away) > AWAY_BROKERS_MAX or topics > AWAY_TOPICS_MAX:
-        oldest = next(iter(table.away))
-        topics -= len(table.away[oldest].topics)
-        _forget_away(table, [oldest])
+        name, oldest = next(iter(table.away.items()))
+        topics -= len(oldest.topics)
+        _forget_away(table, [name])
 
 
 def _forget_away(table: RouteTable, names: Iterable[str]) -> None:
