@@ -16,7 +16,7 @@ class ClientTasks:
     """The tasks of every client of one event loop, from `install` to `uninstall`."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, set[asyncio.Task[Any]]] = {}
+        self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}  # in the order of their beginning
 
     def install(self) -> None:
         asyncio.get_running_loop().set_task_factory(self._make)
@@ -34,9 +34,9 @@ class ClientTasks:
         context: Context | None = options.get("context")
         client = context.get(CLIENT, "") if context is not None else CLIENT.get()
         if client:
-            mine = self._tasks.setdefault(client, set())
-            mine.add(task)
-            task.add_done_callback(mine.discard)
+            mine = self._tasks.setdefault(client, {})
+            mine[task] = None
+            task.add_done_callback(mine.pop)
         return task
 
 

@@ -116,7 +116,7 @@ class Run:
 
 def replay_command(name: str, seed: int) -> str:
     """What shows this seed again."""
-    return f".venv/bin/python tests/robustness/runner.py --replay {name} {seed}"
+    return f"PYTHONHASHSEED=0 .venv/bin/python tests/robustness/runner.py --replay {name} {seed}"
 
 
 def table(ledger: Ledger) -> Table:

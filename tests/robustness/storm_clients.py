@@ -119,7 +119,7 @@ class Member(Client):
 
     async def leave(self) -> None:
         """In order, as far as its listeners end."""
-        await self.world.finished(self.run(self.consumer.shutdown(timeout_s=2.0)))
+        await self.run(self.consumer.shutdown(timeout_s=2.0))
         self.die()
 
     async def _consume(self, messages: list[MessageExt]) -> ConsumeStatus:

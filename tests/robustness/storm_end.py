@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from storm_clients import GROUPS
+from storm_clients import GROUPS, PLAIN
 from storm_model import InvariantError
 
 from mq_broker.core.replication.roles import BrokerRole
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 QUIET_S_MAX = 400.0  # a lock of a dead member, check-backs, retries, all in a row
 LOOK_S = 2.0
+ON_ITS_WAY_S = 20.0  # what nobody waits for: the retries of a dead letter that a restored backup has brought back
 
 
 class Ending:
@@ -35,7 +36,11 @@ class Ending:
             if world.now >= end:
                 raise InvariantError(f"not settled after {QUIET_S_MAX:.0f} s: {missing}")
             await world.advance(LOOK_S)
+        await world.advance(ON_ITS_WAY_S)
+        if missing := self._unsettled():
+            raise InvariantError(f"not settled any more, after {ON_ITS_WAY_S:.0f} s: {missing}")
         world.model.check_end(self._check_logs())
+        self._check_queues()
 
     def _unsettled(self) -> str:
         """What is still to come; "" for nothing."""
@@ -64,6 +69,20 @@ class Ending:
         if missing := self._world.model.missing():
             return f"{len(missing)} to be consumed: {'; '.join(missing[:5])}"
         return ""
+
+    def _check_queues(self) -> None:
+        """What the operator was answered last about the topic's queues is so, or what was asked for since."""
+        world = self._world
+        master = world.master.broker
+        assert master is not None
+        allowed = set()
+        for count, answer in reversed(world.queues):
+            allowed.add(count)
+            if answer is not None and not world.model.lost(answer):
+                break
+        config = master.topics.get(PLAIN)
+        if config is None or config.write_queue_count not in allowed:
+            raise InvariantError(f"{PLAIN} is {config}; the operator was answered {sorted(allowed)} write queues")
 
     def _check_logs(self) -> Counter[tuple[str, bytes]]:
         """How often each topic holds each body."""

@@ -1,6 +1,8 @@
 """What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so. There is nothing else.
 
 A loss and a clock's jump are single moments; a disturbance lasts from its beginning until `grace_s` after its end.
+Order is excused once for each loss, member and queue: a member that had pulled lost messages may get one of the new
+ones out of order, until its progress is rejected.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ class Again(Enum):
 
     MEMBER_ENDED = "a consumer that dies between its work and its report", 30.0
     REBALANCE = "a rebalance that hands a queue over while a listener is at it", 30.0
+    HANDED_OVER = "the same: members that come back to a broker one after the other are a rebalance each", 30.0
     CUT_OFF = "consumer cut off from its broker: its session ends, and others take its queues", 60.0
     NOT_SENT_BACK = "a message that is sent back to a broker that dies before its answer", 5.0
-    POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 5.0
+    POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 60.0
     PROMOTED_ALONE = (
         "a replica that was promoted without its master, for what is finished before the first report",
         60.0,
@@ -39,6 +42,7 @@ class Again(Enum):
 
 NOT_FLUSHED_S = 0.5  # 200 ms between two flushes, and the flush itself
 REPORT_S = 0.3  # between the end of a listener and the broker's disk
+HANDED_OVER_S = 2.0  # between a listener at one member and the next one's, when a queue is handed over
 EARLY_S = 1.0  # deliver_at on a clock that is stepped, and delays of a promoted replica
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from client_tasks import ClientTasks
-from replica_network import Link
 from replica_node import LAYOUT, Node, Process, Settings
 from sim_process import SimProcess
 from storm_network import RpcNetwork, Services
@@ -34,19 +33,20 @@ CHECK_INTERVAL_MS, IMMUNITY_MS = 5_000, 6_000
 STOP_S = 5.0  # broker_life.STOP_GRACE_S
 NAME_SERVERS = (Address("n1", 9_876), Address("n2", 9_876))
 REGISTER_PERIOD_S = 30.0
+STEP_S = 0.1  # between two looks at everything
+PACE = 2.5  # of the producers: their pauses are so many times storm_clients.PAUSE_S
 
 
 @dataclass
 class Served:
     """By one life of a broker, for its clients."""
 
-    broker: Broker
     streams: BrokerService
     registering: asyncio.Task[None]
 
 
 class StormNode(Node):
-    """A machine with a broker; `generation` is that of the history that it goes on with as a master."""
+    """A machine with a broker, and all that its process serves."""
 
     network: RpcNetwork
 
@@ -57,7 +57,6 @@ class StormNode(Node):
         self.rate = 1.0
         self.address = f"{name}:{PORT}"
         self.on_open = self._serve
-        self.opened: list[Broker] = []  # the newest one last, for who looks at it
         self._served: Served | None = None
 
     def start(self) -> None:
@@ -76,7 +75,7 @@ class StormNode(Node):
         services = {"BrokerService": streams, "AdminService": AdminService(broker, registration, lambda: {})}
         self.network.listen(self.address, process, Services(services, self.network.errors.append).serve)
         registering = asyncio.create_task(registration.run(), name=f"registration of {process.name}")
-        self._served = Served(broker, streams, registering)
+        self._served = Served(streams, registering)
         self.has_opened(broker)
 
     def has_opened(self, broker: Broker) -> None:
@@ -116,7 +115,6 @@ class NameServer:
     tasks: ClientTasks
     lives: int = 0
     process: SimProcess | None = None
-    links: list[Link] = field(default_factory=list)
 
     def start(self) -> None:
         self.lives += 1

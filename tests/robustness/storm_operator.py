@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from replica_node import LAYOUT
 from storm_clients import LOOSE, PLAIN, SHORT
 from storm_excuses import Again
 from storm_faults import Faults
-from storm_machines import BROKER_NAME
+from storm_machines import BROKER_NAME, PACE, STEP_S
 
 from mqadmin.restoring import Restore
 from mqclient import MessageQueue, MQClientError
@@ -20,10 +22,12 @@ from osenv import SimDisk
 if TYPE_CHECKING:
     from storm_world import Machine, StormWorld
 
-STORM_S = 120.0
+STORM_S = 100.0
+HURRY = 0.4  # of the producers, while much depends on it
 SWITCH_S = 10.0
 GIVE_UP_S = 30.0
 QUEUES_MAX = 7
+FOREVER = math.inf
 COPY = Path("/copy")
 
 
@@ -44,40 +48,55 @@ class Operator:
         self._faults = faults = Faults(world)
         self.trace: list[str] = []
         self._copies: list[Copy] = []
-        self._steps: list[tuple[int, Callable[[], Awaitable[str]]]] = [
-            (12, self.switch),
-            (7, self.replace),
-            (8, faults.kill),
-            (5, faults.lose_power),
-            (7, faults.stall),
-            (7, faults.part_brokers),
-            (4, faults.part_name_server),
-            (4, faults.part_clients),
-            (3, faults.kill_name_server),
-            (5, faults.kill_client),
-            (4, faults.more_members),
-            (4, faults.step_clock),
-            (4, self.back_up),
-            (3, self.restore),
-            (3, self.grow),
-            (3, self.renew_topic),
-            (3, self.reset),
-            (3, self.renew_group),
-        ]
+        self._lanes: tuple[list[tuple[int, Callable[[], Awaitable[str]]]], ...] = (
+            [
+                (14, self.switch),
+                (14, self.replace),
+                (8, faults.kill),
+                (6, faults.lose_power),
+                (4, self.back_up),
+                (4, self.restore),
+                (4, self.grow),
+                (4, self.renew_topic),
+                (3, self.reset),
+                (3, self.renew_group),
+            ],
+            [
+                (7, faults.stall),
+                (6, faults.part_brokers),
+                (4, faults.part_name_server),
+                (4, faults.part_clients),
+                (3, faults.kill_name_server),
+                (5, faults.kill_client),
+                (4, faults.more_members),
+                (5, faults.step_clock),
+            ],
+        )
 
     async def storm(self) -> None:
-        """One thing after the other; in the end everything is up."""
-        world, rng = self._world, self._world.rng
-        weights, steps = zip(*self._steps, strict=True)
+        """Two lanes of it at the same time; in the end everything is up."""
+        world = self._world
         await world.advance(6.0)
+        lanes = [asyncio.create_task(self._lane(steps)) for steps in self._lanes]
+        for lane in lanes:
+            lane.add_done_callback(world.note_failure)
+        while not all(lane.done() for lane in lanes):
+            await world.advance(STEP_S)
+        for node in world.nodes:
+            node.start_again()
+
+    async def _lane(self, choices: list[tuple[int, Callable[[], Awaitable[str]]]]) -> None:
+        """One thing after the other."""
+        world, rng = self._world, self._world.rng
+        weights, steps = zip(*choices, strict=True)
         while world.now < STORM_S:
             (step,) = rng.choices(steps, weights)
             begin = world.now
             told = await step()
             if told:
                 world.counts[step.__name__] += 1
-                self.trace.append(f"{begin:.1f} {told}")
-            await world.advance(rng.choice((0.0, 0.5, 2.0, 5.0)))
+                self.trace.append(f"{begin:.1f} to {world.now:.1f} {told}")
+            await world.clock.sleep(rng.choice((0.1, 0.5, 2.0, 5.0)))
 
     async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
         """What an operator's call came to; the error when the cluster refused or did not answer."""
@@ -88,7 +107,7 @@ class Operator:
             except MQClientError as error:
                 return error
 
-        return await self._world.finished(self._world.operator.run(asked()))
+        return await self._world.operator.run(asked())
 
     # -------------------------------------------------------------------------------------------------- masters
 
@@ -106,20 +125,47 @@ class Operator:
         if not old.is_up or not self._is_safe(old, new):
             return ""
         fate = rng.choice(("kill", "power", "stop", "cut"))
+        before = await self._prelude(old, new)
+        if world.master is not old or old.process is None or new.process is None:
+            return ""
         begin = world.now
         disturbance = world.model.disturbed(Again.PROMOTED_ALONE, begin, None)
         cut = await self._lose(old, fate)
         done = await self._promote(old, new)
         if rng.random() < 0.5:
             await self._faults.pass_s(rng.choice((1.0, 8.0, 20.0)))
-        world.network.heal(*cut)
+        world.network.heal(*cut, (old.name, new.name))
         if old.process is not None:
             old.process.go_on()
-        else:
-            old.start()
+        old.start_again()
         await self._faults.pass_s(2.0)
         disturbance.end = world.now
-        return f"{fate} of {old.name}, {new.name} promoted: {done}"
+        return f"{before}{fate} of {old.name}, {new.name} promoted: {done}"
+
+    async def _prelude(self, old: Machine, new: Machine) -> str:
+        """What may be so when the master is lost: the slave lags behind, or did a moment ago."""
+        world, rng = self._world, self._world.rng
+        kind = rng.choice(("", "", "cut", "cut", "slow", "stop"))
+        if not kind:
+            return ""
+        ways = ((old.name, new.name), (new.name, old.name))
+        world.pace, process = HURRY, new.process
+        assert process is not None
+        disturbance = world.model.disturbed(Again.NOT_SENT_BACK, world.now, None)
+        if kind == "stop":
+            process.stop()
+        else:
+            world.network.cut(*ways)
+        await world.clock.sleep(rng.choice((1.0, 4.0, 7.0)))
+        world.network.heal(*ways)
+        if kind == "slow":
+            world.network.slow(ways[0])
+        if kind != "cut" or rng.random() < 0.5:
+            process.go_on()
+            await world.clock.sleep(rng.choice((0.05, 0.3, 0.8)))
+        process.go_on()
+        world.pace, disturbance.end = PACE, world.now
+        return f"{kind}, "
 
     async def _lose(self, old: Machine, fate: str) -> list[tuple[str, str]]:
         """Returns the ways that are cut."""
@@ -161,13 +207,9 @@ class Operator:
 
     def _is_safe(self, old: Machine, new: Machine) -> bool:
         """What docs/guarantees.md asks an operator to look at: that the old master had the slave in its in-sync set."""
-        known = new.state is not None and old.state is not None
-        return (
-            known
-            and new.broker is not None
-            and not new.loses_tail
-            and new.state.replica_id in old.state.in_sync.replicas  # type: ignore[union-attr]
-        )
+        if new.state is None or old.state is None or new.broker is None or new.loses_tail:
+            return False
+        return new.state.replica_id in old.state.in_sync.replicas
 
     # -------------------------------------------------------------------------------------------------- backups
 
@@ -182,11 +224,17 @@ class Operator:
         return f"backup of {node.name} up to {answer.log_max_offset}"
 
     async def restore(self) -> str:
-        """Both disks are lost, and a copy comes back; perhaps one that came back before."""
+        """Both disks are lost, and a copy comes back; perhaps a second time, or one that came back before."""
         world = self._world
         if not self._copies:
             return ""
-        copy = world.rng.choice(self._copies)
+        copy, told = world.rng.choice(self._copies), ""
+        for _ in range(world.rng.choice((1, 2))):
+            told += await self._restored(copy)
+        return told
+
+    async def _restored(self, copy: Copy) -> str:
+        world = self._world
         disturbance = world.model.disturbed(Again.RESTORED, world.now, None)
         for node in world.nodes:
             await node.lose_disk()
@@ -200,10 +248,10 @@ class Operator:
         slave.broker_id = 1
         master.start()
         await self._faults.pass_s(world.rng.choice((0.5, 3.0)))
-        slave.start()
-        await self._faults.pass_s(5.0)
+        slave.start_again()
+        await self._faults.pass_s(world.rng.choice((3.0, 8.0)))
         disturbance.end = world.now
-        return f"restored on {master.name} up to {copy.log_end}"
+        return f"restored on {master.name} up to {copy.log_end}; "
 
     # ---------------------------------------------------------------------------------------- topics and groups
 
@@ -211,17 +259,24 @@ class Operator:
         """Queues are added, and taken from the writers."""
         world = self._world
         write = world.rng.randrange(2, QUEUES_MAX + 1)
-        await self._ask(world.admin.update_topic(PLAIN, read_queue_count=QUEUES_MAX, write_queue_count=write))
+        asked_at, weak = world.now, world.is_alone
+        update = world.admin.update_topic(PLAIN, read_queue_count=QUEUES_MAX, write_queue_count=write)
+        if isinstance(await self._ask(update), Exception):
+            world.queues.append((write, None))
+            return f"{write} write queues, perhaps"
+        world.queues.append((write, world.answer_of_master(asked_at, weak=weak or world.is_alone)))
         return f"{write} write queues"
 
     async def renew_topic(self) -> str:
         """A topic is deleted with what it holds, and made again."""
         world = self._world
         disturbance = world.model.disturbed(Again.OPERATOR, world.now, None, LOOSE.name)
-        await self._ask(world.admin.delete_topic(SHORT))
+        world.model.begins[LOOSE.name, SHORT] = FOREVER
+        deleted = await self._ask(world.admin.delete_topic(SHORT))
         await self._faults.pass_s(world.rng.choice((0.0, 3.0)))
         await self._ask(world.admin.update_topic(SHORT, read_queue_count=2, write_queue_count=2))
         disturbance.end = world.now
+        self._begins(deleted, SHORT)
         return "topic renewed"
 
     async def reset(self) -> str:
@@ -229,8 +284,13 @@ class Operator:
         world = self._world
         queue = MessageQueue(PLAIN, BROKER_NAME, world.rng.randrange(4))
         disturbance = world.model.disturbed(Again.OPERATOR, world.now, None, LOOSE.name)
-        await self._ask(world.admin.reset_offset_by_queue(LOOSE.name, {queue: world.rng.randrange(60)}))
+        world.model.begins[LOOSE.name, PLAIN] = FOREVER
+        master = world.master.broker
+        end = master.store.queue_end(PLAIN, queue.queue_id) if master is not None else 0
+        offset = world.rng.randrange(end + 1)
+        done = await self._ask(world.admin.reset_offset_by_queue(LOOSE.name, {queue: offset}))
         disturbance.end = world.now
+        self._begins(done, PLAIN)
         return "offset reset"
 
     async def renew_group(self) -> str:
@@ -240,7 +300,16 @@ class Operator:
         for member in [member for member in world.members if member.group is LOOSE]:
             self._faults.end(member)
         await self._faults.pass_s(1.0)
-        await self._ask(world.admin.delete_subscription_group(LOOSE.name, clean_offsets=True))
+        for topic in LOOSE.topics:
+            world.model.begins[LOOSE.name, topic] = FOREVER
+        done = await self._ask(world.admin.delete_subscription_group(LOOSE.name, clean_offsets=True))
         world.join(LOOSE, "c2")
         disturbance.end = world.now
+        for topic in LOOSE.topics:
+            self._begins(done, topic)
         return "group renewed"
+
+    def _begins(self, done: Any, topic: str) -> None:
+        """The group has to get what is sent from now on, if it is known what has become of it."""
+        if not isinstance(done, Exception):
+            self._world.model.begins[LOOSE.name, topic] = self._world.now

@@ -17,8 +17,8 @@ from unittest.mock import patch
 from client_tasks import ClientTasks
 from replica_node import Settings
 from storm_clients import GROUPS, ORDERED, ORDERED_QUEUES, PLAIN, SHORT, Client, Member, Sender
-from storm_excuses import NOT_FLUSHED_S, Loss, LossEvent
-from storm_machines import NAME_SERVERS, NameServer, StormNode
+from storm_excuses import NOT_FLUSHED_S, Again, Loss, LossEvent
+from storm_machines import NAME_SERVERS, PACE, STEP_S, NameServer, StormNode
 from storm_model import Answer, Message, StormModel
 from storm_network import NameServiceStub, RpcNetwork, Transport
 
@@ -26,14 +26,13 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc import registration
 from mq_broker.store.message_store import FlushDiskType
-from mqclient import Admin, MQClientError
+from mqclient import Admin, MQClientError, message_id
 from mqclient.admin.ha_status import BrokerRole as AdminRole
 from mqclient.transport import registry
 from osenv import SeededRng, SimClock, SimDisk
 
-STEP_S = 0.1
 START_S_MAX = 60.0
-PACE = 2.5  # of the producers: their pauses are so many times PAUSE_S
+MET_S = 30.0  # by then a machine that has started has heard of its master's clocks
 
 
 class Machine(StormNode):
@@ -41,6 +40,17 @@ class Machine(StormNode):
 
     world: StormWorld
     power_cut_at: float | None = None  # since it was a master last
+    started_at: float = 0.0
+    follows_clock: bool = False  # of a master before it, since its machine has started
+
+    def start(self) -> None:
+        super().start()
+        self.started_at = self.world.now
+
+    def start_again(self) -> None:
+        """Unless it has been started meanwhile."""
+        if not self.is_up:
+            self.start()
 
     def has_opened(self, broker: Broker) -> None:
         self.world.opened(self, broker)
@@ -69,6 +79,7 @@ class StormWorld:
         ]
         for number, node in enumerate(self.nodes):
             node.world, node.broker_id, node.skew_ms = self, number, 0
+        self._draw_clocks()
         self.nodes[0].role = settings.master_role
         self.name_servers = [NameServer(address, self.clock, self.network, self.tasks) for address in NAME_SERVERS]
         self.master = self.nodes[0]  # the newest that there is, or is to be
@@ -82,10 +93,23 @@ class StormWorld:
         self.restored: tuple[float, int] | None = None  # when the copy was begun that comes back, and its log's end
         self.term = 1  # of the newest master
         self.clocks_step = False
+        self.time_ahead_s = 0.0  # of broker time, as the newest master has it at the least
+        self.queues: list[tuple[int, Answer | None]] = [(4, None)]  # of PLAIN for writers; without an answer perhaps
         self._names = 0
         self.sender: Sender
         self.operator: Client
         self.admin: Admin
+
+    def _draw_clocks(self) -> None:
+        """Right ones, two that differ for good, or one that is set now and then."""
+        kind = self.rng.choice(("right", "right", "differ", "step"))
+        self.clocks_step = kind == "step"
+        if kind == "differ":
+            for node in self.nodes:
+                node.skew_ms = self.rng.choice((-30_000, 0, 30_000))
+        self.counts[f"storms whose clocks are {kind}"] += 1
+        self.time_ahead_s = self.nodes[0].skew_ms / 1_000
+        self.model.walls = [(0.0, self.time_ahead_s)]
 
     def _new_rng(self) -> SeededRng:
         return SeededRng(self.rng.randrange(0, 1 << 60))
@@ -99,6 +123,7 @@ class StormWorld:
             patch.object(registration, "grpc", self.network.grpc_for_brokers()),
             patch.object(registration, "name_service_pb2_grpc", stubs),
             patch.object(registry, "_installed", lambda: {"storm": storm}),
+            patch.object(message_id, "os", SimpleNamespace(getpid=lambda: 1)),
         ):
             yield
 
@@ -137,6 +162,7 @@ class StormWorld:
     def join(self, group: Any, host: str) -> Member:
         member = Member(self, host, group)
         self.members.append(member)
+        self.model.member_since[member.process.name] = self.now
         member.start()
         return member
 
@@ -205,6 +231,7 @@ class StormWorld:
         self.counts["brokers opened"] += 1
         if not broker.is_master:
             return
+        self.model.disturbed(Again.HANDED_OVER, self.now, self.now)
         term = broker.replication.epoch.term
         if term < self.term:
             self.counts["stale masters that came back"] += 1
@@ -220,6 +247,7 @@ class StormWorld:
             self._lose(Loss.ASYNC_MASTER, broker.store.log_end, spares_strong=True)
         elif is_same and lost_power is not None and self.settings.flush is FlushDiskType.ASYNC_FLUSH:
             self._lose(Loss.NOT_FLUSHED, broker.store.log_end, since=lost_power - NOT_FLUSHED_S)
+        self._note_clock(node, is_promoted=not is_same and self.restored is None, lost_power=lost_power is not None)
         self.counts["planned switches"] += not is_same and node is not self.promoting and self.restored is None
         self.restored = self.promoting = None
         self.master, self.term, node.loses_tail = node, term, False
@@ -235,10 +263,26 @@ class StormWorld:
         node.disk, node.role, node.broker_id = disk, self.settings.master_role, 0
         self.restored, self.term = (begun_at, log_end), 0
 
+    def _note_clock(self, node: Machine, *, is_promoted: bool, lost_power: bool) -> None:
+        """A promoted replica goes on with its master's clocks, unless its machine has only just started."""
+        if is_promoted and not (lost_power and self.now - node.started_at < MET_S):
+            node.follows_clock = True
+            return
+        if node.follows_clock and not lost_power and not is_promoted and self.restored is None:
+            return
+        node.follows_clock, own_s = False, node.skew_ms / 1_000
+        self.model.walls.append((self.now, own_s))
+        if own_s > self.time_ahead_s:
+            self.model.jumps.append((self.now, own_s - self.time_ahead_s))
+        self.time_ahead_s = own_s
+
     def clock_was_set(self, node: Machine, before_ms: int) -> None:
-        """The wall clock that counts is that of the master's machine, once it is set."""
-        if node is self.master:
-            self.model.walls.append((self.now, max(before_ms, node.skew_ms) / 1_000))
+        """The wall clock that counts is that of the master's machine, once it is set, or a slave shows the same."""
+        if node is self.master or self.nodes[0].skew_ms == self.nodes[1].skew_ms:
+            if node is self.master:
+                node.follows_clock = False
+            ahead_ms = max(before_ms, self.master.skew_ms)
+            self.model.walls.append((self.now, ahead_ms / 1_000))
 
     # ---------------------------------------------------------------------------------------------------- time
 

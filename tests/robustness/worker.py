@@ -35,6 +35,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONHASHSEED": "0"},  # sets of texts have an order that a seed brings back
             start_new_session=True,  # Ctrl-C is the runner's alone
         )
 

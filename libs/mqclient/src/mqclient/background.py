@@ -27,7 +27,7 @@ class BackgroundTasks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they are cancelled
 
     def start(
         self, coroutine: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False, in_span: bool = False
@@ -38,7 +38,7 @@ class BackgroundTasks:
         """
         context = None if in_span else outside_spans()
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._answered if awaited else self._finished)
         return task
 
@@ -72,20 +72,23 @@ class BackgroundTasks:
             names = ", ".join(sorted(task.get_name() for task in stubborn))
             logger.error("%d tasks go on although they were cancelled: %s", len(stubborn), names)
 
-    async def _cancel_all(self) -> set[asyncio.Task[Any]]:
+    async def _cancel_all(self) -> list[asyncio.Task[Any]]:
         """What goes on all the same."""
-        myself = {asyncio.current_task()}
-        if not self._tasks - myself:
-            return set()
+        myself = asyncio.current_task()
+        if not self._all_but(myself):
+            return []
         try:
             async with timeout(self._clock, CANCEL_PATIENCE_S):
-                while others := self._tasks - myself:
+                while others := self._all_but(myself):
                     for task in others:
                         task.cancel()
                     await asyncio.wait(others)
         except TimeoutError:
-            return self._tasks - myself
-        return set()
+            return self._all_but(myself)
+        return []
+
+    def _all_but(self, one: asyncio.Task[Any] | None) -> list[asyncio.Task[Any]]:
+        return [task for task in self._tasks if task is not one]
 
     async def _repeat(
         self, action: Callable[[], Awaitable[object]], first_delay_s: float, interval_s: float, name: str
@@ -99,12 +102,12 @@ class BackgroundTasks:
             await self._clock.sleep(interval_s)
 
     def _answered(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled():
             task.exception()  # looked at, because those who awaited it may all have given up meanwhile
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the background task %s ended with an error", task.get_name(), exc_info=error)
 

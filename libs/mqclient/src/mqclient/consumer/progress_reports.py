@@ -34,14 +34,14 @@ class ProgressReports:
         self._instance = instance
         self._nodes = nodes
         self._group = group
-        self._changed: set[ProcessQueue] = set()
+        self._changed: dict[ProcessQueue, None] = {}  # in the order of their first change
         self._due = asyncio.Event()
 
     def finished_some(self, process_queue: ProcessQueue) -> None:
         """Messages of this queue have been finished."""
         if not self._changed:
             self._due.set()
-        self._changed.add(process_queue)
+        self._changed[process_queue] = None
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -53,7 +53,7 @@ class ProgressReports:
     def report(self) -> None:
         """Send off what has changed."""
         self._due.clear()
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         by_broker: dict[BrokerConnection, list[broker_pb.QueueProgress]] = defaultdict(list)
         for process_queue in changed:
             if process_queue.outdated:

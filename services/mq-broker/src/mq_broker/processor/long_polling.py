@@ -58,7 +58,7 @@ class LongPolling:
     pulling: Pulling
     clock: Clock
     memory: ResponseMemory
-    _held: dict[QueueKey, set[Poll]] = field(default_factory=dict)
+    _held: dict[QueueKey, dict[Poll, None]] = field(default_factory=dict)  # in the order of their arrival
     _woken: deque[Iterator[Poll]] = field(default_factory=deque, init=False)  # to be served in the next steps
     _turns: dict[Share, deque[Poll]] = field(default_factory=dict, init=False)  # due, and waiting for room
     _open: int = field(default=0, init=False)  # the weights of all open polls
@@ -177,7 +177,7 @@ class LongPolling:
             self._answer(poll, result)
             return
         key = (poll.query.topic, poll.query.queue_id)
-        self._held.setdefault(key, set()).add(poll)
+        self._held.setdefault(key, {})[poll] = None
         if poll.until is None:
             poll.until = self.clock.monotonic() + poll.suspend_ms / 1000
         poll.timer = self.clock.call_later(max(0.0, poll.until - self.clock.monotonic()), lambda: self.expire(poll))
@@ -232,7 +232,7 @@ class LongPolling:
         key = (poll.query.topic, poll.query.queue_id)
         polls = self._held.get(key)
         if polls is not None:
-            polls.discard(poll)
+            polls.pop(poll, None)
             if not polls:
                 del self._held[key]
 
