@@ -25,7 +25,7 @@ from mqclient.observed.metrics import client_metrics
 from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, outbox_waiting
+from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
 from servicekit.admission import AdmissionLimit
 from servicekit.api.application import build_api
 from servicekit.health import Health
@@ -52,6 +52,8 @@ async def told_by_everybody() -> tuple[dict[str, Instrument], set[str]]:
         OtelPaymentMeter()
         orders_by_status(Queries(NOBODYS), clock)
         outbox_waiting(NOBODYS, clock)
+        failed_refunds(NOBODYS, clock)
+        unfinished(NOBODYS)
         app = build_api(
             title="shop",
             summary="",

@@ -95,12 +95,11 @@ async def test_what_payments_tells_is_read_whole() -> None:
         "/payments/p-1": PAYMENT,
         "/payments/p-1/refunds": {"items": [REFUND], "next_cursor": None},
         "/refunds": {"items": [REFUND], "next_cursor": "more"},
+        "/payments/p-1/refunds/r-1/retry": REFUND | {"status": "FAILED", "refunded_at_ms": None, "failure": "no"},
         "/payable-orders": {"items": [{"order_id": "o-1", "status": "PAID"}]},
     }
     wire = Wire(lambda request: httpx.Response(200, json=answers[request.url.path]))
     assert await wire.desk.methods(operator) == ("card", "wallet")
-    assert await wire.desk.heard_of(operator, ["o-1", "o-2"]) == {"o-1": "PAID"}
-    assert wire.requests[-1].url.query == b"order_id=o-1&order_id=o-2"
     (payment,) = await wire.desk.payments_of(operator, "o-1")
     assert (payment.was_captured, payment.refunded_minor, payment.captured_at_ms) == (True, 800, 2)
     assert await wire.desk.payment(operator, "p-1") == payment
@@ -110,6 +109,12 @@ async def test_what_payments_tells_is_read_whole() -> None:
     page = await wire.desk.refunds(operator, "here")
     assert (page.items, page.next_cursor) == ((refund,), "more")
     assert wire.requests[-1].url.params["cursor"] == "here"
+    retried = await wire.desk.retry_refund(operator, "p-1", "r-1")
+    assert (retried.has_failed, retried.failure) == (True, "no")
+    await wire.desk.refunds(operator, None, "FAILED")
+    assert wire.requests[-1].url.query == b"limit=50&status=FAILED"
+    assert await wire.desk.heard_of(operator, ["o-1", "o-2"]) == {"o-1": "PAID"}
+    assert wire.requests[-1].url.query == b"order_id=o-1&order_id=o-2"
 
 
 async def test_a_part_is_given_back_with_the_forms_key() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orders.domain.order import Order
 from orders.pages.testing_visitor import Shop, shop_of
 from orders.service.dead_letters import DeadLetterView
 from orders.service.payment_desk import OrderToPay
+from orders.service.shop_errors import PaymentRefusedError
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 
@@ -161,3 +164,35 @@ async def test_who_may_not_give_money_back_delivers_no_dead_letter_again(
         assert "Deliver again" not in (await visitor.get("/operator/dead-letters")).text
         fields = {"group": LETTER.group, "letter_id": LETTER.letter_id}
         assert (await visitor.send("/operator/dead-letters/replay", **fields)).status_code == 403
+
+
+async def test_refused_refunds_are_shown_with_their_reason_and_tried_again(new_database_url: NewDatabaseUrl) -> None:
+    async with shop_of(new_database_url("orders")) as shop, shop.visitor("op", "operator") as operator:
+        order = await paid_order(shop)
+        url = f"/operator/orders/{order.order_id}"
+        form = await operator.form(url, f"{url}/refund")
+        await operator.send(f"{url}/refund", amount="58.00", reason="late", **form)
+        assert "has refused no refund" in (await operator.get("/operator/refunds?status=FAILED")).text
+        ((key, refund),) = shop.orders.desk.all_refunds.items()
+        failed = replace(refund, status="FAILED", refunded_at_ms=None, failure="the account is <closed>")
+        shop.orders.desk.all_refunds[key] = failed
+        for page in (url, "/operator/refunds", "/operator/refunds?status=FAILED"):
+            text = (await operator.get(page)).text
+            assert "Refused by the gateway" in text, page
+            assert "the account is &lt;closed&gt;" in text, page
+            form = await operator.form(page, "/operator/refunds/retry")
+        shop.orders.desk.refuses_with = PaymentRefusedError("refund-failed", 409, "the account is closed")
+        refused = await operator.send("/operator/refunds/retry", **form)
+        assert (refused.status_code, "has refused the refund" in refused.text) == (409, True)
+        shop.orders.desk.refuses_with = None
+        for _ in range(2):
+            answer = await operator.send("/operator/refunds/retry", **form)
+            assert answer.headers["Location"] == "/shop/operator/refunds?status=FAILED"
+        assert "Try again" not in (await operator.get("/operator/refunds")).text
+        assert (await operator.get("/operator/refunds?status=LOST")).status_code == 422
+
+
+async def test_who_may_not_give_money_back_tries_no_refund_again(new_database_url: NewDatabaseUrl) -> None:
+    async with shop_of(new_database_url("orders")) as shop, shop.visitor("sal", "seller") as seller:
+        fields = {"payment_id": "payment-1", "refund_id": "refund-1"}
+        assert (await seller.send("/operator/refunds/retry", **fields)).status_code == 403

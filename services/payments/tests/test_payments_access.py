@@ -27,6 +27,7 @@ ROUTES: list[tuple[str, str, dict[str, Any] | None, set[str]]] = [
     ("GET", "/payments/{payment_id}", None, {"buyer", "operator"}),
     ("GET", "/payments/{payment_id}/history", None, {"buyer", "operator"}),
     ("POST", "/payments/{payment_id}/refunds", REFUND, {"operator"}),
+    ("POST", "/payments/{payment_id}/refunds/{refund_id}/retry", None, {"operator"}),
     ("GET", "/payments/{payment_id}/refunds", None, {"buyer", "operator"}),
     ("GET", "/refunds", None, {"operator"}),
     ("GET", "/payable-orders?order_id=order-1", None, {"operator"}),
@@ -69,7 +70,7 @@ async def test_each_route_lets_its_roles_in_and_nobody_else(
 ) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment = await paid(payments)
-        path = path.replace("{payment_id}", payment.payment_id)
+        path = path.replace("{payment_id}", payment.payment_id).replace("{refund_id}", "r")
         nobody = await ask(payments, method, path, payload, {})
         assert (nobody.status_code, nobody.json()["type"]) == (401, "urn:hourglass:problem:unauthenticated")
         forged = await ask(payments, method, path, payload, {"Authorization": "Bearer x.y.z"})
@@ -91,8 +92,10 @@ async def test_somebody_elses_payment_is_answered_as_one_that_is_not_there(
         # Every scope but the one that shows the payments of all.
         token = payments.application.tokens.issue(STRANGER, {PAYMENTS_READ, REFUNDS_WRITE})
         headers = {"Authorization": f"Bearer {token}"}
-        of_another = await ask(payments, method, path.format(payment_id=payment.payment_id), payload, headers)
-        of_nobody = await ask(payments, method, path.format(payment_id="ghost"), payload, headers)
+        of_another = await ask(
+            payments, method, path.format(payment_id=payment.payment_id, refund_id="r"), payload, headers
+        )
+        of_nobody = await ask(payments, method, path.format(payment_id="ghost", refund_id="r"), payload, headers)
         assert (of_another.status_code, of_nobody.status_code) == (404, 404)
         hidden = {"trace_id": None, "detail": None, "payment_id": None}
         assert of_another.json() | hidden == of_nobody.json() | hidden

@@ -24,7 +24,6 @@ from payments.service.gateway import (
     RefundOrder,
 )
 from payments.testing import NO_MONEY, ScriptedGateway, Step
-from servicekit.health import OK
 
 CHARGE = ChargeRequest("p", "o", 100, "CNY", PaymentMethod.CARD)
 REFUND = RefundOrder("r", "p", 60, "CNY")
@@ -107,13 +106,14 @@ async def test_a_gateway_is_waited_for_only_so_long() -> None:
             await task
 
 
-async def test_health_is_what_the_gateways_book_says() -> None:
+async def test_the_gateways_book_is_waited_for_only_so_long() -> None:
     clock = SimClock()
     gateway = ScriptedGateway(clock)
     patient = PatientGateway(gateway, clock)
-    assert await patient.health() == OK
+    assert await patient.book() == GatewayBook(0, 0, 0, 0)
     assert (await patient.find_charge("p"), await patient.find_refund("r")) == (None, None)
     gateway.book = asyncio.Event().wait  # type: ignore[assignment]  # never answers
-    asking = asyncio.create_task(patient.health())
+    asking = asyncio.create_task(patient.book())
     await clock.advance(PATIENCE_S)
-    assert await asking == "the gateway gave no answer within 10 s"
+    with pytest.raises(GatewayUnavailableError, match="within 10 s"):
+        await asking

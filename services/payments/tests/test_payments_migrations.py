@@ -82,7 +82,7 @@ def payment_row(
         payment_row("REFUNDED", "2, 3, NULL", sums="1, 0"),
         payment_row("PARTIALLY_REFUNDED", "2, NULL, NULL", sums="0, 0"),
         payment_row("PARTIALLY_REFUNDED", "NULL, NULL, NULL", amount_minor=2, sums="1, 1"),
-        "INSERT INTO refunds VALUES ('r', 'nobody', 1, 'CNY', 'why', 'who', 1, 'REQUESTED', NULL)",
+        "INSERT INTO refunds VALUES ('r', 'nobody', 1, 'CNY', 'why', 'who', 1, 'REQUESTED', NULL, NULL)",
         "INSERT INTO gateway_events VALUES ('e', 'charge.lost', 1, 1, 'p', NULL, 'o', 1, 'CNY', NULL, 'HANDLED', NULL)",
         "INSERT INTO gateway_events VALUES"
         " ('e', 'refund.refunded', 1, 1, 'p', NULL, 'o', 1, 'CNY', NULL, 'HANDLED', NULL)",
@@ -239,3 +239,26 @@ async def test_of_two_buyers_with_one_key_the_way_back_keeps_one(new_database_ur
         assert await rows(payments.database, "SELECT idempotency_key FROM idempotency_keys") == [("k",)]
         await MIGRATIONS.upgrade(payments.database)
         assert await rows(payments.database, "SELECT subject FROM idempotency_keys") == [("buyer-1",)]
+
+
+async def test_refunds_that_have_failed_are_asked_for_again_after_the_way_back(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        for number, step in enumerate((Step.SUCCEED, Step.REFUSE)):
+            await payments.open_order(f"order-{number}")
+            payment = (await payments.pay(f"k{number}", f"order-{number}")).payment
+            payments.scripted.script = [step]
+            await payments.request_refund(payment)
+        read = "SELECT status FROM refunds ORDER BY status"
+        assert await rows(payments.database, read) == [("FAILED",), ("REFUNDED",)]
+        await MIGRATIONS.downgrade(payments.database, "0004")
+        assert await rows(payments.database, read) == [("REFUNDED",), ("REQUESTED",)]
+        with pytest.raises(IntegrityError):
+            await execute(payments.database, "UPDATE refunds SET status = 'FAILED' WHERE status = 'REQUESTED'")
+        await MIGRATIONS.upgrade(payments.database)
+        payments.scripted.script = [Step.REFUSE]
+        await payments.application.resumer.resume()
+        assert await rows(payments.database, read) == [("FAILED",), ("REFUNDED",)]
+        with pytest.raises(IntegrityError):
+            await execute(payments.database, "UPDATE refunds SET failure = NULL WHERE status = 'FAILED'")

@@ -55,7 +55,7 @@ async def test_payments_serves_without_a_queue_and_stops_when_told(tmp_path: Pat
         ready = await http.get("/health/ready")
         checks = ready.json()["checks"]
         assert (ready.status_code, checks["database"]) == (503, "ok")
-        assert "the gateway gave no answer" in checks["gateway"]
+        assert "gateway" not in checks
         assert checks["producer"] == checks["consumers"] != "ok"
         assert (await http.post("/webhooks/gateway", content=b"{}")).status_code == 401
         assert (await http.get("/openapi.json")).status_code == 200

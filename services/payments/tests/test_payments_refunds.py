@@ -63,6 +63,7 @@ async def test_parts_go_back_until_nothing_is_left(new_database_url: NewDatabase
             "requested_at_ms": now_ms,
             "status": "REFUNDED",
             "refunded_at_ms": now_ms,
+            "failure": None,
         }
         read = (await payments.get(path)).json()
         assert (read["status"], read["refunded_minor"], read["refunded_at_ms"]) == ("PARTIALLY_REFUNDED", 800, None)

@@ -46,6 +46,7 @@ TABLE = (
     Route("GET", "/payments/{payment_id}/history", 200, (auth.PAYMENTS_READ,)),
     Route("GET", "/payments/{payment_id}/refunds", 200, (auth.PAYMENTS_READ,)),
     Route("POST", "/payments/{payment_id}/refunds", 201, (auth.REFUNDS_WRITE,), REFUND),
+    Route("POST", "/payments/{payment_id}/refunds/{refund_id}/retry", 404, (auth.REFUNDS_WRITE,)),
     Route("GET", "/refunds", 200, (auth.PAYMENTS_ALL,)),
     Route("GET", "/payable-orders?order_id=order-1", 200, (auth.PAYMENTS_ALL,)),
     Route("GET", "/statistics", 200, (auth.STATISTICS_READ,)),
@@ -66,7 +67,7 @@ async def ask(
     """The route, asked by somebody with exactly these scopes."""
     token = payments.application.tokens.issue(subject, scopes)
     headers = {"Idempotency-Key": "k", "Authorization": f"Bearer {token}"}
-    path = route.path.format(payment_id=payment_id)
+    path = route.path.format(payment_id=payment_id, refund_id="r")
     return await payments.http.request(route.method, path, headers=headers, json=route.json)
 
 

@@ -18,6 +18,7 @@ from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, Stat
 from payments.domain.payment_status import TOOK_MONEY, TRANSITIONS, ChangeReason, PaymentStatus, next_status
 from payments.domain.refund import (
     Refund,
+    RefundChange,
     RefundRequest,
     RefundStatus,
     WholeRefundRequest,
@@ -219,6 +220,47 @@ def test_nothing_goes_back_of_a_payment_that_took_nothing(status: PaymentStatus,
         rest_of(payment_in(status), WHOLE, "orders", 3)
     with pytest.raises(error):
         part_of(payment_in(status), RefundRequest("p", 1, "why"), "r", "operator", 3)
+
+
+ALLOWED_OF_REFUNDS = {
+    ("REQUESTED", "refunded"): "REFUNDED",
+    ("REQUESTED", "failed"): "FAILED",
+    ("FAILED", "retried"): "REQUESTED",
+    ("FAILED", "refunded"): "REFUNDED",
+}
+
+
+@pytest.mark.parametrize(("status", "change"), list(itertools.product(RefundStatus, RefundChange)))
+def test_every_pair_of_a_refunds_status_and_change_follows_the_table(
+    status: RefundStatus, change: RefundChange
+) -> None:
+    refund = Refund(
+        "r",
+        "p",
+        40,
+        "CNY",
+        "why",
+        "who",
+        3,
+        status,
+        refunded_at_ms=4 if status is RefundStatus.REFUNDED else None,
+        failure="no" if status is RefundStatus.FAILED else None,
+    )
+    act = {
+        RefundChange.REFUNDED: lambda: refund.refunded(9),
+        RefundChange.FAILED: lambda: refund.failed("no more"),
+        RefundChange.RETRIED: refund.retried,
+    }[change]
+    expected = ALLOWED_OF_REFUNDS.get((status.value, change.value))
+    if expected is None:
+        with pytest.raises(IllegalTransitionError, match=f"a refund that is {status} cannot be {change}"):
+            act()
+    else:
+        changed_ = act()
+        assert changed_.status == expected
+        assert changed_.failure == ("no more" if expected == "FAILED" else None)
+    with pytest.raises(ValueError, match="and failure is"):
+        replace(refund, failure=None if refund.failure else "no")
 
 
 def test_a_refund_ends_once() -> None:

@@ -191,6 +191,7 @@ class Shop:
             requested_at_ms=at_ms,
             status=status,
             refunded_at_ms=at_ms if status == "REFUNDED" else None,
+            failure=None,
         )
         payment = self.find(payments.payments, payment_id=payment_id)
         payment["refund_requested_minor"] += amount

@@ -153,6 +153,11 @@ def stuck_refunds(shop: Shop) -> None:
 
 
 @plants
+def failed_refunds(shop: Shop) -> None:
+    shop.find(payments.refunds, refund_id="r-new").update(status="FAILED", failure="the account is closed")
+
+
+@plants
 def stuck_outbox(shop: Shop) -> None:
     shop.add(
         payments.outbox.table,

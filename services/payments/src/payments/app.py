@@ -11,7 +11,7 @@ from functools import partial
 from osenv import SystemRng
 from payments.adapters.http_gateway import HttpGateway
 from payments.adapters.http_orders import HttpOrders
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, outbox_waiting
+from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config
@@ -75,6 +75,7 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             meter=OtelPaymentMeter(),
             sweep_window_ms=sweep_window_ms,
         )
+        unfinished(application.resumer)
         resumer, relay, reconciler = application.resumer, application.relay, application.reconciler
         return Composition(
             application.api,
@@ -86,7 +87,9 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
                 Background("outbox relay", relay.run, relay.stop),
                 *([Background("reconciler", reconciler.run, reconciler.stop)] if config.reconcile_interval_ms else []),
                 cleaning(database, clock, inbox=inbox, transactions=transactions, idempotency_keys=idempotency_keys),
-                *stored_gauges(partial(outbox_waiting, application.units, clock)),
+                *stored_gauges(
+                    partial(outbox_waiting, application.units, clock), partial(failed_refunds, application.units, clock)
+                ),
             ],
             reconciler=reconciler,
         )

@@ -26,13 +26,14 @@ from payments.service.reconcile_captures import CapturesCheck
 from payments.service.refund_part import RefundPart
 from payments.service.refund_payment import RefundPayment
 from payments.service.resumer import Resumer
+from payments.service.retry_refund import RetryRefund
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
 from payments.service.webhook_signature import WebhookSignatures
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
-from servicekit.health import OK, Health, HealthCheck
+from servicekit.health import Health, HealthCheck
 from servicekit.outbox import OutboxPublisher, OutboxRelay
 from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
@@ -71,7 +72,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     meter: PaymentMeter = NOT_METERED,
     sweep_window_ms: int | None = SWEEP_WINDOW_MS,
 ) -> Application:
-    """Everything that runs on these ports; `health_parts` are asked beside database and gateway."""
+    """Everything that runs on these ports; `health_parts` are asked beside the database."""
     units = SqlUnits(database, SqlUnitOfWork)
     patient_gateway = PatientGateway(gateway, clock)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
@@ -92,21 +93,12 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     )
     tokens = Tokens(config.auth_keys, clock)
 
-    async def unfinished_health() -> str:
-        return OK if resumer.left == 0 else f"{resumer.left} payments or refunds could not be finished yet"
-
-    health = Health(
-        {
-            "database": database.health,
-            "gateway": patient_gateway.health,
-            "unfinished": unfinished_health,
-            **health_parts,
-        },
-        clock,
-    )
+    # Without the gateway this process still takes webhooks, payments and questions (ADR 121).
+    health = Health({"database": database.health, **health_parts}, clock)
     use_cases = UseCases(
         pay_order=PayOrder(units, settlement, resumer_wake, clock, rng, is_queue_there=is_queue_there),
         refund_part=RefundPart(units, settlement, resumer_wake, clock),
+        retry_refund=RetryRefund(units, bookkeeper, settlement, resumer_wake),
         receive_event=ReceiveEvent(units, bookkeeper),
         signatures=WebhookSignatures(config.webhook_secrets, clock),
         queries=Queries(units, patient_gateway),

@@ -86,8 +86,14 @@ class HttpPayments:
         answer = await self._ask(caller, "POST", f"/payments/{payment_id}/refunds", key=key, body=body)
         return _read(lambda: _refund(answer.json()))
 
-    async def refunds(self, caller: Caller, cursor: str | None) -> RefundPage:
-        parameters: dict[str, str | int] = {"limit": PAGE_SIZE} | ({} if cursor is None else {"cursor": cursor})
+    async def retry_refund(self, caller: Caller, payment_id: str, refund_id: str) -> RefundView:
+        answer = await self._ask(caller, "POST", f"/payments/{payment_id}/refunds/{refund_id}/retry")
+        return _read(lambda: _refund(answer.json()))
+
+    async def refunds(self, caller: Caller, cursor: str | None, status: str | None = None) -> RefundPage:
+        wanted = {"cursor": cursor, "status": status}
+        parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
+        parameters |= {name: text for name, text in wanted.items() if text is not None}
         answer = await self._ask(caller, "GET", "/refunds", parameters=parameters)
         return _read(
             lambda: RefundPage(tuple(_refund(one) for one in answer.json()["items"]), answer.json()["next_cursor"])
@@ -170,4 +176,5 @@ def _refund(members: Mapping[str, Any]) -> RefundView:
         status=members["status"],
         requested_at_ms=members["requested_at_ms"],
         refunded_at_ms=members["refunded_at_ms"],
+        failure=members.get("failure"),  # payments of the version before has none
     )

@@ -12,6 +12,7 @@ from orders.domain.order_status import OrderStatus
 from orders.pages.page_errors import BadFormError
 from orders.pages.parts import PartsOf, VisitorOf, needs
 from orders.pages.renderer import ROOT
+from orders.service.payment_desk import FAILED
 from orders.service.unit_of_work import OrderFilter
 from servicekit.api.schemas import ID_PATTERN, Cursor
 from servicekit.auth import ORDERS_ALL, PAYMENTS_ALL, REFUNDS_WRITE, Caller
@@ -67,14 +68,38 @@ async def find_order(_caller: Watcher, order_id: Annotated[str, Query(max_length
 
 @router.get("/refunds")
 async def refunds(
+    *,
     request: Request,
     parts: PartsOf,
     visitor: VisitorOf,
     caller: Treasurer,
+    status: Wish = "",
     cursor: Annotated[Cursor | None, Query()] = None,
 ) -> Response:
-    page = await parts.desk.refunds(caller, cursor)
-    return parts.renderer.page(request, visitor, "refunds.html", page=page, is_first=cursor is None)
+    """All refunds, or those that the gateway has refused."""
+    if status not in ("", FAILED):
+        raise BadFormError(f"{status!r} is not a state by which refunds are listed")
+    page = await parts.desk.refunds(caller, cursor, status or None)
+    return parts.renderer.page(
+        request,
+        visitor,
+        "refunds.html",
+        page=page,
+        is_first=cursor is None,
+        given={"status": status} if status else {},
+        may_refund=visitor.may(REFUNDS_WRITE),
+    )
+
+
+@router.post("/refunds/retry")
+async def retry_refund(
+    parts: PartsOf,
+    caller: Mender,
+    payment_id: Annotated[str, Form(pattern=ID_PATTERN)],
+    refund_id: Annotated[str, Form(pattern=ID_PATTERN)],
+) -> Response:
+    await parts.desk.retry_refund(caller, payment_id, refund_id)
+    return RedirectResponse(f"{ROOT}/operator/refunds?status={FAILED}", status_code=303)
 
 
 @router.get("/payments/{payment_id}")

@@ -100,9 +100,20 @@ class ScriptedDesk:
             )
         return self.all_refunds[key]
 
-    async def refunds(self, caller: Caller, cursor: str | None) -> RefundPage:
+    async def retry_refund(self, caller: Caller, payment_id: str, refund_id: str) -> RefundView:
         self._answer(caller)
-        return RefundPage(tuple(self.all_refunds.values()), None)
+        if self.refuses_with is not None:
+            raise self.refuses_with
+        for key, refund in self.all_refunds.items():
+            if (refund.payment_id, refund.refund_id) == (payment_id, refund_id):
+                self.all_refunds[key] = replace(refund, status="REFUNDED", failure=None)
+                return self.all_refunds[key]
+        raise PaymentRefusedError("unknown-refund", 404, f"there is no refund {refund_id!r}")
+
+    async def refunds(self, caller: Caller, cursor: str | None, status: str | None = None) -> RefundPage:
+        self._answer(caller)
+        found = [refund for refund in self.all_refunds.values() if status in (None, refund.status)]
+        return RefundPage(tuple(found), None)
 
     def _answer(self, caller: Caller) -> None:
         self.callers.append(caller)

@@ -15,6 +15,7 @@ from servicekit.auth import Caller
 
 IN_PROGRESS = "CREATED"
 DECLINED = "DECLINED"
+FAILED = "FAILED"
 CAPTURED_STATUSES = frozenset({"CAPTURED", "PARTIALLY_REFUNDED"})
 
 
@@ -52,6 +53,12 @@ class RefundView:
     status: str
     requested_at_ms: int
     refunded_at_ms: int | None
+    failure: str | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the gateway has refused it, so that it can be tried again."""
+        return self.status == FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +102,8 @@ class PaymentDesk(Protocol):
     async def refund(self, caller: Caller, payment_id: str, amount_minor: int, reason: str, key: str) -> RefundView:
         """Give a part or all of a payment back, once for each key."""
 
-    async def refunds(self, caller: Caller, cursor: str | None) -> RefundPage:
-        """The refunds of all payments, newest first."""
+    async def retry_refund(self, caller: Caller, payment_id: str, refund_id: str) -> RefundView:
+        """Try a refund again that the gateway has refused; another one is answered as it stands."""
+
+    async def refunds(self, caller: Caller, cursor: str | None, status: str | None = None) -> RefundPage:
+        """The refunds of all payments, or those that stand there, newest first."""

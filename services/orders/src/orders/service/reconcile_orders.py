@@ -74,7 +74,8 @@ class ToldOrdersCheck:
             heard = await self._desk.heard_of(RECONCILER, [order.order_id for order in asked])
             for order in asked:
                 known = heard.get(order.order_id)
-                if _RANKS.get(known, 0) < _RANKS[_word(order)]:
+                # A word of a later version is not behind ours.
+                if _RANKS.get(known, _RANKS[_CLOSED]) < _RANKS[_word(order)]:
                     found.append(self._finding(order, known))
         return found
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
 import telemetry
 from osenv import Clock
 from payments.domain.payment import Payment
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund
+from payments.service.resumer import Resumer
 from payments.service.unit_of_work import Units
 from servicekit.adapters.gauges import StoredGauge
 
@@ -41,6 +46,32 @@ class OtelPaymentMeter:
 
     def refunded(self, refund: Refund) -> None:
         self._refunded.add(1)
+
+
+def failed_refunds(units: Units, clock: Clock) -> StoredGauge:
+    """The gauge of refunds that the gateway has refused."""
+
+    async def read() -> dict[str, int]:
+        async with units.reading() as unit:
+            return {"failed": await unit.refunds.count_failed()}
+
+    return StoredGauge(
+        "hourglass.refunds.failed", read, clock, unit="{refund}", description="refunds that the gateway has refused"
+    )
+
+
+def unfinished(resumer: Resumer) -> None:
+    """The gauge of payments and refunds about which the gateway could not be asked."""
+
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(resumer.left)
+
+    telemetry.meter("payments").create_observable_gauge(
+        "hourglass.payments.unfinished",
+        [observe],
+        unit="{payment}",
+        description="payments and refunds about which the gateway could not be asked",
+    )
 
 
 def outbox_waiting(units: Units, clock: Clock) -> StoredGauge:

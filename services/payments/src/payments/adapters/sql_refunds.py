@@ -1,11 +1,11 @@
-"""Refunds in SQL. A refund ends by `UPDATE ... WHERE status = 'REQUESTED'`, and its row count decides.
+"""Refunds in SQL. A status changes by `UPDATE ... WHERE status = old`, and its row count decides.
 
 That refunds are together never more than their payment took is counted in the payment's row (SqlPayments).
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Row, bindparam, func, insert, select, text, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,9 +18,15 @@ _ADD = insert(refunds)
 _FIND = select(refunds).where(refunds.c.refund_id == bindparam("wanted_id"))
 _CHANGE = (
     update(refunds)
-    .where(refunds.c.refund_id == bindparam("wanted_id"), refunds.c.status == RefundStatus.REQUESTED)
-    .values(status=bindparam("new_status"), refunded_at_ms=bindparam("new_refunded_at_ms"))
+    .where(refunds.c.refund_id == bindparam("wanted_id"), refunds.c.status == bindparam("old_status"))
+    .values(
+        status=bindparam("new_status"),
+        refunded_at_ms=bindparam("new_refunded_at_ms"),
+        failure=bindparam("new_failure"),
+    )
 )
+# With the status as text, so that the partial index serves it.
+_COUNT_FAILED = select(func.count()).select_from(refunds).where(text("status = 'FAILED'"))
 _COUNT = select(refunds.c.status, func.count()).group_by(refunds.c.status)
 _UNFINISHED = (
     select(refunds.c.refund_id, refunds.c.requested_at_ms)
@@ -47,6 +53,7 @@ class SqlRefunds:
             "requested_at_ms": refund.requested_at_ms,
             "status": refund.status,
             "refunded_at_ms": refund.refunded_at_ms,
+            "failure": refund.failure,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -57,24 +64,33 @@ class SqlRefunds:
         row = (await self._connection.execute(_FIND, {"wanted_id": refund_id})).one_or_none()
         return None if row is None else _refund(row)
 
-    async def change(self, refunded: Refund) -> bool:
+    async def change(self, old_status: RefundStatus, changed: Refund) -> bool:
         parameters = {
-            "wanted_id": refunded.refund_id,
-            "new_status": refunded.status,
-            "new_refunded_at_ms": refunded.refunded_at_ms,
+            "wanted_id": changed.refund_id,
+            "old_status": old_status,
+            "new_status": changed.status,
+            "new_refunded_at_ms": changed.refunded_at_ms,
+            "new_failure": changed.failure,
         }
         return (await self._connection.execute(_CHANGE, parameters)).rowcount == 1
 
-    async def page(self, payment_id: str | None, after: PageKey | None, limit: int) -> list[Refund]:
+    async def page(
+        self, payment_id: str | None, after: PageKey | None, limit: int, status: RefundStatus | None = None
+    ) -> list[Refund]:
         query = select(refunds).order_by(refunds.c.requested_at_ms.desc(), refunds.c.refund_id.desc()).limit(limit)
         if payment_id is not None:
             query = query.where(refunds.c.payment_id == payment_id)
+        if status is not None:
+            query = query.where(text(f"status = '{status}'"))
         if after is not None:
             query = query.where(tuple_(refunds.c.requested_at_ms, refunds.c.refund_id) < (after.at_ms, after.id))
         return [_refund(row) for row in await self._connection.execute(query)]
 
     async def count_by_status(self) -> dict[RefundStatus, int]:
         return {RefundStatus(status): count for status, count in await self._connection.execute(_COUNT)}
+
+    async def count_failed(self) -> int:
+        return (await self._connection.execute(_COUNT_FAILED)).scalar_one()
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedRefund]:
         rows = await self._connection.execute(_UNFINISHED, {"after_id": after, "rows_max": limit})
@@ -92,4 +108,5 @@ def _refund(row: Row[tuple[object, ...]]) -> Refund:
         requested_at_ms=row.requested_at_ms,
         status=RefundStatus(row.status),
         refunded_at_ms=row.refunded_at_ms,
+        failure=row.failure,
     )

@@ -116,6 +116,7 @@ payment_history = Table(
 )
 
 _IS_REQUESTED = text("status = 'REQUESTED'")
+_IS_FAILED = text("status = 'FAILED'")
 
 refunds = Table(
     "refunds",
@@ -129,10 +130,12 @@ refunds = Table(
     Column("requested_at_ms", BigInteger, nullable=False),
     Column("status", String(STATUS_LENGTH_MAX), nullable=False),
     Column("refunded_at_ms", BigInteger),
+    Column("failure", Text, CheckConstraint("(status = 'FAILED') = (failure IS NOT NULL)", name="failure")),
     CheckConstraint("amount_minor >= 1", name="amount_minor"),
-    CheckConstraint("status IN ('REQUESTED', 'REFUNDED')", name="status"),
+    CheckConstraint("status IN ('REQUESTED', 'FAILED', 'REFUNDED')", name="status"),
     CheckConstraint("(status = 'REFUNDED') = (refunded_at_ms IS NOT NULL)", name="refunded_at_ms"),
     Index("ix_refunds_unfinished", "refund_id", sqlite_where=_IS_REQUESTED, postgresql_where=_IS_REQUESTED),
+    Index("ix_refunds_failed", "requested_at_ms", "refund_id", sqlite_where=_IS_FAILED, postgresql_where=_IS_FAILED),
     Index(None, "payment_id", "requested_at_ms", "refund_id"),
     Index(None, "requested_at_ms", "refund_id"),
 )

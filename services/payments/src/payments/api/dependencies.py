@@ -11,6 +11,7 @@ from payments.service.pay_order import PayOrder
 from payments.service.queries import Queries
 from payments.service.receive_event import ReceiveEvent
 from payments.service.refund_part import RefundPart
+from payments.service.retry_refund import RetryRefund
 from payments.service.webhook_signature import WebhookSignatures
 
 
@@ -20,6 +21,7 @@ class UseCases:
 
     pay_order: PayOrder
     refund_part: RefundPart
+    retry_refund: RetryRefund
     receive_event: ReceiveEvent
     signatures: WebhookSignatures
     queries: Queries

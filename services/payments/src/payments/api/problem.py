@@ -10,6 +10,7 @@ from servicekit.api.problem import QUEUE_UNAVAILABLE, ProblemType
 from servicekit.errors import ServiceError
 
 UNKNOWN_PAYMENT = ProblemType("unknown-payment", 404, "There is no such payment", ("payment_id",))
+UNKNOWN_REFUND = ProblemType("unknown-refund", 404, "The payment has no such refund", ("refund_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "No such order is known yet", ("order_id",), retry_after_s=1)
 WRONG_AMOUNT = ProblemType("wrong-amount", 422, "An order is paid whole", ("order_id", "amount_minor", "total_minor"))
 WRONG_CURRENCY = ProblemType(
@@ -28,6 +29,7 @@ NOT_REFUNDABLE = ProblemType("not-refundable", 409, "No money of this payment ca
 REFUND_TOO_LARGE = ProblemType(
     "refund-too-large", 422, "More than is left of the payment", ("payment_id", "amount_minor", "refundable_minor")
 )
+REFUND_FAILED = ProblemType("refund-failed", 409, "The gateway has refused the refund; it is kept, to be tried again")
 PAYMENT_CHANGED = ProblemType("payment-changed", 503, "Others were changing the payment all the time", retry_after_s=1)
 INVALID_SIGNATURE = ProblemType("invalid-signature", 401, "The signature of the webhook is not valid")
 NOT_A_WEBHOOK = ProblemType("not-a-webhook", 422, "The body is not one of the gateway's events")
@@ -36,6 +38,7 @@ GATEWAY_UNAVAILABLE = ProblemType("gateway-unavailable", 503, "The payment gatew
 PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
     {
         errors.UnknownPaymentError: UNKNOWN_PAYMENT,
+        errors.UnknownRefundError: UNKNOWN_REFUND,
         errors.UnknownOrderError: UNKNOWN_ORDER,
         errors.WrongAmountError: WRONG_AMOUNT,
         errors.WrongCurrencyError: WRONG_CURRENCY,

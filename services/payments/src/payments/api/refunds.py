@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from payments.api import problem
 from payments.api.dependencies import UseCasesOf
 from payments.api.payments import RETRY_AFTER_HEADER, RETRY_AFTER_S, PaymentId, Reader
-from payments.api.schemas import NewRefund, Paging, RefundAnswer, RefundPage
-from payments.domain.refund import RefundStatus
+from payments.api.schemas import NewRefund, Paging, RefundAnswer, RefundPage, WantedRefunds
+from payments.domain.refund import Refund, RefundStatus
 from servicekit.api import problem as common
 from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
-from servicekit.api.problem import documented
-from servicekit.api.schemas import LOCATION_HEADER
+from servicekit.api.problem import documented, problem_response
+from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
 from servicekit.api.security import requires
 from servicekit.auth import PAYMENTS_ALL, REFUNDS_WRITE, Caller
 
 router = APIRouter(tags=["payments"])
 
+RefundId = Annotated[str, Path(pattern=ID_PATTERN, examples=["refund-5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f"])]
 Refunder = Annotated[Caller, Depends(requires(REFUNDS_WRITE))]
 
 _HEADERS = {**LOCATION_HEADER, **REPLAYED_HEADER_DOCUMENTED}
@@ -31,11 +32,16 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "headers": _HEADERS | RETRY_AFTER_HEADER,
     },
 }
+_RETRY_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The money has gone back, now or before"},
+    202: _ANSWERS[202],
+}
 
 
 @router.post(
     "/payments/{payment_id}/refunds",
     status_code=201,
+    response_model=RefundAnswer,
     summary="Give money of a payment back",
     responses=_ANSWERS
     | documented(
@@ -45,6 +51,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         problem.UNKNOWN_PAYMENT,
         problem.NOT_CAPTURED_YET,
         problem.NOT_REFUNDABLE,
+        problem.REFUND_FAILED,
         common.REQUEST_IN_FLIGHT,
         common.BODY_TOO_LARGE,
         common.INVALID_REQUEST,
@@ -61,19 +68,43 @@ async def refund_payment(  # noqa: PLR0917 - FastAPI passes them by name
     new_refund: NewRefund,
     use_cases: UseCasesOf,
     response: Response,
-) -> RefundAnswer:
+) -> RefundAnswer | Response:
     """A part of the money, or all of it; the refunds of a payment are together never more than it took.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
-    and with the header `Idempotency-Replayed: true`. A refused request uses up no key."""
+    and with the header `Idempotency-Replayed: true`. A refused request uses up no key; one that the gateway refused
+    does."""
     made = await use_cases.refund_part(new_refund.to_request(payment_id), caller, key)
-    response.headers["Location"] = f"/payments/{payment_id}/refunds"
+    headers = {"Location": f"/payments/{payment_id}/refunds"}
     if made.replayed:
-        response.headers[REPLAYED_HEADER] = "true"
-    if made.refund.status is RefundStatus.REQUESTED:
-        response.status_code = 202
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return RefundAnswer.of(made.refund)
+        headers[REPLAYED_HEADER] = "true"
+    if made.refund.status is RefundStatus.FAILED:
+        return _failed(made.refund, headers)
+    response.headers.update(headers)
+    return _answer(made.refund, response)
+
+
+@router.post(
+    "/payments/{payment_id}/refunds/{refund_id}/retry",
+    response_model=RefundAnswer,
+    summary="Try a refund again that the gateway has refused",
+    responses=_RETRY_ANSWERS
+    | documented(
+        problem.UNKNOWN_PAYMENT,
+        problem.UNKNOWN_REFUND,
+        problem.REFUND_FAILED,
+        common.INVALID_REQUEST,
+        common.STORAGE_UNAVAILABLE,
+    ),
+)
+async def retry_refund(
+    payment_id: PaymentId, refund_id: RefundId, caller: Refunder, use_cases: UseCasesOf, response: Response
+) -> RefundAnswer | Response:
+    """The refund keeps its id, so that no money goes back twice, however often this is asked for."""
+    refund = await use_cases.retry_refund(payment_id, refund_id, caller)
+    if refund.status is RefundStatus.FAILED:
+        return _failed(refund, {"Location": f"/payments/{payment_id}/refunds"})
+    return _answer(refund, response)
 
 
 @router.get(
@@ -95,5 +126,18 @@ async def list_refunds_of_payment(
     dependencies=[Depends(requires(PAYMENTS_ALL))],
     responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
 )
-async def list_refunds(paging: Annotated[Paging, Query()], use_cases: UseCasesOf) -> RefundPage:
-    return RefundPage.of(await use_cases.queries.refunds(paging.limit, paging.cursor))
+async def list_refunds(wanted: Annotated[WantedRefunds, Query()], use_cases: UseCasesOf) -> RefundPage:
+    return RefundPage.of(await use_cases.queries.refunds(wanted.status, wanted.limit, wanted.cursor))
+
+
+def _answer(refund: Refund, response: Response) -> RefundAnswer:
+    if refund.status is RefundStatus.REQUESTED:
+        response.status_code = 202
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return RefundAnswer.of(refund)
+
+
+def _failed(refund: Refund, headers: dict[str, str]) -> Response:
+    detail = f"refund {refund.refund_id!r} is kept and can be tried again: {refund.failure}"
+    members = {"payment_id": refund.payment_id, "refund_id": refund.refund_id, "failure": refund.failure}
+    return problem_response(problem.REFUND_FAILED, detail, members, headers)

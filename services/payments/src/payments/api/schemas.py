@@ -52,6 +52,7 @@ _REFUND = {
     "requested_at_ms": 1767300000000,
     "status": "REFUNDED",
     "refunded_at_ms": 1767300000250,
+    "failure": None,
 }
 _CHANGE = {"old_status": "CREATED", "new_status": "CAPTURED", "reason": "captured", "at_ms": 1767226200000}
 _PAYABLE_ORDER = {"order_id": _PAYMENT["order_id"], "status": "PAID"}
@@ -126,6 +127,12 @@ class Paging(RequestModel):
 
     limit: Limit = PAGE_DEFAULT
     cursor: Cursor | None = None
+
+
+class WantedRefunds(Paging):
+    """Which refunds a list has."""
+
+    status: Annotated[RefundStatus | None, Field(description="those that stand here")] = None
 
 
 class WantedPayments(Paging):
@@ -218,8 +225,12 @@ class RefundAnswer(AnswerModel):
     reason: str
     requested_by: Annotated[str, Field(description="who asked for it; refund-handler: orders did")]
     requested_at_ms: Milliseconds
-    status: Annotated[RefundStatus, Field(description="REQUESTED is in progress: the money may have gone back")]
+    status: Annotated[
+        RefundStatus,
+        Field(description="REQUESTED is in progress: the money may have gone back; FAILED can be tried again"),
+    ]
     refunded_at_ms: Milliseconds | None
+    failure: Annotated[str | None, Field(description="what the gateway said to a refund that is FAILED")]
 
     @classmethod
     def of(cls, refund: Refund) -> Self:
@@ -275,7 +286,7 @@ class StatisticsAnswer(AnswerModel):
     model_config = _like(
         {
             "payments": {"CREATED": 0, "CAPTURED": 7, "DECLINED": 2, "PARTIALLY_REFUNDED": 1, "REFUNDED": 1},
-            "refunds": {"REQUESTED": 0, "REFUNDED": 2},
+            "refunds": {"REQUESTED": 0, "FAILED": 0, "REFUNDED": 2},
             "captured_minor": 142200,
             "refunded_minor": 16600,
             "ledger": {"gateway": 125600, "buyer-funds": -125600},

@@ -3,6 +3,7 @@
 ServiceError
 ├── RefusedError
 │   ├── UnknownPaymentError
+│   ├── UnknownRefundError
 │   ├── UnknownOrderError           it may become known in a moment: its event is on the way
 │   ├── WrongAmountError
 │   ├── WrongCurrencyError
@@ -36,6 +37,14 @@ class UnknownPaymentError(RefusedError):
     def __init__(self, payment_id: str) -> None:
         super().__init__(f"there is no payment {payment_id!r}")
         self.payment_id = payment_id
+
+
+class UnknownRefundError(RefusedError):
+    """The payment has no refund with this id."""
+
+    def __init__(self, refund_id: str) -> None:
+        super().__init__(f"there is no refund {refund_id!r}")
+        self.refund_id = refund_id
 
 
 class UnknownOrderError(RefusedError):
@@ -94,8 +103,8 @@ class AlreadyPaidError(RefusedError):
 class IllegalTransitionError(RefusedError):
     """The status of the payment or refund does not allow the change."""
 
-    def __init__(self, status: str, reason: str) -> None:
-        super().__init__(f"a payment that is {status} cannot be {reason}")
+    def __init__(self, what: str, status: str, reason: str) -> None:
+        super().__init__(f"a {what} that is {status} cannot be {reason}")
         self.status = status
         self.reason = reason
 

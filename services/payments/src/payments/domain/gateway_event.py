@@ -84,7 +84,7 @@ def _judge_refund(event: GatewayEvent, refund: Refund | None) -> Judgement:
         return _refused(f"the payment has no refund {event.refund_id!r}")
     if event.amount_minor != refund.amount_minor:
         return _refused(f"the refund is of {refund.amount_minor}, not {event.amount_minor}")
-    return _HANDLED if refund.status is RefundStatus.REQUESTED else _REPEATED
+    return _REPEATED if refund.status is RefundStatus.REFUNDED else _HANDLED
 
 
 def _refused(reason: str) -> Judgement:

@@ -52,4 +52,4 @@ def next_status(status: PaymentStatus, reason: ChangeReason) -> PaymentStatus:
     try:
         return TRANSITIONS[status, reason]
     except KeyError:
-        raise IllegalTransitionError(status, reason) from None
+        raise IllegalTransitionError("payment", status, reason) from None

@@ -1,8 +1,9 @@
 """A refund: a part of a payment's money, or all of it, goes back.
 
 Invariants: the refunds of a payment are together never more than it took (Payment.refund_requested_minor counts them);
-a refund's id follows from who asks for it, so that whoever asks again asks for the same refund. What is asked for is
-never given up: REFUNDED is the only end.
+a refund's id follows from who asks for it, so that whoever asks again asks for the same refund. A status changes only
+by a row of TRANSITIONS. What is asked for is never given up: REFUNDED is the only end; a refund that the gateway
+refuses is FAILED until a person has it tried again, under the same id, and its money counts as asked for meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from payments.domain.errors import IllegalTransitionError, RefundMismatchError, RefundTooLargeError
 from payments.domain.payment import Payment
@@ -19,7 +21,27 @@ class RefundStatus(enum.StrEnum):
     """Where a refund stands. REQUESTED is the intent: the gateway may have given the money back already."""
 
     REQUESTED = "REQUESTED"
+    FAILED = "FAILED"  # the gateway has refused it; a person has to look
     REFUNDED = "REFUNDED"
+
+
+class RefundChange(enum.StrEnum):
+    """What happens to a refund."""
+
+    REFUNDED = "refunded"
+    FAILED = "failed"
+    RETRIED = "retried"
+
+
+# A gateway that has refused a refund may tell all the same that it was made: then it was.
+TRANSITIONS = MappingProxyType(
+    {
+        (RefundStatus.REQUESTED, RefundChange.REFUNDED): RefundStatus.REFUNDED,
+        (RefundStatus.REQUESTED, RefundChange.FAILED): RefundStatus.FAILED,
+        (RefundStatus.FAILED, RefundChange.RETRIED): RefundStatus.REQUESTED,
+        (RefundStatus.FAILED, RefundChange.REFUNDED): RefundStatus.REFUNDED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +68,8 @@ class RefundRequest:
 class Refund:
     """So much money that goes back; times are wall-clock milliseconds, money is in the currency's minor unit.
 
-    `requested_by` is the subject of who asked, or the consumer group.
+    `requested_by` is the subject of who asked, or the consumer group; `failure` is what the gateway said to a refund
+    that is FAILED.
     """
 
     refund_id: str
@@ -58,18 +81,33 @@ class Refund:
     requested_at_ms: int
     status: RefundStatus = RefundStatus.REQUESTED
     refunded_at_ms: int | None = None
+    failure: str | None = None
 
     def __post_init__(self) -> None:
         if self.amount_minor < 1:
             raise ValueError(f"refund {self.refund_id!r} is of {self.amount_minor}; at least 1 can be given back")
+        if (self.failure is not None) != (self.status is RefundStatus.FAILED):
+            raise ValueError(f"refund {self.refund_id!r} is {self.status}, and failure is {self.failure!r}")
         if (self.refunded_at_ms is not None) != (self.status is RefundStatus.REFUNDED):
             raise ValueError(f"refund {self.refund_id!r} is {self.status}, and refunded_at_ms is {self.refunded_at_ms}")
 
     def refunded(self, at_ms: int) -> Refund:
         """The refund after the gateway gave the money back at `at_ms`. Raises IllegalTransitionError."""
-        if self.status is RefundStatus.REFUNDED:
-            raise IllegalTransitionError(self.status, "refunded")
-        return replace(self, status=RefundStatus.REFUNDED, refunded_at_ms=at_ms)
+        return replace(self, status=self._after(RefundChange.REFUNDED), refunded_at_ms=at_ms, failure=None)
+
+    def failed(self, failure: str) -> Refund:
+        """The refund after the gateway has refused it. Raises IllegalTransitionError."""
+        return replace(self, status=self._after(RefundChange.FAILED), failure=failure)
+
+    def retried(self) -> Refund:
+        """The refund when it is to be tried again. Raises IllegalTransitionError."""
+        return replace(self, status=self._after(RefundChange.RETRIED), failure=None)
+
+    def _after(self, change: RefundChange) -> RefundStatus:
+        try:
+            return TRANSITIONS[self.status, change]
+        except KeyError:
+            raise IllegalTransitionError("refund", self.status, change) from None
 
 
 def whole_refund_id(payment_id: str) -> str:

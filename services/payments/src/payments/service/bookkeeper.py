@@ -85,7 +85,7 @@ class Bookkeeper:
 
         async def write(unit: UnitOfWork) -> None:
             await self._note(unit, event)
-            if not await unit.refunds.change(done):
+            if not await unit.refunds.change(refund.status, done):
                 raise StatusChangedError("refund", done.refund_id)
             await _change_status(unit, payment, changed, change)
             await unit.ledger.post(refund_posting(done))
@@ -93,6 +93,21 @@ class Bookkeeper:
         await self._publisher.publish(events.refunded(changed, done), write)
         self._meter.refunded(done)
         return changed, done
+
+    async def refund_failed(self, refund: Refund, failure: str) -> Refund:
+        """The gateway has refused the refund; no money moved. Raises IllegalTransitionError as well."""
+        return await self._change_refund(refund, refund.failed(failure))
+
+    async def refund_retried(self, refund: Refund) -> Refund:
+        """A refund that has failed is to be tried again. Raises IllegalTransitionError as well."""
+        return await self._change_refund(refund, refund.retried())
+
+    async def _change_refund(self, refund: Refund, changed: Refund) -> Refund:
+        async with self._units.writing() as unit:
+            if not await unit.refunds.change(refund.status, changed):
+                raise StatusChangedError("refund", refund.refund_id)
+            await unit.commit()
+        return changed
 
     async def noted(self, event: GatewayEvent, judgement: Judgement) -> None:
         """The event changed nothing; that it came is remembered."""

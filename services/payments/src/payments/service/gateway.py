@@ -16,7 +16,6 @@ from osenv import Clock
 from osenv.clock import timeout
 from payments.domain.errors import GatewayUnavailableError
 from payments.domain.payment import PaymentMethod
-from servicekit.health import OK
 
 PATIENCE_S = 10.0
 
@@ -126,14 +125,6 @@ class PatientGateway:
     async def book(self) -> GatewayBook:
         async with self._patience():
             return await self._gateway.book()
-
-    async def health(self) -> str:
-        """ "ok", or what is wrong; never raises."""
-        try:
-            await self.book()
-        except GatewayUnavailableError as error:
-            return str(error)
-        return OK
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:

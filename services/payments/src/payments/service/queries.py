@@ -86,11 +86,11 @@ class Queries:
             found = await unit.refunds.page(payment_id, after, limit + 1)
         return _page(found, limit, _place_of_refund)
 
-    async def refunds(self, limit: int, cursor: str | None) -> Page[Refund]:
+    async def refunds(self, status: RefundStatus | None, limit: int, cursor: str | None) -> Page[Refund]:
         """The refunds of all payments, newest first, for who may see them. Raises InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
         async with self._units.reading() as unit:
-            found = await unit.refunds.page(None, after, limit + 1)
+            found = await unit.refunds.page(None, after, limit + 1, status)
         return _page(found, limit, _place_of_refund)
 
     async def payable_orders(self, order_ids: Collection[str]) -> list[PayableOrder]:

@@ -39,7 +39,7 @@ class RefundPayment:
         declined), StatusChangedError and StorageUnavailableError: the request must then be delivered again.
         """
         payment, refund = await self._record(request)
-        if refund is None or refund.status is RefundStatus.REFUNDED or self._settlement.is_held(refund.refund_id):
+        if refund is None or refund.status is not RefundStatus.REQUESTED or self._settlement.is_held(refund.refund_id):
             return
         await begin_refund(refund, payment, self._settlement, self._wake)
 
@@ -66,7 +66,7 @@ async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement,
     try:
         with settlement.holding(refund.refund_id):
             refund = await settlement.refund(refund, payment)
-        is_finished = refund.status is RefundStatus.REFUNDED
+        is_finished = refund.status is not RefundStatus.REQUESTED
     except ServiceError as error:
         log.warning("a refund is left to the resumer", refund_id=refund.refund_id, error=str(error))
     finally:

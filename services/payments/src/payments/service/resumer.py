@@ -159,7 +159,7 @@ class Resumer:
             if not isinstance(result, ServiceError):
                 raise result
             if isinstance(result, RefusedError):
-                log.error("a payment or refund cannot be finished", id=its_id, error=str(result))
+                log.error("a payment cannot be finished", id=its_id, error=str(result))
             done.errors.append(result)
 
     async def _ask_charge(self, payment_id: str) -> bool:
@@ -168,10 +168,10 @@ class Resumer:
             return (await self._settlement.ask_charge(payment_id)).status is not PaymentStatus.CREATED
 
     async def _ask_refund(self, refund_id: str) -> bool:
-        """Whether the refund is done now."""
+        """Whether the refund is done now, or refused."""
         with self._settlement.holding(refund_id):
             refund = await self._settlement.ask_refund(refund_id)
-        return refund is None or refund.status is RefundStatus.REFUNDED
+        return refund is None or refund.status is not RefundStatus.REQUESTED
 
     def _say(self, left: int, error: Exception | None) -> None:
         if left and not self._left:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from payments.domain.errors import OrderNotPayableError, StatusChangedError
+from payments.domain.errors import GatewayRefusedError, OrderNotPayableError, StatusChangedError
 from payments.domain.payment import Payment
 from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
 from payments.domain.refund import Refund, RefundStatus
@@ -108,16 +108,27 @@ class Settlement:
     async def refund(self, refund: Refund, payment: Payment) -> Refund:
         """Let the gateway give the money of a REQUESTED refund of `payment` back; returns the refund as it stands then.
 
-        It is still REQUESTED when the gateway does so later. Raises as `charge` does.
+        It is still REQUESTED when the gateway does so later, and FAILED when the gateway refuses it. Raises as `charge`
+        does, but no GatewayRefusedError.
         """
         order = RefundOrder(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
         with in_trace_of(payment, REFUND_PAYMENT, refund):
-            return await self._write_down_refund(refund, await self._gateway.refund(order))
+            try:
+                answer = await self._gateway.refund(order)
+            except GatewayRefusedError as error:
+                log.error(  # noqa: TRY400 - no fault of the code
+                    "the gateway has refused a refund; a person has to look",
+                    refund_id=refund.refund_id,
+                    payment_id=refund.payment_id,
+                    error=str(error),
+                )
+                return await self._bookkeeper.refund_failed(refund, str(error))
+            return await self._write_down_refund(refund, answer)
 
     async def ask_refund(self, refund_id: str) -> Refund | None:
         """Ask what became of a refund, and begin it if the gateway has never heard of it; None if there is none.
 
-        Raises as `charge` does.
+        Raises as `refund` does.
         """
         async with self._units.reading() as unit:
             refund = await unit.refunds.find(refund_id)

@@ -114,11 +114,16 @@ class Refunds(Protocol):
     async def find(self, refund_id: str) -> Refund | None:
         """None for an unknown refund."""
 
-    async def change(self, refunded: Refund) -> bool:
-        """Compare-and-set from REQUESTED to REFUNDED; False, and nothing changed, if that was done before."""
+    async def change(self, old_status: RefundStatus, changed: Refund) -> bool:
+        """Compare-and-set; False, and nothing changed, if the refund left `old_status` before."""
 
-    async def page(self, payment_id: str | None, after: PageKey | None, limit: int) -> list[Refund]:
-        """At most `limit` refunds, newest first, from behind `after`; of any payment if `payment_id` is None."""
+    async def page(
+        self, payment_id: str | None, after: PageKey | None, limit: int, status: RefundStatus | None = None
+    ) -> list[Refund]:
+        """At most `limit` refunds, newest first, from behind `after`; of any payment, in any status if that is None."""
+
+    async def count_failed(self) -> int:
+        """How many refunds are FAILED."""
 
     async def count_by_status(self) -> Mapping[RefundStatus, int]:
         """Counts; statuses without refunds are left out."""

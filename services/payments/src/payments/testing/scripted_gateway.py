@@ -24,6 +24,7 @@ class Step(enum.Enum):
     PEND = "take note, and decide when the test says so"
     FAIL_BEFORE = "fail before the effect"
     FAIL_AFTER = "fail after the effect"
+    REFUSE = "refuse for good"
     HOLD = "wait for `release`, then succeed"
 
 
@@ -129,6 +130,8 @@ class ScriptedGateway:
         step = self.script.pop(0) if self.script else self.otherwise
         if step is Step.HOLD:
             await self.release.wait()
+        if step is Step.REFUSE:
+            raise GatewayRefusedError("the account is closed")
         if step is Step.FAIL_BEFORE:
             raise GatewayUnavailableError("the gateway does not answer")
         yield step
