@@ -369,6 +369,7 @@ FLOWS = {
         for port in (10911, 10912)
     ),
     ("orders", "payments", 8002),
+    ("payments", "orders", 8001),  # holds (ADR 122)
     ("payments", "gateway", 8003),
     ("gateway", "payments", 8002),
 }
