@@ -56,6 +56,8 @@ TABLE = (
     Route("POST", "/orders/{order_id}/cancel", 200, (auth.ORDERS_WRITE, auth.ORDERS_SHIP), PENDING),
     Route("POST", "/orders/{order_id}/ship", 200, (auth.ORDERS_SHIP,), PAID),
     Route("POST", "/orders/{order_id}/confirm", 200, (auth.ORDERS_WRITE,), SHIPPED, of_buyer=True),
+    Route("PUT", "/orders/{order_id}/holds/{payment_id}", 200, (auth.ORDERS_HOLD,), PENDING),
+    Route("DELETE", "/orders/{order_id}/holds/{payment_id}", 204, (auth.ORDERS_HOLD,), PENDING),
     Route("GET", "/statistics", 200, (auth.STATISTICS_READ,)),
     Route("GET", "/health/live", 200),
     Route("GET", "/health/ready", 200),
@@ -74,7 +76,7 @@ async def ask(
     headers = {"Idempotency-Key": "k", "traceparent": TRACE}
     if subject is not None:
         headers["Authorization"] = f"Bearer {orders.application.tokens.issue(subject, scopes)}"
-    path = route.path.format(order_id=order_id, product_id="seat")
+    path = route.path.format(order_id=order_id, product_id="seat", payment_id="a-payment")
     return await orders.http.request(route.method, path, headers=headers, json=route.json)
 
 

@@ -233,6 +233,7 @@ ENGLISH: Mapping[str, str] = MappingProxyType(
         "problem.stopping": "The shop is about to restart. Please try again in a moment.",
         "problem.payment-refused": "The payment was refused.",
         "problem.order-closed": "The order can no longer be paid.",
+        "problem.order-not-payable": "The order can no longer be paid.",
         "problem.already-paid": "The order is paid already.",
         "problem.payment-in-progress": "Another payment of the order is in progress.",
         "problem.refund-too-large": "That is more than is left of the payment.",

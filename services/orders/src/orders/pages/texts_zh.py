@@ -233,6 +233,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "problem.stopping": "商店即将重启，请稍后重试。",
         "problem.payment-refused": "付款被拒绝。",
         "problem.order-closed": "该订单已不能付款。",
+        "problem.order-not-payable": "该订单已不能付款。",
         "problem.already-paid": "该订单已付款。",
         "problem.payment-in-progress": "该订单的另一笔付款正在处理中。",
         "problem.refund-too-large": "金额超过了该付款的剩余部分。",
