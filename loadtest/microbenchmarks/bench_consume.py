@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from micro_messages import TOPIC, sealed_batch
 from micro_report import describe
@@ -26,6 +27,7 @@ LISTENER_MESSAGES = 32
 CONCURRENCY = 20
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 CLOSE_S = 1.0
+LISTENER_S_MAX = 900.0  # as ConsumerConfig has it
 
 
 def bench_consume(benchmark: BenchmarkFixture) -> None:
@@ -57,6 +59,7 @@ class _Consumption:
             self._finished,
             concurrency=CONCURRENCY,
             batch_size_max=LISTENER_MESSAGES,
+            timeout_s=LISTENER_S_MAX,
         )
         self.service.start()
 
@@ -71,6 +74,7 @@ class _Consumption:
         assert all(message.body for message in messages)
         return ConsumeStatus.CONSUME_SUCCESS
 
-    def _finished(self, process_queue: ProcessQueue) -> None:
+    def _finished(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        process_queue.remove(messages)
         if not process_queue.message_count:
             self._all_finished.set()
