@@ -453,7 +453,7 @@ BUGS: tuple[Bug, ...] = (
         "room for one batch of a queue is room for all of them",
         "each batch of a frame has room reserved from the end of its consume queue on",
         f"{STORE}/message_store.py",
-        "                queue.reserve(base + batch.count)\n",
+        "                queue.reserve(end)\n",
         "                queue.reserve(queue.max_offset + batch.count)\n",
         f"{BROKER_TESTS}/test_broker_store.py"
         "::TestFailingDisk::test_no_room_for_all_batches_of_one_queue_refuses_each_of_them",

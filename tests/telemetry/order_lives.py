@@ -88,7 +88,9 @@ SHIPPED = (
     *_transaction(Seen(ORDERS, "process order-completions", COMPLETION_HANDLER), ORDERS, "order-events", "completed"),
 )
 REFUNDED = (
-    *_transaction(Seen(ORDERS, "process payment-events", PAYMENT_HANDLER), ORDERS, "order-events", "refund-requested"),
+    Step(Seen(ORDERS, "POST /orders"), Seen(ORDERS, "cancel order")),
+    *_transaction(Seen(ORDERS, "cancel order"), ORDERS, "order-events", "closed"),
+    *_transaction(Seen(ORDERS, "transaction order-events"), ORDERS, "order-events", "refund-requested"),
     Step(ORDER_HALF, Seen(PAYMENTS, "process order-events", REFUND_HANDLER)),
     Step(Seen(PAYMENTS, "process order-events", REFUND_HANDLER), Seen(PAYMENTS, "refund payment")),
     Step(Seen(PAYMENTS, "refund payment"), Seen(PAYMENTS, "POST")),
@@ -115,6 +117,6 @@ GIVEN_UP = (
 
 CLOSED_ORDER = Life(_EDGES_OF_ALL, (*PLACED, *CLOSED))
 SHIPPED_ORDER = Life((*_EDGES_OF_ALL, *_EDGES_OF_PAID, *_EDGES_OF_SHIPPED), (*PLACED, *CAPTURED, *PAID, *SHIPPED))
-REFUNDED_ORDER = Life((*_EDGES_OF_ALL, *_EDGES_OF_PAID, *_EDGES_OF_REFUNDED), (*PLACED, *CLOSED, *CAPTURED, *REFUNDED))
+REFUNDED_ORDER = Life((*_EDGES_OF_ALL, *_EDGES_OF_PAID, *_EDGES_OF_REFUNDED), (*PLACED, *CAPTURED, *PAID, *REFUNDED))
 CHECKED_ORDER = Life(_EDGES_OF_ALL, (*PLACED, *CLOSED, *CHECKED))
 GIVEN_UP_ORDER = Life(_EDGES_OF_ALL, (*PLACED, *CLOSED, *GIVEN_UP))

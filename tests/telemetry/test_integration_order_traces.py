@@ -124,9 +124,10 @@ def test_nothing_is_told_of_what_services_do_by_themselves(told: Told) -> None:
 def test_metrics_of_the_shop_arrive(told: Told) -> None:
     last = {(point.service, point.name, *point.attributes.values()): point for point in told.metrics}
     assert last["orders", "hourglass.orders.placed"].value == 5
-    assert last["orders", "hourglass.orders.paid"].value == 1
-    assert last["orders", "hourglass.orders.closed", "expired"].value == 4
-    assert last["orders", "hourglass.orders.close.lateness"].count == 4
+    assert last["orders", "hourglass.orders.paid"].value == 2
+    assert last["orders", "hourglass.orders.closed", "expired"].value == 3
+    assert last["orders", "hourglass.orders.closed", "seller-cancelled"].value == 1
+    assert last["orders", "hourglass.orders.close.lateness"].count == 3
     assert last["payments", "hourglass.payments.succeeded"].value == 2
     assert last["payments", "hourglass.payments.refunded"].value == 1
     assert last["payments", "hourglass.payments.settlement.duration"].count == 2

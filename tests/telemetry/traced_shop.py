@@ -28,7 +28,7 @@ from telemetry.testing.otlp_receiver import OtlpReceiver
 
 WINDOW_S = 6
 LEVELS = " ".join(["1s"] * 15 + [f"{WINDOW_S}s"] + ["1s"] * 2)
-LATE_MS = (WINDOW_S + 1) * 1000  # of a webhook whose payment comes after the closing
+LATE_MS = (WINDOW_S + 1) * 1000  # of a webhook that comes after the expiry
 TRANSACTIONS = {"transactionCheckInterval": "200", "transactionTimeOut": "500"}
 EXPORTS_MS = "200"
 END_MAX_S = 40.0
@@ -146,12 +146,14 @@ class TracedShop:
         return order_id
 
     async def refunded(self) -> str:
-        """Paid in time, and the webhook comes after the closing: the money goes back."""
+        """Paid in time, with a webhook after the expiry, until which the order is held; then the seller cancels."""
         order_id = await self._place("refunded")
         await self._failures(late=1.0, late_ms=LATE_MS)
         payment_id = await self._pay(order_id)
         await eventually(lambda: self._is_decided(payment_id), END_MAX_S, "the gateway has decided")
         await self._failures()
+        await self._until(order_id, "AWAITING_SHIPMENT")
+        await self._orders.post(f"/orders/{order_id}/cancel", self._badges.seller)
         await self._until(order_id, "CLOSED")
 
         async def is_back() -> bool:
