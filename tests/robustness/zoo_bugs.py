@@ -632,8 +632,8 @@ BUGS: tuple[Bug, ...] = (
         "two restores of one copy give the same versions",
         "a restored store draws no versions of its own",
         f"{BROKER}/processor/broker.py",
-        "            if self._is_restored:\n",
-        "            if False:\n",
+        "        if self._is_restored:  # a slave as well",
+        "        if False:  # a slave as well",
         f"{BROKER_TESTS}/test_broker_backup.py"
         "::test_what_members_finish_after_one_restore_does_not_count_after_another_one",
     ),
@@ -752,5 +752,25 @@ BUGS: tuple[Bug, ...] = (
         "",
         f"{BROKER_TESTS}/test_broker_replica_clocks.py"
         "::test_deliver_at_follows_the_clock_of_a_promoted_replica_once_that_is_set",
+    ),
+    bug(
+        "76",
+        "a restored slave that is promoted passes over new messages",
+        "only a master draws its own versions of a store that was put back",
+        f"{BROKER}/processor/broker.py",
+        "        if self._is_restored:  # a slave as well",
+        "        if self._is_restored and state.role.is_master:  # a slave as well",
+        f"{BROKER_TESTS}/test_broker_restored_replicas.py"
+        "::test_a_store_that_was_put_back_as_a_slave_and_is_promoted_counts_no_report_from_before",
+    ),
+    bug(
+        "77",
+        "a slave of a master that was restored twice passes over new messages",
+        "a slave forgets a higher origin of versions",
+        f"{BROKER}/core/replication/replica_state.py",
+        "max(self.renewal_origin, renewal_origin)",
+        "renewal_origin",
+        f"{BROKER_TESTS}/test_broker_restored_replicas.py"
+        "::test_a_slave_of_a_master_that_was_restored_twice_counts_no_report_of_what_it_lacks",
     ),
 )

@@ -287,10 +287,10 @@ class Broker:
         all_is_there = report.clean or self.store.is_sync_flush or (report.same_boot and not lost)
         if state.cut is not None or not all_is_there:
             self.consumer_offsets.renew_versions()
+        if self._is_restored:  # a slave as well: nobody knows yet whether it is going to follow or to be promoted
+            drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
+            self._replica_file.draw_origin(self.consumer_offsets.renew_restored(drawn))
         if state.role.is_master:
-            if self._is_restored:
-                drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
-                self._replica_file.draw_origin(self.consumer_offsets.renew_restored(drawn))
             state = self._replica_file.state
             self.consumer_offsets.begin_term(state.epoch.term, state.renewal_term, state.renewal_origin)
         self.producer_sequences.clamp(self.store.queue_end)

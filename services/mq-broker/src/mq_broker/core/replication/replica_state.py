@@ -134,13 +134,16 @@ class ReplicaState:
         return replace(self, role=BrokerRole.SLAVE, broker_id=broker_id)
 
     def following(self, epoch: Epoch, master_id: str, history: EpochHistory, renewal_origin: int = 0) -> ReplicaState:
-        """The slave of this master, whose log it is going to have."""
+        """The slave of this master, whose log it is going to have.
+
+        The higher origin of the two counts on: versions of either are known to members, and have to be passed.
+        """
         return replace(
             self,
             epoch=epoch,
             master_id=master_id,
             history=history,
-            renewal_origin=renewal_origin,
+            renewal_origin=max(self.renewal_origin, renewal_origin),
             is_restored=False,
         )
 
