@@ -14,7 +14,7 @@ from mq_broker.core.rewrite import single_record_batch
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
-from mq_broker.store.errors import StoreFullError
+from mq_broker.store.errors import StoreWriteError
 from mq_broker.testing import (
     STORE_ROOT,
     RecordingSession,
@@ -92,7 +92,7 @@ def make_full(broker: Broker) -> None:
     """The disk takes nothing more."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise StoreFullError("the disk is 93% full; writes are accepted again at 85%")
+        raise StoreWriteError("no space left on device")
 
     broker.store.put = refuse  # type: ignore[method-assign, assignment]
 
@@ -187,13 +187,23 @@ class TestAPair:
 
 class TestOneBroker:
     @cases
-    async def test_a_full_disk_refuses_the_change_and_nothing_of_it_is_done(self, case: Case) -> None:
+    async def test_a_disk_on_which_sends_are_refused_takes_the_change(self, case: Case) -> None:
+        clock = SimClock()
+        async with pair(clock) as (_, master, _):
+            await prepare(clock, master)
+            before = case.look(master.at_work)
+            master.at_work.store.gate.measured(0.93)
+            await result_of(clock, case.make(master.at_work))
+            assert case.look(master.at_work) != before
+
+    @cases
+    async def test_a_disk_that_takes_nothing_refuses_the_change_and_nothing_of_it_is_done(self, case: Case) -> None:
         clock = SimClock()
         async with pair(clock) as (_, master, _):
             await prepare(clock, master)
             before = case.look(master.at_work)
             make_full(master.at_work)
-            with pytest.raises(RefusedError, match="93% full"):
+            with pytest.raises(RefusedError, match="no space left"):
                 await result_of(clock, case.make(master.at_work))
             assert case.look(master.at_work) == before
 

@@ -312,6 +312,18 @@ class TestGuard:
             (outcome,) = await produce(broker, incoming("t", bodies(1)))
             assert outcome.code is ResponseCode.SUCCESS
 
+    async def test_refuse_lets_files_go_when_an_operator_deletes_the_group_on_the_full_disk(self) -> None:
+        disk, clock = SimDisk(), SimClock()
+        async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:
+            await self.filled(broker, consumed=0)
+            await clean(broker, clock, disk, 0.95)
+            assert log_files(disk) == [0, 1, 2]
+            await broker.group_administration.delete("late", clean_offsets=True)
+            await clean(broker, clock, disk, 0.95)
+            assert log_files(disk) == [2]
+            await clean(broker, clock, disk, 0.5)
+            await fill(broker, 1)
+
     async def test_refuse_keeps_a_queue_that_was_added_while_the_group_was_away(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(guard=GuardMode.REFUSE)) as broker:

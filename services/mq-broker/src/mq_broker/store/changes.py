@@ -47,7 +47,8 @@ class Changes:
         Raises NotReplicatedError when they did not have it in time; any other StoreError: nothing has changed, but for
         StoreFencedError, after which only the next start can tell.
         """
-        (place,) = self._store.put([change_batch(change, now_ms)], now_ms)
+        # A full disk takes it: to delete a group may be the only way to get room.
+        (place,) = self._store.put([change_batch(change, now_ms)], now_ms, despite_full=True)
         self._apply(change, place.base_log_offset)
         made()
         await uninterrupted(self._finish(change))

@@ -241,16 +241,19 @@ class MessageStore:
 
     # ------------------------------------------------------------------------------------------------- put
 
-    def put(self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> list[PutResult]:
+    def put(
+        self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False, despite_full: bool = False
+    ) -> list[PutResult]:
         """Append all of `batches` with one write; to be acknowledged after `wait_stored`.
 
-        Raises StoreWriteError, StoreFullError while the disk is too full (`inward` writes, which the store needs to
-        become emptier, are taken even then), and StoreFencedError when it has failed; none of them is there then.
+        Raises StoreWriteError, StoreFullError while the disk is too full, and StoreFencedError when it has failed; none
+        of them is there then. `despite_full` takes them on a full disk, `inward`, for what the store itself needs to
+        become emptier, with too few replicas as well.
         """
         self.require_sound()
         if self.follows:
             raise NotMasterError("this broker follows a master; send there")
-        if not inward and (refusal := self.gate.refusal) is not None:
+        if not (inward or despite_full) and (refusal := self.gate.refusal) is not None:
             raise StoreFullError(refusal)
         if not inward and self.too_few_replicas:
             raise TooFewReplicasError(self.too_few_replicas)
