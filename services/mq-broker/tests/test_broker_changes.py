@@ -163,6 +163,19 @@ class TestAPair:
             assert slave.at_work.topics.get("t") == master.at_work.topics.get("t") == TopicConfig("t", 4, 4)
             assert (await promoted(clock, network, master, slave)).topics.get("t") == TopicConfig("t", 4, 4)
 
+    async def test_a_topic_and_a_group_that_came_by_themselves_survive_as_an_operator_has_confirmed_them(self) -> None:
+        clock = SimClock()
+        async with pair(clock, min_in_sync=2) as (network, master, slave):
+            slave.at_work.topics.reconfigure(auto_create=True, default_queue_count=2)
+            broker = master.at_work
+            await prepare(clock, master)
+            confirmed = TopicConfig("t", 4, 4), SubscriptionGroup("g")
+            assert (broker.topics.get("t"), broker.groups.get("g")) == confirmed
+            await result_of(clock, broker.topic_administration.update(confirmed[0]))
+            await result_of(clock, broker.group_administration.update(confirmed[1]))
+            new = await promoted(clock, network, master, slave)
+            assert (new.topics.get("t"), new.groups.get("g")) == confirmed
+
     @cases
     async def test_a_replica_that_joins_takes_over_what_was_changed_before(self, case: Case) -> None:
         clock = SimClock()

@@ -56,7 +56,8 @@ class GroupAdministration:
         except ValueError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         topics = self._retry_topic(config)
-        is_so = self.groups.get(config.group) == config and not topics
+        said = self.topics.changing.changes.groups_said.get(config.group)
+        is_so = self.groups.get(config.group) == config == said and not topics
         await self.topics.changing.make(None if is_so else Change(topics=topics, groups={config.group: config}))
 
     async def delete(self, group: str, *, clean_offsets: bool) -> None:

@@ -70,7 +70,7 @@ class TopicAdministration:
             self.topics.check_update(config)
         except ValueError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        is_so = self.topics.get(config.topic) == config
+        is_so = self.topics.get(config.topic) == config == self.changing.changes.topics_said.get(config.topic)
         await self.changing.make(None if is_so else Change(topics={config.topic: config}))
 
     async def delete(self, topic: str) -> None:

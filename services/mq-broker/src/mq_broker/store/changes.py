@@ -15,9 +15,9 @@ from collections.abc import Callable
 from mq_broker.core.changes import Change, change_batch, change_of
 from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
 from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPICS
-from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topic_deletions import forget_offsets
-from mq_broker.core.topics import TopicTable
+from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.store.confirmation import Copies
 from mq_broker.store.errors import NotReplicatedError
 from mq_broker.store.message_store import MessageStore
@@ -33,13 +33,19 @@ NOT_REPLICATED = (
 
 
 class Changes:
-    """Of one broker. `on_change` is called after topics or groups have changed."""
+    """Of one broker. `on_change` is called after topics or groups have changed.
+
+    `topics_said` and `groups_said` are as changes of this life of the broker say: what came by itself is no record of
+    the log, and may be otherwise on a replica, or missing (ADR 105).
+    """
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups, offsets: ConsumerOffsets
     ) -> None:
         self._store, self._topics, self._groups, self._offsets = store, topics, groups, offsets
         self.on_change: Callable[[], None] = lambda: None
+        self.topics_said: dict[str, TopicConfig] = {}
+        self.groups_said: dict[str, SubscriptionGroup] = {}
 
     async def make(self, change: Change, now_ms: int, made: Callable[[], None] = lambda: None) -> None:
         """Make the change, durably, and return when the in-sync replicas have it; `made` is called before that.
@@ -96,15 +102,19 @@ class Changes:
         for topic, config in change.topics.items():
             if config is None:
                 self._topics.delete(topic, change.deleted_below.get(topic, {}))
+                self.topics_said.pop(topic, None)
             else:
                 self._topics.put(config)
+                self.topics_said[topic] = config
 
     def _apply_to_groups(self, change: Change, log_offset: int) -> None:
         for group, settings in change.groups.items():
             if settings is None:
                 self._groups.delete(group)
+                self.groups_said.pop(group, None)
             else:
                 self._groups.put(settings)
+                self.groups_said[group] = settings
         for group, resets in change.first_resets.items():
             self._groups.forget_offsets(group, resets, log_offset)
 
