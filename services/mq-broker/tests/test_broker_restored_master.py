@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from mq_broker.core.refusals import RefusedError
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch, EpochBegin, EpochHistory, common_end
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.ha.feed import ACCEPTED_S
@@ -141,6 +142,33 @@ async def test_a_replica_that_comes_later_drops_nothing_for_it_by_itself() -> No
             assert replica.log_bytes == kept
             await master.stop()
             await master.start()  # in an epoch that is higher than all that the replica has seen
+
+
+async def test_a_replica_that_comes_later_tells_ways_out_that_lead_on() -> None:
+    clock = SimClock()
+    async with restored_beside_replica(clock) as (master, replica):
+        await replica.stop()
+        await settle_in(clock, master)
+        await replica.start()
+        await until(clock, lambda: "two masters in term 1" in replica.at_work.replication.status().reason)
+        reason = replica.at_work.replication.status().reason
+        with pytest.raises(RefusedError, match="this broker is the master"):
+            await master.at_work.replication.promote(2, 0, ROLE)
+        assert "--to" not in reason, "the other one is the master, and a switch to it changes nothing"
+        assert "start this one with an empty storePathRootDir" in reason
+        kept = replica.disk
+        await replica.stop()
+        replica.disk = HeldDisk()
+        await replica.start()
+        await until(clock, lambda: replica.at_work.store.log_end == master.at_work.store.log_end)
+        await replica.stop()
+        replica.disk = kept
+        assert "stop the other one and promote this one" in reason
+        await master.stop()
+        await replica.start()
+        await replica.at_work.replication.promote(2, 0, ROLE)
+        await until(clock, lambda: replica.broker is not None and replica.at_work.is_master)
+        assert replica.at_work.store.queue_end("t", 0) == 3 + 3
 
 
 async def test_a_new_slave_follows_it_once_it_has_begun() -> None:

@@ -65,10 +65,10 @@ class Refuse:
     remark: str
 
 
-TWO_WAYS_OUT = (
-    "to go on with what this broker has, promote it (mqadmin switchMaster --oldMasterIsLost; stop the other one before "
-    "if it takes messages); to go on with the other one, promote that (mqadmin switchMaster --to its address), after "
-    "which this one moves what the other one lacks into quarantine/, or start this one with an empty storePathRootDir"
+TWO_WAYS_OUT = (  # the other one is at work: a master that waits after a restore feeds nobody
+    "to go on with what this broker has, stop the other one and promote this one (mqadmin switchMaster "
+    "--oldMasterIsLost); to go on with the other one, start this one with an empty storePathRootDir, and keep the old "
+    "folder: it has what the other one lacks"
 )
 
 Action = Compare | CutLog | StartFollowing | Refuse
