@@ -7,8 +7,20 @@ from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import incoming, produce
-from mq_broker.testing_replication import make_pair
-from osenv import SimClock
+from mq_broker.testing_replication import Member, make_pair, result_of
+from osenv import SeededRng, SimClock
+
+
+class Nothing(SeededRng):
+    """Of what was not synced nothing survives a power cut."""
+
+    def randrange(self, start: int, stop: int) -> int:  # type: ignore[override]
+        return start
+
+
+async def lose_power(clock: SimClock, member: Member) -> None:
+    await result_of(clock, member.stop(clean=False))
+    member.disk.crash(Nothing(0))
 
 
 async def test_commits_at_the_slave_survive_the_return_of_a_master_that_was_killed() -> None:
@@ -47,3 +59,70 @@ async def test_who_takes_over_asks_members_anew_and_keeps_what_they_have_finishe
     await produce(promoted, incoming("t", [b"new"]))
     assert "left out" in promoted.offsets.commit("g", [("t", 0, Progress(7))])
     await slave.stop()
+
+
+async def test_a_slave_whose_machine_died_does_not_have_members_of_its_master_ask_anew() -> None:
+    """Its master lacks nothing, and gives no number again."""
+    clock = SimClock()
+    _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.ASYNC_FLUSH)
+    await master.start()
+    await slave.start()
+    await produce(master.at_work, incoming("t", [b"%d" % number for number in range(6)]))
+    master.at_work.offsets.commit("g", [("t", 0, Progress(2))])
+    await clock.advance(3)
+    await lose_power(clock, slave)
+    await clock.advance(1)
+    await slave.start()
+    await clock.advance(5)
+    assert slave.at_work.replication.is_connected
+    assert master.at_work.offsets.commit("g", [("t", 0, Progress(4))]) == ""
+    await clock.advance(1)
+    assert master.at_work.offsets.query("g", "t", 0) == slave.at_work.offsets.query("g", "t", 0) == Progress(4)
+    for member in (slave, master):
+        await result_of(clock, member.stop())
+
+
+async def test_a_slave_whose_machine_died_has_members_ask_anew_when_it_is_promoted() -> None:
+    """What its master had and it has not is lost, and the numbers are given again."""
+    clock = SimClock()
+    _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.ASYNC_FLUSH)
+    await master.start()
+    await slave.start()
+    await produce(master.at_work, incoming("t", [b"%d" % number for number in range(6)]))
+    master.at_work.offsets.commit("g", [("t", 0, Progress(2))])
+    await clock.advance(3)
+    await lose_power(clock, slave)
+    await produce(master.at_work, incoming("t", [b"lost"]))
+    await result_of(clock, master.stop(clean=False))
+    await slave.start()
+    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await clock.advance(1)
+    await produce(slave.at_work, incoming("t", [b"new"]))
+    assert "left out" in slave.at_work.offsets.commit("g", [("t", 0, Progress(7))])
+    assert slave.at_work.offsets.query("g", "t", 0) == Progress(2, (), version_of(RENEWALS_PER_TERM, 0))
+    await slave.stop()
+
+
+async def test_a_slave_that_follows_a_master_whose_machine_died_has_its_versions_before_its_bytes() -> None:
+    """Both lost their power: who reports the lost numbers, to either, is left out."""
+    clock = SimClock()
+    _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.ASYNC_FLUSH)
+    await master.start()
+    await slave.start()
+    await produce(master.at_work, incoming("t", [b"%d" % number for number in range(6)]))
+    master.at_work.offsets.commit("g", [("t", 0, Progress(2))])
+    await clock.advance(3)
+    await produce(master.at_work, incoming("t", [b"lost"]))
+    await master.stop(clean=False)
+    master.disk.crash(Nothing(0))
+    await lose_power(clock, slave)
+    await master.start()
+    await produce(master.at_work, incoming("t", [b"new"]))
+    await slave.start()
+    await clock.advance(5)
+    for member in (slave, master):
+        assert member.at_work.store.queue_end("t", 0) == 7
+        assert "left out" in member.at_work.offsets.commit("g", [("t", 0, Progress(7))])
+        assert member.at_work.offsets.query("g", "t", 0) == Progress(2, (), version_of(1, 0))
+    for member in (slave, master):
+        await result_of(clock, member.stop())

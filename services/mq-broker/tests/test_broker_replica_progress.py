@@ -304,7 +304,6 @@ class History:
             self.slave.flush()
             del self.slave.log[common:]
             self.slave.restart()
-            self.slave.offsets.renew_versions()
             self.slave.flush()  # the checkpoint without which a cut is not over
         self.old = []  # of epochs that are over: such frames are refused
         self.master.link()

@@ -285,7 +285,8 @@ class Broker:
             log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
         state = self._replica_file.state
         all_is_there = report.clean or self.store.is_sync_flush or (report.same_boot and not lost)
-        if state.cut is not None or not all_is_there:
+        # A slave gives no numbers; it has its master's versions before the bytes that they speak of.
+        if state.role.is_master and (state.cut is not None or not all_is_there):
             self.consumer_offsets.renew_versions()
         if self._is_restored:  # a slave as well: nobody knows yet whether it is going to follow or to be promoted
             drawn = self._rng.randrange(1, RESTORED_RENEWALS_MAX + 1)
