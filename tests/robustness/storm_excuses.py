@@ -1,4 +1,4 @@
-"""What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so. There is nothing else.
+"""What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so.
 
 A loss and a clock's jump are single moments; a disturbance lasts from its beginning until `grace_s` after its end.
 Order is excused once for each loss, member and queue: a member that had pulled lost messages may get one of the new

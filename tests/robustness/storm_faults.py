@@ -53,13 +53,13 @@ class Faults:
         """A power cut of one machine, or of both."""
         world = self._world
         nodes = world.nodes if world.rng.random() < 0.3 else [world.rng.choice(world.nodes)]
-        begin = world.now
+        begin, of_master = world.now, world.master in nodes
         for node in nodes:
             await self.cut_power(node)
         await self.pass_s(self._seconds())
         for node in world.rng.sample(nodes, len(nodes)):
             node.start_again()
-        self._excuse_power(begin)
+        self._excuse_power(begin, of_master=of_master or world.master in nodes)
         return f"power cut of {_names(nodes)}"
 
     async def cut_power(self, node: Machine) -> None:
@@ -67,11 +67,11 @@ class Faults:
         node.power_cut_at = self._world.now
         await node.lose_power()
 
-    def _excuse_power(self, begin: float) -> None:
-        """Also of a slave's: the master takes over the versions that its start has renewed."""
+    def _excuse_power(self, begin: float, *, of_master: bool) -> None:
+        """A slave that comes back has no member ask anew: its master lacks nothing."""
         world = self._world
         world.model.disturbed(Again.NOT_SENT_BACK, begin, world.now)
-        if world.settings.flush is FlushDiskType.ASYNC_FLUSH:
+        if of_master and world.settings.flush is FlushDiskType.ASYNC_FLUSH:
             world.model.disturbed(Again.POWER_CUT, begin, world.now)
 
     async def stall(self) -> str:
