@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from analytics import event_kinds as kinds
 from analytics.events import MEMBERS
@@ -32,6 +33,7 @@ def real_messages() -> list[OutgoingMessage]:
     taken = TakenPayment(
         "p", "o", BUYER, 1000, "CNY", PaymentMethod.CARD, PaymentStatus.CAPTURED, START_MS, captured_at_ms=START_MS
     )
+    returned, _ = replace(taken, refund_requested_minor=1000).refunded(1000, START_MS)
     refund = Refund("r", "p", 1000, "CNY", "order-cancelled", "somebody", START_MS, refunded_at_ms=None)
     return [
         order_events.created(order),
@@ -41,7 +43,7 @@ def real_messages() -> list[OutgoingMessage]:
         order_events.closed(*paid.changed(ChangeReason.SELLER_CANCELLED, origin)),
         order_events.refund_requested(RefundRequest(payment, RefundReason.ORDER_CANCELLED)),
         payment_events.succeeded(taken),
-        payment_events.refunded(taken, refund.refunded(START_MS)),
+        payment_events.refunded(returned, refund.refunded(START_MS)),
         order_events.timeout(order_events.OrderDeadline("o", START_MS), 16),
         order_events.completion("o", START_MS, START_MS),
     ]

@@ -22,7 +22,7 @@ from analytics.jobs.times import utc_day
 from analytics.schemas import EVENTS, LINES, REJECTS
 
 TEXTS = ("order_id", "buyer_id", "currency", "payment_id", "refund_id", "reason")
-AMOUNTS = ("total_minor", "amount_minor")
+AMOUNTS = ("total_minor", "amount_minor", "refunded_minor")
 TIMES = ("created_at", "expires_at", "paid_at", "shipped_at", "completed_at", "closed_at", "refunded_at")
 
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that Python and Parquet's readers agree on

@@ -52,6 +52,7 @@ EVENTS = StructType(
         StructField("currency", StringType()),
         StructField("total_minor", LongType()),
         StructField("amount_minor", LongType()),
+        StructField("refunded_minor", LongType()),
         StructField("payment_id", StringType()),
         StructField("refund_id", StringType()),
         StructField("reason", StringType()),

@@ -41,6 +41,7 @@ class BronzeRows:
     broker: str = "broker-a"
     rows: list[Row] = field(default_factory=list)
     _terms: dict[str, Row] = field(default_factory=dict)  # of the orders that were created
+    _refunded_minor: Counter[str] = field(default_factory=Counter)  # of each payment
     _offsets: Counter[str] = field(default_factory=Counter)
 
     def tell(
@@ -158,7 +159,9 @@ class BronzeRows:
         at_ms: int = START_MS + 40_000,
         **members: Any,
     ) -> Row:
+        self._refunded_minor[payment_id] += amount_minor
         money = {"payment_id": payment_id, "amount_minor": amount_minor, "currency": "CNY"}
+        money["refunded_minor"] = self._refunded_minor[payment_id]
         body = money | {"refund_id": refund_id, "reason": reason, "refunded_at_ms": at_ms} | members
         return self._told(kinds.PAYMENT_EVENTS_TOPIC, kinds.REFUNDED, order_id, at_ms, body)
 

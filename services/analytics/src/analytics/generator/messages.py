@@ -60,6 +60,7 @@ def _told_by(orders: DataFrame) -> list[Column]:
     first["currency"] = F.col("captured_currency")
     second = {"payment_id": F.col("second_payment_id"), "amount_minor": F.col("total_minor")}
     refused = second | {"reason": F.lit("already-paid")}
+    second_refund = {"refund_id": _refund_id("second"), "refunded_minor": second["amount_minor"]}
     told_ = [
         (orders_, kinds.CREATED, F.when(is_created, F.col("created_ms")), {}),
         (payments, kinds.SUCCEEDED, F.col("captured_ms"), first),
@@ -71,7 +72,7 @@ def _told_by(orders: DataFrame) -> list[Column]:
         *((payments, kinds.REFUNDED, *_refund(index, first)) for index in range(REFUNDS_MAX)),
         (payments, kinds.SUCCEEDED, F.col("second_captured_ms"), second),
         (orders_, kinds.REFUND_REQUESTED, F.col("second_requested_ms"), refused),
-        (payments, kinds.REFUNDED, F.col("second_returned_ms"), refused | {"refund_id": _refund_id("second")}),
+        (payments, kinds.REFUNDED, F.col("second_returned_ms"), refused | second_refund),
     ]
     return [_message(part, *message) for part, message in enumerate(told_)]
 
@@ -81,8 +82,10 @@ def _refund(index: int, payment: dict[str, Column]) -> tuple[Column, dict[str, C
     before = told(lambda one: sum(one.refunds[:index]) if len(one.refunds) > index else None)
     upto = told(lambda one: sum(one.refunds[: index + 1]) if len(one.refunds) > index else None)
     captured_minor = payment["amount_minor"]
+    refunded_minor = F.floor(captured_minor * upto)
     members = {
-        "amount_minor": F.floor(captured_minor * upto) - F.floor(captured_minor * before),
+        "amount_minor": refunded_minor - F.floor(captured_minor * before),
+        "refunded_minor": refunded_minor,
         "reason": F.coalesce(F.col("request_reason"), F.lit(OPERATORS_REASON)),
         "refund_id": _refund_id(str(index)),
     }
@@ -98,9 +101,9 @@ def _message(part: int, topic: str, tag: str, told_ms: Column, members: dict[str
     """What tells this message from the others of its order; null if it is not told."""
     no_text = F.lit(None).cast("string")
     own = {"payment_id": no_text, "amount_minor": F.lit(None), "currency": F.col("currency"), "reason": no_text}
-    own |= {"refund_id": no_text} | members
+    own |= {"refund_id": no_text, "refunded_minor": F.lit(None)} | members
     columns = {"part": F.lit(part), "topic": F.lit(topic), "tag": F.lit(tag), "told_ms": told_ms} | own
-    types = {"amount_minor": "bigint", "told_ms": "bigint"}
+    types = {"amount_minor": "bigint", "refunded_minor": "bigint", "told_ms": "bigint"}
     return F.when(
         told_ms.isNotNull(),
         F.struct(
@@ -129,6 +132,7 @@ def _text() -> Column:
     order_id = {"order_id": F.col("order_id")}
     version = {"version": F.lit(kinds.VERSION_KNOWN)}
     of_payment = version | payment_id | order_id | of_money
+    refund_id, refunded_minor = ({name: F.col(f"message.{name}")} for name in ("refund_id", "refunded_minor"))
     bodies = {
         kinds.CREATED: of_order | {"created_at_ms": at_ms, "items": F.col("lines")},
         kinds.PAID: of_order | paid_by | {"paid_at_ms": F.col("pay_ms")},
@@ -137,7 +141,7 @@ def _text() -> Column:
         kinds.CLOSED: of_order | {"closed_at_ms": at_ms} | reason | paid_by,
         kinds.REFUND_REQUESTED: version | order_id | payment_id | of_money | reason,
         kinds.SUCCEEDED: of_payment | {"paid_at_ms": at_ms},
-        kinds.REFUNDED: of_payment | {"refund_id": F.col("message.refund_id")} | reason | {"refunded_at_ms": at_ms},
+        kinds.REFUNDED: of_payment | refund_id | reason | {"refunded_at_ms": at_ms} | refunded_minor,
     }
     chosen = F.when(F.lit(False), F.lit(""))
     for tag, members in bodies.items():
