@@ -49,7 +49,7 @@ def test_every_planted_fault_is_found_and_nothing_else(spark: SparkSession, faul
     wanted = twenty_thousand(faults_of_each)
     made = generate(spark, wanted)
     findings = reconcile(silver(made.bronze), as_of=wanted.rest_at).cache()
-    assert findings.count() == sum(wanted.faults.values()) == 13 * faults_of_each
+    assert findings.count() == sum(wanted.faults.values()) == 19 * faults_of_each
     assert difference(findings, made.truth) == []
     findings.unpersist()
 

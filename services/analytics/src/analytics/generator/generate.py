@@ -22,7 +22,10 @@ from analytics.schemas import BRONZE
 
 TRUTH = StructType([StructField(name, StringType()) for name in ("kind", "order_id", "payment_id", "story")])
 
-_ORDER_KINDS = (Kind.NEVER_CLOSED, Kind.CLOSED_EARLY, Kind.LINES_DO_NOT_ADD_UP)  # findings without a payment
+_ORDER_KINDS = (  # findings without a payment
+    Kind.NEVER_CLOSED, Kind.CLOSED_EARLY, Kind.LINES_DO_NOT_ADD_UP, Kind.TERMS_MISSING, Kind.TOLD_DIFFERENTLY,
+    Kind.PAID_WITHOUT_PAYMENT, Kind.PAID_AFTER_EXPIRY, Kind.CLOSED_LATE, Kind.CLOSED_AFTER_SHIPPING,
+)  # fmt: skip
 _UNPLACED = (
     "number", "part", "copy", "topic", "broker", "queueId", "tag", "order_id", "born_ms", "stored_ms", "text",
     "message_id", "own_properties",

@@ -123,9 +123,11 @@ def _text() -> Column:
         "buyer_id": F.col("buyer_id"),
         "total_minor": F.col("total_minor"),
         "currency": F.col("currency"),
-        "expires_at_ms": F.col("expires_ms"),
+        "expires_at_ms": F.when(~is_told(lambda one: one.has_no_expiry), F.col("expires_ms")),
     }
-    paid_by = {"payment_id": F.when(F.col("paid_ms").isNotNull(), F.col("payment_id"))}
+    is_paid = F.col("paid_ms").isNotNull() & ~is_told(lambda one: one.has_no_payment)
+    paid_by = {"payment_id": F.when(is_paid, F.col("payment_id"))}
+    retold = {"total_minor": F.col("total_minor") + is_told(lambda one: one.is_retold).cast("int")}
     of_money = {name: F.col(f"message.{name}") for name in ("amount_minor", "currency")}
     reason, at_ms = {"reason": F.col("message.reason")}, F.col("told_ms")
     payment_id = {"payment_id": F.col("message.payment_id")}
@@ -135,7 +137,7 @@ def _text() -> Column:
     refund_id, refunded_minor = ({name: F.col(f"message.{name}")} for name in ("refund_id", "refunded_minor"))
     bodies = {
         kinds.CREATED: of_order | {"created_at_ms": at_ms, "items": F.col("lines")},
-        kinds.PAID: of_order | paid_by | {"paid_at_ms": F.col("pay_ms")},
+        kinds.PAID: of_order | retold | paid_by | {"paid_at_ms": F.col("pay_ms")},
         kinds.SHIPPED: of_order | paid_by | {"shipped_at_ms": at_ms},
         kinds.COMPLETED: of_order | paid_by | {"completed_at_ms": at_ms} | {"reason": F.col("complete_reason")},
         kinds.CLOSED: of_order | {"closed_at_ms": at_ms} | reason | paid_by,

@@ -13,9 +13,11 @@ from analytics.generator.baskets import PAYMENT_WINDOW_MS
 from analytics.generator.chance import Chance
 from analytics.generator.generation import Generation
 from analytics.generator.stories import Second, is_told, told
+from analytics.jobs.reconciliation_kinds import LATE_HOURS
 from analytics.jobs.times import DAY_MS, HOUR_MS, MINUTE_MS
 
 COMPLETED_AFTER_MS = 7 * DAY_MS
+HOURS_LATE_MS = (LATE_HOURS + 1) * HOUR_MS
 LATENESS_MEAN_MS, LATENESS_MAX_MS = 4.0, 900.0  # of the broker's timers
 
 
@@ -29,7 +31,11 @@ def _payments(orders: DataFrame, chance: Chance) -> DataFrame:
     in_time_ms = F.col("created_ms") + 2_000 + chance.soon("pay", 4.0 * MINUTE_MS, PAYMENT_WINDOW_MS - 120_000)
     # Around the end of the time to pay; the gateway may take the money when orders has just closed.
     too_late_ms = F.col("expires_ms") + chance.between("pay late", -1_500, 3_000)
-    captured_ms = F.when(is_told(lambda one: one.is_captured_late), too_late_ms).otherwise(in_time_ms)
+    captured_ms = (
+        F.when(is_told(lambda one: one.is_captured_late), too_late_ms)
+        .when(is_told(lambda one: one.is_hours_late), F.col("expires_ms") + HOURS_LATE_MS)
+        .otherwise(in_time_ms)
+    )
     captured_minor = F.floor(F.col("total_minor") * told(lambda one: one.captured_share)).cast("bigint")
     other_currency = F.when(F.col("currency") == "CNY", F.lit("EUR")).otherwise(F.lit("CNY"))
     return (
@@ -71,6 +77,7 @@ def _closings(orders: DataFrame, chance: Chance) -> DataFrame:
         .withColumn(
             "closed_ms",
             F.when(is_told(lambda one: one.is_closed_early), early_ms)
+            .when(is_told(lambda one: one.is_hours_late), F.col("expires_ms") + HOURS_LATE_MS)
             .when(F.col("close_reason") == "expired", F.col("delivered_ms") + 3 + chance.soon("close", 8, 400))
             .when(F.col("paid_ms").isNotNull(), F.col("paid_ms") + chance.between("recall", 5 * MINUTE_MS, DAY_MS))
             .otherwise(cancelled_ms),

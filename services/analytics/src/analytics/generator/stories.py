@@ -48,6 +48,10 @@ class Story:
     captured_share: float = 1.0
     is_other_currency: bool = False
     is_total_wrong: bool = False
+    is_hours_late: bool = False  # paid, or closed because it expired, long after the end of the time to pay
+    is_retold: bool = False  # `paid` tells another total than `created`
+    has_no_expiry: bool = False
+    has_no_payment: bool = False  # orders names none
     second: Second | None = None
 
 
@@ -121,6 +125,13 @@ FAULTY = (
     Story("never created", fault=Kind.UNKNOWN_ORDER, is_created=False, is_captured=True),
     _with(Kind.LINES_DO_NOT_ADD_UP, "bought, added up wrongly", BOUGHT, is_total_wrong=True),
     Story("expired, added up wrongly", fault=Kind.LINES_DO_NOT_ADD_UP, close_reason="expired", is_total_wrong=True),
+    _with(Kind.TERMS_MISSING, "bought, without an expiry", BOUGHT, has_no_expiry=True),
+    Story("created without an expiry", fault=Kind.TERMS_MISSING, has_no_expiry=True),
+    _with(Kind.TOLD_DIFFERENTLY, "bought for another total", BOUGHT, is_retold=True),
+    _with(Kind.PAID_WITHOUT_PAYMENT, "shipped, and not paid", BOUGHT, is_captured=False, has_no_payment=True),
+    _with(Kind.PAID_AFTER_EXPIRY, "bought hours too late", BOUGHT, is_hours_late=True),
+    Story("expired hours too late", fault=Kind.CLOSED_LATE, close_reason="expired", is_hours_late=True),
+    _with(Kind.CLOSED_AFTER_SHIPPING, "sold, cancelled, and shipped", SOLD, is_shipped=True),
 )
 STORIES = (*SOUND, *FAULTY)
 FAULTS = tuple(dict.fromkeys(story.fault for story in FAULTY if story.fault is not None))
