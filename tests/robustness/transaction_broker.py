@@ -89,10 +89,12 @@ class GapBroker(EmbeddedBroker):
         store = self.broker.store
         put, wait_stored = store.put, store.wait_stored
 
-        def watched_put(batches: Sequence[Batch], store_ms: int, *, inward: bool = False) -> list[PutResult]:
+        def watched_put(
+            batches: Sequence[Batch], store_ms: int, *, inward: bool = False, despite_full: bool = False
+        ) -> list[PutResult]:
             if self._stops_before_sync(batches):
                 self._gap_disk.hold()
-            return put(batches, store_ms, inward=inward)
+            return put(batches, store_ms, inward=inward, despite_full=despite_full)
 
         async def watched_wait_stored(end: int) -> Copies:
             await self._gaps.reach(WRITTEN.get(), SERVED.get())
