@@ -6,6 +6,8 @@ retry at once one does, and a refund that is not FAILED is answered as it stands
 
 from __future__ import annotations
 
+import contextlib
+
 from payments.domain.errors import StatusChangedError, UnknownRefundError
 from payments.domain.payment import Payment
 from payments.domain.refund import Refund, RefundStatus
@@ -34,13 +36,14 @@ class RetryRefund:
         StorageUnavailableError.
         """
         payment, refund = await self._read(payment_id, refund_id, caller)
-        if refund.status is not RefundStatus.FAILED or self._settlement.is_held(refund_id):
+        if refund.status is not RefundStatus.FAILED:
             return refund
-        try:
-            requested = await self._bookkeeper.refund_retried(refund)
-        except StatusChangedError:  # somebody else retries it, or the gateway has told that it was made
-            return (await self._read(payment_id, refund_id, caller))[1]
-        return await begin_refund(requested, payment, self._settlement, self._wake)
+        if not self._settlement.is_held(refund_id):
+            with contextlib.suppress(StatusChangedError):
+                requested = await self._bookkeeper.refund_retried(refund)
+                return await begin_refund(requested, payment, self._settlement, self._wake)
+        # Another retry has begun since it was read, or the gateway has told that it was made.
+        return (await self._read(payment_id, refund_id, caller))[1]
 
     async def _read(self, payment_id: str, refund_id: str, caller: Caller) -> tuple[Payment, Refund]:
         async with self._units.reading() as unit:
