@@ -181,7 +181,7 @@ async def test_an_operator_ships_refunds_a_part_and_the_buyer_confirms(stage: St
         await zhao.open("/operator/refunds")
         await expect(zhao.page.locator("tbody tr").first).to_contain_text("¥58.00")
         await zhao.open("/operator/dead-letters")
-        await expect(zhao.page.locator("[data-group]")).to_have_count(7)
+        await expect(zhao.page.locator("[data-group]")).to_have_count(8)
         await zhao.picture("dead-letters-zh")
 
 
