@@ -49,10 +49,12 @@ class Story:
     async def closed(self, order: Order) -> Order:
         return await self._reaches(order, CLOSED)
 
-    async def paid_too_late(self, order: Order) -> str:
-        """The status of a payment that is begun before the order closes, and captured afterwards."""
+    async def given_back(self, order: Order) -> str:
+        """The status of a payment that is begun just before the expiry, when the seller has cancelled the order."""
         await asyncio.sleep(max(0.0, order.expires_at_ms / 1000 - BEFORE_EXPIRY_S - time.time()))
         payment_id = (await self.desk.pay(order, uuid4().hex)).payment.payment_id
+        await self._reaches(order, PAID)
+        await self.shop.cancel_as_seller(order.order_id)
         await self.closed(order)
 
         async def refunded() -> bool:
