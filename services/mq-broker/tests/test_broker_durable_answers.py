@@ -10,11 +10,23 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.transactions import TransactionState
 from mq_broker.ha.feed import STATES_INTERVAL_S
 from mq_broker.processor.recalling import NewTime
-from mq_broker.testing import LOG_FILE_BYTES, half, incoming, keyed, produce, timed
+from mq_broker.store.message_store import FlushDiskType
+from mq_broker.testing import (
+    LOG_FILE_BYTES,
+    half,
+    incoming,
+    keyed,
+    produce,
+    read_all,
+    running_broker,
+    store_options,
+    timed,
+)
 from mq_broker.testing_delays import outcomes
 from mq_broker.testing_replication import hold_log, pair, promoted, result_of, send, until
 from mqproto.codes import RecallOutcome, ResponseCode
-from osenv import SimClock
+from mqproto.names import SCHEDULE_TOPIC
+from osenv import SeededRng, SimClock, SimDisk
 
 
 async def test_a_send_back_that_the_replica_does_not_have_is_no_success() -> None:
@@ -55,6 +67,21 @@ async def test_a_message_that_its_group_sent_back_is_not_finished_where_its_retr
             send_more()
         await until(clock, lambda: finished.query("g", "t", 0) == 1)
         assert master.log_bytes == slave.log_bytes
+
+
+async def test_a_retry_is_on_disk_before_the_message_counts_as_finished_also_under_async_flush() -> None:
+    """Progress is on disk 50 ms after it has come, and the log is flushed every 200 ms."""
+    clock, disk = SimClock(), SimDisk()
+    options = store_options(flush=FlushDiskType.ASYNC_FLUSH)
+    async with running_broker(disk, clock, store=options, clean_stop=False) as broker:
+        (outcome,) = await produce(broker, incoming("t", [b"x"]))
+        await broker.store.sync()
+        code, _ = await broker.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0)
+        assert code is ResponseCode.SUCCESS
+        without_power = next(disk.lost_states(SeededRng(1)))  # nothing survives that is not synced
+    async with running_broker(without_power, clock, store=options) as broker:
+        assert await read_all(broker, "t")
+        assert broker.store.queue_end(SCHEDULE_TOPIC, 2) == 1
 
 
 @pytest.mark.parametrize("new_time", [None, NewTime(delay_ms=60_000)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mq_broker.core.consumer_offsets import RENEWALS_MAX, RENEWALS_PER_TERM, ConsumerOffsets
+from mq_broker.core.consumer_offsets import RENEWALS_MAX, RENEWALS_PER_TERM, RESETS_PER_TERM, ConsumerOffsets
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
 from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.replication.frames import ProgressEntries
@@ -74,13 +74,31 @@ class TestVersions:
         assert offsets.progress(*PLACE) == Progress(3), "the first term takes over from nobody"
         for _ in range(2):
             offsets.begin_term(3, 3)
-            assert offsets.progress(*PLACE) == Progress(3, (), version_of(2 * RENEWALS_PER_TERM, 0))
+            assert offsets.progress(*PLACE) == Progress(3, (), version_of(2 * RENEWALS_PER_TERM, 2 * RESETS_PER_TERM))
+
+    @pytest.mark.parametrize("first", ["lost", "now"])
+    def test_what_a_lost_master_counts_as_finished_is_not_finished_at_the_one_promoted_without_it(
+        self, first: str
+    ) -> None:
+        """It was sent back, and its retry stood in the part of the log that is lost."""
+        lost, now = ConsumerOffsets(), ConsumerOffsets()
+        for offsets in (lost, now):
+            offsets.begin_term(1, 1)
+            offsets.begin(*PLACE, 3)
+        lost.put(*PLACE, Progress(4, ((6, 8),)))
+        now.begin_term(2, 2)
+        known = now.progress(*PLACE)
+        assert known is not None
+        for one, other in ((lost, now), (now, lost)) if first == "lost" else ((now, lost), (lost, now)):
+            said = other.progress(*PLACE)
+            assert said is not None
+            assert one.reconcile(*PLACE, said, 500) == known
 
     def test_a_term_that_continues_a_whole_log_renews_nothing(self) -> None:
         offsets = ConsumerOffsets()
         offsets.begin(*PLACE, 3)
         offsets.begin_term(4, 2)
-        version = version_of(RENEWALS_PER_TERM, 0)
+        version = version_of(RENEWALS_PER_TERM, RESETS_PER_TERM)
         assert offsets.progress(*PLACE) == Progress(3, (), version)
         offsets.begin_term(5, 2)
         assert offsets.joined(*PLACE, Progress(4, (), version)) == Progress(4, (), version)

@@ -238,17 +238,21 @@ class ConsumerOffsets:
         In `renewal_term` a master began last that may give numbers which an earlier one had given to other messages: a
         later one continues a log of which nothing is missing, and what members report of it counts. What this master
         resets is newer than whatever an earlier one has reset, also than what is not known here.
+
+        What an earlier one counts as finished, and this one does not know, may be finished by a retry that is lost. With
+        the renewal all progress has more resets than any of an earlier term, and takes over nothing from there.
         """
         self._resets_before = min(max(0, term - 1) * RESETS_PER_TERM, RESETS_MAX - 1)
         renewals = renewal_origin + max(0, renewal_term - 1) * RENEWALS_PER_TERM
         if self.renewals < renewals:
-            self._renew(renewals)
+            self._renew(renewals, min((renewal_term - 1) * RESETS_PER_TERM, RESETS_MAX - 1))
 
-    def _renew(self, renewals: int) -> None:
+    def _renew(self, renewals: int, resets_min: int = 0) -> None:
         self.renewals = min(renewals, RENEWALS_MAX)
         self.data_version += 1
         for group, topic, queue_id in self.places():
-            self.put(group, topic, queue_id, self._progress[topic, group][queue_id].renewed(self.renewals))
+            progress = self._progress[topic, group][queue_id].renewed(self.renewals)
+            self.put(group, topic, queue_id, progress.with_resets(resets_min))
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's consumerOffset.json, and two tables of our own."""

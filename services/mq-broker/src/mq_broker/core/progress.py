@@ -100,6 +100,10 @@ class Progress:
         """The same, with at least so many renewals: reports from before do not count any more."""
         return Progress(self.offset, self.ranges, version_of(max(self.renewals, renewals), self.resets))
 
+    def with_resets(self, resets: int) -> Progress:
+        """The same, with at least so many resets: of another broker's set, one with fewer does not count."""
+        return Progress(self.offset, self.ranges, version_of(self.renewals, max(self.resets, resets)))
+
     def reconciled(self, other: Progress) -> Progress:
         """What holds when another broker says `other` of the same queue.
 

@@ -41,7 +41,10 @@ class SendBack:
         client: str = "",
         failure: Failure | None = None,
     ) -> tuple[ResponseCode, str]:
-        """Store the message again for its group; durable as any message when it returns SUCCESS.
+        """Store the message again for its group; on disk, and durable as any message, when it returns SUCCESS.
+
+        Also under ASYNC_FLUSH: the group counts the message as finished then, and its progress is on disk sooner than
+        the log is flushed. A loss of power in between would leave the message finished and its retry nowhere.
 
         A group without retry queues gets nothing back, and no dead letter either, as in RocketMQ.
         """
@@ -80,6 +83,7 @@ class SendBack:
             self.topics.ensure_group_topic(batch.topic, known.retry_queue_count if is_retry else 1)
             self._forward(batch, None if is_retry else record.store_timestamp_ms)
             self.dead_letters[group] += not is_retry
+            await store.sync()
             await store.wait_acknowledged()
         except StoreError as error:
             return code_of(error), str(error)
