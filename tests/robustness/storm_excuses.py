@@ -1,8 +1,8 @@
 """What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so.
 
 A loss and a clock's jump are single moments; a disturbance lasts from its beginning until `grace_s` after its end.
-Order is excused once for each loss, member and queue: a member that had pulled lost messages may get one of the new
-ones out of order, until its progress is rejected.
+Order is excused after a loss of power under ASYNC_FLUSH only, once for each loss, member and queue: a member that had
+pulled lost messages may get one of the new ones out of order, until its progress is rejected.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ class Loss(Enum):
 class Again(Enum):
     """Why a group may get again what it has finished."""
 
-    MEMBER_ENDED = "a consumer that dies between its work and its report", 30.0
-    REBALANCE = "a rebalance that hands a queue over while a listener is at it", 30.0
+    MEMBER_ENDED = "a consumer that dies between its work and its report", 5.0
+    REBALANCE = "a rebalance that hands a queue over while a listener is at it", 5.0
     HANDED_OVER = "the same: members that come back to a broker one after the other are a rebalance each", 30.0
-    CUT_OFF = "consumer cut off from its broker: its session ends, and others take its queues", 60.0
+    SWITCHED = "a queue that goes from one member to another while an operator changes the masters", 5.0
+    CUT_OFF = "consumer cut off from its broker: its session ends, and others take its queues", 30.0
     NOT_SENT_BACK = "a message that is sent back to a broker that dies before its answer", 5.0
-    POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 60.0
+    POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 10.0
     PROMOTED_ALONE = (
         "a replica that was promoted without its master, for what is finished before the first report",
         60.0,
     )
-    RESTORED = "numbers that came after the copy are given again", 60.0
+    RESTORED = "numbers that came after the copy are given again", 15.0
     OPERATOR = "offset reset, or topic deleted: what was finished before does not count", 5.0
 
     def __init__(self, sentence: str, grace_s: float) -> None:

@@ -47,7 +47,7 @@ class StormHistory:
                 await self.operator.storm()
                 await Ending(world).finish()
         except BaseException as error:
-            error.add_note(f"{self.title}, at {world.now:.1f} s: {'; '.join(self.operator.trace[-20:])}")
+            error.add_note(f"{self.title}, at {world.now:.1f} s: {self.operator.last_events}")
             raise
         finally:
             await world.close()
@@ -75,7 +75,7 @@ def run_histories(count: int, seed: int) -> Counter[str]:
     return ran
 
 
-STORM_SWEEP = HistorySweep("storm", "G15", "storms on a pair", run_histories, goal=10_000, share=20, histories=1)
+STORM_SWEEP = HistorySweep("storm", "G15", "storms on a pair", run_histories, goal=10_000, share=40, histories=1)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,11 @@ class StormModel:
     def _check_again(self, group: str, member: str, message: Message, run: Run, now: float) -> None:
         ended = run.ended if run.ended is not None else now
         is_soon = member != run.member and now - ended < HANDED_OVER_S
-        unfit = {Again.HANDED_OVER: not is_soon, Again.NOT_SENT_BACK: not message.failed[group]}
+        unfit = {
+            Again.HANDED_OVER: not is_soon,
+            Again.SWITCHED: member == run.member,
+            Again.NOT_SENT_BACK: not message.failed[group],
+        }
         why = [one for one in self.disturbances if not unfit.get(one.why) and one.covers(group, ended - REPORT_S, now)]
         if not why:
             what = "is still at it" if run.ended is None else f"finished it at {run.ended:.3f}"
@@ -211,7 +215,8 @@ class StormModel:
         """Whether it is the one that a member may get too early, after numbers that it had pulled were given again."""
         for event in self.losses:
             jump = event.generation, member, message.queue
-            if self.member_since.get(member, event.at) < event.at and jump not in self._jumps:
+            is_pulled = event.why is Loss.NOT_FLUSHED and self.member_since.get(member, event.at) < event.at
+            if is_pulled and jump not in self._jumps:
                 self._jumps.add(jump)
                 self.counts["out of order, once, after numbers were given again"] += 1
                 return True
@@ -233,6 +238,10 @@ class StormModel:
             and answer.at >= event.since
             and not (event.spares_strong and answer.strong)
         ]
+
+    def common_end(self, generation: int, log_end: int) -> int:
+        """Up to where a log of `generation` that ends there is also the one of now."""
+        return min([log_end, *(event.log_end for event in self.losses if event.generation > generation)])
 
     def disturbed(self, why: Again, begin: float, end: float | None, *groups: str) -> Disturbance:
         """The groups, or all, may get things again from now on, until `end`."""

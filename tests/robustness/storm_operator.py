@@ -38,6 +38,7 @@ class Copy:
     disk: SimDisk
     begun_at: float
     log_end: int
+    generation: int  # of the log that was copied
 
 
 class Operator:
@@ -47,6 +48,7 @@ class Operator:
         self._world = world
         self._faults = faults = Faults(world)
         self.trace: list[str] = []
+        self._under_way: dict[int, str] = {}  # by lane
         self._copies: list[Copy] = []
         self._lanes: tuple[list[tuple[int, Callable[[], Awaitable[str]]]], ...] = (
             [
@@ -73,11 +75,16 @@ class Operator:
             ],
         )
 
+    @property
+    def last_events(self) -> str:
+        """What has happened last, and what is under way, for people."""
+        return "; ".join([*self.trace[-20:], *self._under_way.values()])
+
     async def storm(self) -> None:
         """Two lanes of it at the same time; in the end everything is up."""
         world = self._world
         await world.advance(6.0)
-        lanes = [asyncio.create_task(self._lane(steps)) for steps in self._lanes]
+        lanes = [asyncio.create_task(self._lane(*one)) for one in enumerate(self._lanes)]
         for lane in lanes:
             lane.add_done_callback(world.note_failure)
         while not all(lane.done() for lane in lanes):
@@ -85,14 +92,16 @@ class Operator:
         for node in world.nodes:
             node.start_again()
 
-    async def _lane(self, choices: list[tuple[int, Callable[[], Awaitable[str]]]]) -> None:
+    async def _lane(self, lane: int, choices: list[tuple[int, Callable[[], Awaitable[str]]]]) -> None:
         """One thing after the other."""
         world, rng = self._world, self._world.rng
         weights, steps = zip(*choices, strict=True)
         while world.now < STORM_S:
             (step,) = rng.choices(steps, weights)
             begin = world.now
+            self._under_way[lane] = f"since {begin:.1f} {step.__name__}"
             told = await step()
+            del self._under_way[lane]
             if told:
                 world.counts[step.__name__] += 1
                 self.trace.append(f"{begin:.1f} to {world.now:.1f} {told}")
@@ -114,7 +123,9 @@ class Operator:
     async def switch(self) -> str:
         """A planned change of masters."""
         to = self._world.slave
+        disturbance = self._world.model.disturbed(Again.SWITCHED, self._world.now, None)
         answer = await self._ask(self._world.admin.switch_master(BROKER_NAME, to.address, timeout_s=SWITCH_S))
+        disturbance.end = self._world.now
         self._world.counts["switches refused"] += isinstance(answer, Exception)
         return f"switch to {to.name}: {answer if isinstance(answer, Exception) else 'done'}"
 
@@ -217,10 +228,11 @@ class Operator:
         """A copy of the store of either broker's."""
         world = self._world
         node, disk, begun_at = world.rng.choice(world.nodes), SimDisk(), world.now
+        generation = world.generation_of_log(node)
         answer = await self._ask(world.admin.backup_store(node.address, COPY, disk=disk))
         if isinstance(answer, Exception):
             return ""
-        self._copies.append(Copy(disk, begun_at, answer.log_max_offset))
+        self._copies.append(Copy(disk, begun_at, answer.log_max_offset, generation))
         return f"backup of {node.name} up to {answer.log_max_offset}"
 
     async def restore(self) -> str:
@@ -244,7 +256,7 @@ class Operator:
         master, slave = world.rng.sample(world.nodes, 2)
         disk = copy.disk.fork()
         Restore(disk, COPY, LAYOUT.root).run()
-        world.restores(master, disk, copy.begun_at, copy.log_end)
+        world.restores(master, disk, copy.begun_at, world.model.common_end(copy.generation, copy.log_end))
         slave.broker_id = 1
         master.start()
         await self._faults.pass_s(world.rng.choice((0.5, 3.0)))

@@ -32,7 +32,7 @@ from mqclient.transport import registry
 from osenv import SeededRng, SimClock, SimDisk
 
 START_S_MAX = 60.0
-MET_S = 30.0  # by then a machine that has started has heard of its master's clocks
+MET_S = 1.0  # by then a slave that is connected has heard of its master's clocks
 
 
 class Machine(StormNode):
@@ -40,12 +40,13 @@ class Machine(StormNode):
 
     world: StormWorld
     power_cut_at: float | None = None  # since it was a master last
-    started_at: float = 0.0
     follows_clock: bool = False  # of a master before it, since its machine has started
+    connected_since: float = 0.0
+    has_met: bool = False  # a master, since its machine has started: it knows that one's clocks
 
-    def start(self) -> None:
-        super().start()
-        self.started_at = self.world.now
+    async def lose_power(self) -> None:
+        await super().lose_power()
+        self.has_met = False
 
     def start_again(self) -> None:
         """Unless it has been started meanwhile."""
@@ -213,6 +214,12 @@ class StormWorld:
         known = [generation for at, generation in stints if at <= since]
         return known[-1] if known else stints[0][1]
 
+    def generation_of_log(self, node: Machine) -> int:
+        """Of the newest one whose log it follows or writes, or of the last one in which it was a master."""
+        if node.broker is not None and node.broker.replication.epoch.term == self.term:
+            return self.generation
+        return self.generation_of(node.address, self.now)
+
     def answer_of_master(self, since: float, *, weak: bool) -> Answer:
         """What a master has answered now: it stands somewhere below the end of its log."""
         answers = [
@@ -226,6 +233,14 @@ class StormWorld:
     def wanted_role(self) -> AdminRole:
         return AdminRole[self.settings.master_role.name]
 
+    def _note_meetings(self) -> None:
+        """A slave that has been connected for a while has had a beat, which tells its master's clocks."""
+        for node in self.nodes:
+            status = node.broker.replication.status() if node.broker is not None else None
+            if status is None or status.role is not BrokerRole.SLAVE or not status.connected:
+                node.connected_since = self.now
+            node.has_met |= self.now - node.connected_since >= MET_S
+
     def opened(self, node: Machine, broker: Broker) -> None:
         """A broker is at work anew: does the history go on with it, and without what?"""
         self.counts["brokers opened"] += 1
@@ -235,6 +250,10 @@ class StormWorld:
         term = broker.replication.epoch.term
         if term < self.term:
             self.counts["stale masters that came back"] += 1
+            # What it answers until it follows stands in no other log; it may have lost its tail with its power.
+            end, generation = broker.store.log_end, self.generation
+            stale = LossEvent(Loss.ASYNC_MASTER, self.now, generation, end, spares_strong=True, since=self.now)
+            self.model.losses.append(stale)
             return
         self.counts["masters opened"] += 1
         is_same = node is self.master and term == self.term
@@ -264,14 +283,16 @@ class StormWorld:
         self.restored, self.term = (begun_at, log_end), 0
 
     def _note_clock(self, node: Machine, *, is_promoted: bool, lost_power: bool) -> None:
-        """A promoted replica goes on with its master's clocks, unless its machine has only just started."""
-        if is_promoted and not (lost_power and self.now - node.started_at < MET_S):
+        """A promoted replica goes on with its master's clocks, if its machine has met it since it was started."""
+        if is_promoted and node.has_met:
             node.follows_clock = True
             return
         if node.follows_clock and not lost_power and not is_promoted and self.restored is None:
             return
-        node.follows_clock, own_s = False, node.skew_ms / 1_000
-        self.model.walls.append((self.now, own_s))
+        own_s = node.skew_ms / 1_000
+        node.follows_clock = is_promoted  # with its own ones, or what it has heard in the last moment
+        wall_s = max(own_s, self.model.walls[-1][1]) if is_promoted else own_s
+        self.model.walls.append((self.now, wall_s))
         if own_s > self.time_ahead_s:
             self.model.jumps.append((self.now, own_s - self.time_ahead_s))
         self.time_ahead_s = own_s
@@ -300,6 +321,7 @@ class StormWorld:
         """Time passes; then everything is looked at."""
         await self.clock.advance(seconds)
         self.network.keep_alive()
+        self._note_meetings()
         for error in (*self.violations, *self.network.errors):
             raise error
         for node in self.nodes:

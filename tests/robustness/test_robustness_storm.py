@@ -132,6 +132,20 @@ class TestWhatMustNotCome:
         with pytest.raises(InvariantError, match="whose transaction did not commit"):
             model.begun(CONCURRENT.name, "m", message.body, 2.0)
 
+    def test_what_a_stale_master_stores_beyond_its_lost_tail_may_be_lost_and_what_it_had_is_not(
+        self, model: StormModel
+    ) -> None:
+        had, stored_then = (model.message(PLAIN, 0.0) for _ in range(2))
+        answered(model, had, at=1.0, log_offset=95, strong=False)
+        model.losses.append(LossEvent(Loss.ASYNC_MASTER, 2.0, 2, 100, spares_strong=True))
+        model.losses.append(LossEvent(Loss.ASYNC_MASTER, 3.0, 2, 90, spares_strong=True, since=3.0))
+        answered(model, stored_then, at=4.0, log_offset=95, strong=False)
+        assert [line.split()[4] for line in model.missing()] == ["b'm0'"]
+
+    def test_a_copy_of_a_branch_that_was_lost_goes_on_from_where_it_branched_off(self, model: StormModel) -> None:
+        model.losses.append(LossEvent(Loss.ASYNC_MASTER, 2.0, 2, 100, spares_strong=True))
+        assert [model.common_end(generation, 150) for generation in (1, 2)] == [100, 150]
+
 
 class TestAgain:
     def test_a_duplicate_without_a_reason_is_seen(self, model: StormModel) -> None:
@@ -157,6 +171,14 @@ class TestAgain:
         with pytest.raises(InvariantError, match=r"again at 11\.000"):
             model.begun(CONCURRENT.name, "m", message.body, 11.0)
 
+    def test_a_switch_excuses_what_goes_to_another_member_only(self, model: StormModel) -> None:
+        message = model.message(PLAIN, 0.0)
+        consumed(model, message, 1.0)
+        model.disturbed(Again.SWITCHED, 0.0, 2.0)
+        consumed(model, message, 2.0, member="m2")
+        with pytest.raises(InvariantError, match=r"m2 of concurrent got b'm0' .* again at 3\.000"):
+            model.begun(CONCURRENT.name, "m2", message.body, 3.0)
+
 
 class TestOrder:
     def test_a_message_before_those_in_front_of_it_is_seen(self, model: StormModel) -> None:
@@ -178,8 +200,17 @@ class TestOrder:
         for message in messages:
             model.answered(message, Answer(4.0, 100, 2, strong=True), "SEND_OK")
         model.member_since = {"old": 0.0, "new": 3.0}
-        model.losses.append(LossEvent(Loss.RESTORED, 2.0, 2, 50))
+        model.losses.append(LossEvent(Loss.NOT_FLUSHED, 2.0, 2, 50))
         consumed(model, messages[1], 5.0, ORDERLY.name, "old")
         for member, message in (("old", messages[2]), ("new", messages[3])):
             with pytest.raises(InvariantError, match="before"):
                 model.begun(ORDERLY.name, member, message.body, 6.0)
+
+    @pytest.mark.parametrize("why", [Loss.RESTORED, Loss.ASYNC_MASTER])
+    def test_no_other_loss_excuses_order(self, model: StormModel, why: Loss) -> None:
+        first, second = (model.message(ORDERED, 3.0, queue=1) for _ in range(2))
+        model.answered(first, Answer(4.0, 100, 2, strong=True), "SEND_OK")
+        model.member_since = {"old": 0.0}
+        model.losses.append(LossEvent(why, 2.0, 2, 50))
+        with pytest.raises(InvariantError, match="before"):
+            model.begun(ORDERLY.name, "old", second.body, 6.0)
