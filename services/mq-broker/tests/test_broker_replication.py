@@ -194,6 +194,26 @@ async def test_what_members_finish_counts_across_a_planned_switch_and_no_other(i
         assert (now.version == version) == is_planned
 
 
+async def test_a_planned_switch_to_a_slave_that_has_not_heard_from_its_master_since_its_start_renews_versions() -> None:
+    """Both machines have died with equal logs; the master has renewed its versions, which the slave does not know."""
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await send(clock, master, b"1", b"2", b"3")
+        version = master.at_work.consumer_offsets.begin("g", "t", 0, 0).version
+        await until(clock, lambda: slave.at_work.consumer_offsets.query("g", "t", 0) == 0)
+        await slave.stop(clean=False)
+        network.cut(slave)
+        await slave.start()
+        master.at_work.consumer_offsets.renew_versions()
+        old = master.at_work.replication
+        end, role = await old.step_down(old.epoch)
+        await slave.at_work.replication.promote(2, end, role, old.epoch, whole=True)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        now = slave.at_work.offsets.query("g", "t", 0)
+        assert now is not None
+        assert now.version > version
+
+
 async def test_a_master_that_has_stepped_down_can_be_the_master_again() -> None:
     clock = SimClock()
     async with pair(clock) as (_, master, slave):

@@ -239,8 +239,8 @@ class ConsumerOffsets:
         later one continues a log of which nothing is missing, and what members report of it counts. What this master
         resets is newer than whatever an earlier one has reset, also than what is not known here.
 
-        What an earlier one counts as finished, and this one does not know, may be finished by a retry that is lost. With
-        the renewal all progress has more resets than any of an earlier term, and takes over nothing from there.
+        What an earlier one counts as finished, and this one does not know, may be finished by a retry that is lost.
+        With the renewal all progress has more resets than any of an earlier term, and takes over nothing from there.
         """
         self._resets_before = min(max(0, term - 1) * RESETS_PER_TERM, RESETS_MAX - 1)
         renewals = renewal_origin + max(0, renewal_term - 1) * RENEWALS_PER_TERM

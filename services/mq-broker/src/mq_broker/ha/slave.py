@@ -43,6 +43,7 @@ class SlaveReplication:
         self._allowed = asyncio.Event()
         self._allowed.set()
         self._following: Following | None = None
+        self._told_in = NO_EPOCH  # in which a master has told all progress: a beat has come behind it
         self._task: asyncio.Task[bool] | None = None
         self._address = ""
         self._reason = "no master has been found yet"
@@ -112,6 +113,8 @@ class SlaveReplication:
         except (StoreError, OSError) as error:
             self._failed(f"the log of this slave cannot grow: {error}")
         finally:
+            if following is not None and following.beat is not None:
+                self._told_in = self.epoch
             self._following = None
         if following is not None and following.has_cut:
             self.reopen.set()
@@ -175,12 +178,14 @@ class SlaveReplication:
         """Be the master from now on.
 
         `whole`: the log of the master that has stepped down ends at `log_end` for good; `queue_locks` are what it
-        has left. Raises RefusedError when the
+        has left. Where that master has not told all progress since this broker's start, something may be missing.
+        Raises RefusedError when the
         log is too short, the term too low, or `epoch`, of the master that steps down, not the one that this slave has
         followed last; OSError.
         """
         async with self._halted():
-            await promote(self._node, term, log_end, role, epoch, whole=whole, queue_locks=queue_locks)
+            is_whole = whole and self._told_in == epoch
+            await promote(self._node, term, log_end, role, epoch, whole=is_whole, queue_locks=queue_locks)
             self.reopen.set()
 
     async def become_slave(self, broker_id: int, master_ha_address: str, epoch: Epoch) -> None:
