@@ -27,6 +27,7 @@ class Again(Enum):
     REBALANCE = "a rebalance that hands a queue over while a listener is at it", 5.0
     HANDED_OVER = "the same: members that come back to a broker one after the other are a rebalance each", 30.0
     SWITCHED = "a queue that goes from one member to another while an operator changes the masters", 5.0
+    GIVEN_UP = "a switch that is given up: the old master begins a new term, with versions renewed", 5.0
     CUT_OFF = "consumer cut off from its broker: its session ends, and others take its queues", 30.0
     NOT_SENT_BACK = "a message that is sent back to a broker that dies before its answer", 5.0
     POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 10.0

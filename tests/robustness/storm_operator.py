@@ -126,7 +126,9 @@ class Operator:
         disturbance = self._world.model.disturbed(Again.SWITCHED, self._world.now, None)
         answer = await self._ask(self._world.admin.switch_master(BROKER_NAME, to.address, timeout_s=SWITCH_S))
         disturbance.end = self._world.now
-        self._world.counts["switches refused"] += isinstance(answer, Exception)
+        if isinstance(answer, Exception):
+            self._world.model.disturbed(Again.GIVEN_UP, disturbance.begin, self._world.now)
+            self._world.counts["switches refused"] += 1
         return f"switch to {to.name}: {answer if isinstance(answer, Exception) else 'done'}"
 
     async def replace(self) -> str:
