@@ -8,6 +8,7 @@ the log could not tell again.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from mq_broker.core.batches import CQ_ENTRY
@@ -16,6 +17,7 @@ from mqproto.names import WAITING_TOPICS
 from osenv import PooledFile
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
+LOOK_ENTRIES = 204  # read at once while an entry is looked for: a page of the disk
 SIZE_SAMPLES, SAMPLE_ENTRIES = 64, 64  # 80 KiB are read of a long queue to say how many bytes its messages take
 ENTRY_SIZE_MAX = 0x7FFF_FFFF
 PRE_BLANK = CQ_ENTRY.pack(0, ENTRY_SIZE_MAX, 0)  # before the first message that is left, as RocketMQ writes it
@@ -207,14 +209,23 @@ class ConsumeQueue:
     def _first_where(self, wanted: Callable[[int, int], bool], begin: int = 0) -> int:
         """The first entry from `begin` on whose (log offset, size) is wanted; the others come before all that are."""
         low, high = max(begin, self._files.begin // CQ_ENTRY.size), self._files.capacity_end // CQ_ENTRY.size
-        while low < high:
-            middle = (low + high) // 2
+        middle = low + LOOK_ENTRIES - 1  # most queues are short
+        while high - low > LOOK_ENTRIES:
             log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
             if wanted(log_offset, size):
                 high = middle
             else:
                 low = middle + 1
-        return low
+            middle = (low + high) // 2
+        entries = self._files.read((high - low) * CQ_ENTRY.size, low * CQ_ENTRY.size)
+        return (
+            bisect_left(
+                range(low, high),
+                True,
+                key=lambda number: wanted(*CQ_ENTRY.unpack_from(entries, (number - low) * CQ_ENTRY.size)[:2]),
+            )
+            + low
+        )
 
     def _cut(self, offset: int) -> None:
         at = offset * CQ_ENTRY.size

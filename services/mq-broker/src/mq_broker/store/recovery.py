@@ -87,12 +87,13 @@ class Recovery:
                 f"the commit log was durable up to offset {durable}, but its files end at {self.files.capacity_end}: "
                 "the last ones are missing; put them back"
             )
-        self._given = self._numbers_given(durable)
         report = self.report
         report.clean = clean
         report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
-        if not rebuild and checkpoint is not None and self._queues_agree(checkpoint):
-            report.scanned_from = max(checkpoint.log_offset, self.files.begin)
+        trusted = None if rebuild else self._in_log(checkpoint)
+        self._look_at_queues(durable, trusted)
+        if trusted is not None and self._queues_agree(trusted):
+            report.scanned_from = max(trusted.log_offset, self.files.begin)
         else:
             report.rebuilt, report.scanned_from = True, self.files.begin
             self.forget_checkpoint(None if watermark is None else durable)
@@ -157,13 +158,18 @@ class Recovery:
         self.quarantine.put_aside(self.files, damage)
         self._damages.append(damage)
 
-    def _numbers_given(self, durable: int) -> dict[ConsumeQueue, Given]:
-        """What the queues' files say, and what a rebuild has noted that a crash came into."""
-        given = {queue: queue.numbers_given(durable) for queue in self.queues}
+    def _look_at_queues(self, durable: int, checkpoint: Checkpoint | None) -> None:
+        """Which numbers were given, by the queues' files and by what a rebuild has noted that a crash came into.
+
+        With a checkpoint each queue is brought to its end as well, while its file is open.
+        """
+        for queue in self.queues:
+            self._given[queue] = queue.numbers_given(durable)
+            if checkpoint is not None:
+                queue.recover(checkpoint.log_offset, clean=self.report.clean)
         for (topic, queue_id), noted in self.numbers.read().items():
             queue = self.queues.get_or_open(topic, queue_id)
-            given[queue] = max(noted, given.get(queue, noted))
-        return given
+            self._given[queue] = max(noted, self._given.get(queue, noted))
 
     def _go_on_counting(self) -> None:
         """A number that a queue has given to a durable message is never given again, though the message be lost."""
@@ -190,13 +196,15 @@ class Recovery:
         if last > end:
             self.quarantine.keep_tail(self.files, Damage(end, last - end, explain(self.files, end)))
 
+    def _in_log(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """The checkpoint, unless the log does not reach there."""
+        if checkpoint is None or self.files.begin <= checkpoint.log_offset <= self.files.capacity_end:
+            return checkpoint
+        log.error("the checkpoint speaks of offset %d, which the log does not have", checkpoint.log_offset)
+        return None
+
     def _queues_agree(self, checkpoint: Checkpoint) -> bool:
-        """Whether the consume queues hold all that the checkpoint says; brings each to its end on the way."""
-        if not self.files.begin <= checkpoint.log_offset <= self.files.capacity_end:
-            log.error("the checkpoint speaks of offset %d, which the log does not have", checkpoint.log_offset)
-            return False
-        for queue in self.queues:
-            queue.recover(checkpoint.log_offset, clean=self.report.clean)
+        """Whether the consume queues, each brought to its end, hold all that the checkpoint says."""
         found = self.queues.entry_count
         if found != checkpoint.entry_count:
             log.error("consume queues hold %d entries, not %d: rebuilding them", found, checkpoint.entry_count)
