@@ -168,7 +168,17 @@ def test_an_operators_token_is_made_where_the_keys_are(stack: Stack) -> None:
     assert answer.status_code == 200
 
 
-def test_the_shop_goes_on_without_collector_and_jaeger(stack: Stack) -> None:
+def test_the_shop_goes_on_without_collector_and_jaeger_and_traces_outlive_them(stack: Stack) -> None:
+    async def traced() -> str:
+        async with story(stack.badges()) as told:
+            await told.stock_up()
+            left = await told.place()
+            await told.closed(left)
+            trace_id = await told.trace_id(left)
+            await whole_trace(trace_id, CLOSED_ORDER)
+            return trace_id
+
+    before = asyncio.run(traced())
     stack.compose("stop", "otel-collector", "jaeger")
 
     async def tell() -> None:
@@ -181,6 +191,7 @@ def test_the_shop_goes_on_without_collector_and_jaeger(stack: Stack) -> None:
     assert stack.unhealthy() == ["jaeger", "otel-collector"]
     stack.compose("start", "otel-collector", "jaeger")
     stack.wait(lambda: stack.unhealthy() == [], READY_TIMEOUT_S, "they are back")
+    asyncio.run(whole_trace(before, CLOSED_ORDER))
 
 
 def test_without_its_master_the_shop_is_read_and_goes_on_when_it_is_back(stack: Stack) -> None:
