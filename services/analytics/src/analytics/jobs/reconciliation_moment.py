@@ -13,6 +13,9 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+# Longer than the time to pay and an outage of the services together; a capture may follow its order that late.
+UNHEARD_BEFORE = timedelta(days=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Grace:
@@ -64,13 +67,14 @@ class Moment:
     def is_heard_whole(self) -> Column:
         """Whether everything that was told of the order has been read.
 
-        A refund may come long after its order: of an order that only refunds tell of, nobody knows.
+        A refund may come long after its order, so an order that only refunds tell of is not judged. An order whose
+        `created` was not read may have been created before `since`: it is judged when its first capture came more than
+        UNHEARD_BEFORE after `since`.
         """
         if self.since is None:
             return F.lit(True)
-        # An order that nobody created in what was read was perhaps created before, but not long before its capture.
         first_captured_at = F.array_min(F.transform("captures", lambda one: one.captured_at))
-        began_at = F.coalesce(F.col("created_at"), first_captured_at - F.expr("INTERVAL 1 HOUR"))
+        began_at = F.coalesce(F.col("created_at"), first_captured_at - F.lit(UNHEARD_BEFORE))
         return began_at >= F.lit(self.since)
 
     def _is_over(self, begin: Column, grace: timedelta) -> Column:
