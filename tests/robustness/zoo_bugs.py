@@ -140,10 +140,10 @@ BUGS: tuple[Bug, ...] = (
         "recovery start chosen by wall clock",
         "reading begins at the newest file whose first record is not younger than the checkpoint",
         f"{STORE}/recovery.py",
-        "            report.scanned_from = max(checkpoint.log_offset, self.files.begin)\n",
+        "            report.scanned_from = max(trusted.log_offset, self.files.begin)\n",
         "            report.scanned_from = max(\n"
         "                start for start in [self.files.begin, *self.files.starts]\n"
-        '                if int.from_bytes(self.files.read(8, start + 56), "big") <= checkpoint.newest_store_ms\n'
+        '                if int.from_bytes(self.files.read(8, start + 56), "big") <= trusted.newest_store_ms\n'
         "            )\n",
         f"{HERE}::test_recovery_begins_at_an_offset_and_not_at_a_time",
     ),
@@ -772,5 +772,15 @@ BUGS: tuple[Bug, ...] = (
         "renewal_origin",
         f"{BROKER_TESTS}/test_broker_restored_replicas.py"
         "::test_a_slave_of_a_master_that_was_restored_twice_counts_no_report_of_what_it_lacks",
+    ),
+    bug(
+        "78",
+        "a slave that has just joined and is promoted gives numbers again",
+        "the master says the next numbers of empty queues only",
+        f"{BROKER}/ha/states.py",
+        "            if first == end or queue.entry(first)[0] >= log_offset:\n",
+        "            if first == end:\n",
+        f"{BROKER_TESTS}/test_broker_replica_offsets.py"
+        "::test_a_slave_that_has_just_joined_after_retention_gives_no_number_again",
     ),
 )

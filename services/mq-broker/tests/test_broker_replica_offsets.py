@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM
+import pytest
+
+from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, RESETS_PER_TERM
 from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.testing import incoming, produce
-from mq_broker.testing_replication import Member, make_pair, result_of
+from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
+from mq_broker.testing_replication import Member, hold_log, make_pair, result_of, until
 from osenv import SeededRng, SimClock
 
 
@@ -55,7 +57,7 @@ async def test_who_takes_over_asks_members_anew_and_keeps_what_they_have_finishe
     await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
     await clock.advance(1)
     promoted = slave.at_work
-    assert promoted.offsets.query("g", "t", 0) == Progress(2, (), version_of(RENEWALS_PER_TERM, 0))
+    assert promoted.offsets.query("g", "t", 0) == Progress(2, (), version_of(RENEWALS_PER_TERM, RESETS_PER_TERM))
     await produce(promoted, incoming("t", [b"new"]))
     assert "left out" in promoted.offsets.commit("g", [("t", 0, Progress(7))])
     await slave.stop()
@@ -99,7 +101,7 @@ async def test_a_slave_whose_machine_died_has_members_ask_anew_when_it_is_promot
     await clock.advance(1)
     await produce(slave.at_work, incoming("t", [b"new"]))
     assert "left out" in slave.at_work.offsets.commit("g", [("t", 0, Progress(7))])
-    assert slave.at_work.offsets.query("g", "t", 0) == Progress(2, (), version_of(RENEWALS_PER_TERM, 0))
+    assert slave.at_work.offsets.query("g", "t", 0) == Progress(2, (), version_of(RENEWALS_PER_TERM, RESETS_PER_TERM))
     await slave.stop()
 
 
@@ -126,3 +128,31 @@ async def test_a_slave_that_follows_a_master_whose_machine_died_has_its_versions
         assert member.at_work.offsets.query("g", "t", 0) == Progress(2, (), version_of(1, 0))
     for member in (slave, master):
         await result_of(clock, member.stop())
+
+
+@pytest.mark.parametrize("power_is_lost", [False, True])
+async def test_a_slave_that_has_just_joined_after_retention_gives_no_number_again(power_is_lost: bool) -> None:
+    """It is promoted with the beginning of the log only, in which a queue has no message."""
+    clock = SimClock()
+    _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER)
+    await master.start()
+    await produce(master.at_work, incoming("t", [b"1", b"2", b"3"]))
+    while master.at_work.store.log_end < 3 * LOG_FILE_BYTES:
+        await produce(master.at_work, incoming("other", [b"x" * 10_000]))
+    await produce(master.at_work, incoming("t", [b"4"]))
+    await master.at_work.store.checkpoint()
+    await master.at_work.store.follow_begin(LOG_FILE_BYTES)
+    release = hold_log(master)
+    await slave.start()
+    await until(clock, lambda: slave.broker is not None and slave.at_work.replication.is_connected)
+    await clock.advance(1)
+    assert slave.at_work.store.log_end == LOG_FILE_BYTES
+    await lose_power(clock, slave) if power_is_lost else await result_of(clock, slave.stop())
+    release()
+    await result_of(clock, master.stop())
+    await slave.start()
+    await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+    (sent,) = await produce(slave.at_work, incoming("t", [b"new"]))
+    assert sent.base_queue_offset == 3
+    await slave.stop()

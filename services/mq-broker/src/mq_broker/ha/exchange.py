@@ -36,6 +36,11 @@ class Exchange:
         if self._states is not None:
             self._states.needs_changes = needs
 
+    def follows_from(self, log_offset: int) -> None:
+        """The slave's log and this one are the same up to there."""
+        if self._states is not None:
+            self._states.follows_from = log_offset
+
     def on_change(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there is something more to send, but for groups: of these the next look tells."""
         self._unlisten.append(self._offsets.on_change(lambda _group, _topic, _queue_id: wake()))

@@ -229,6 +229,7 @@ class Feed:
         if log_offset not in (store.log_begin, self._proven_to):
             raise FeedError(f"it follows from {log_offset}, and has not shown that its log is the same up to there")
         self.is_following = True
+        self._exchange.follows_from(log_offset)
         self.reported = Report(log_offset, log_offset, log_offset)
         self._master.step(Connected(self.replica_id, log_offset))
         log.info("slave %s follows from %d, %d bytes behind", self.name, log_offset, store.log_end - log_offset)

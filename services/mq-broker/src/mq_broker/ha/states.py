@@ -11,8 +11,9 @@ with the log offset that it covers; the slave takes them over when its log is th
 - what producers have numbered is read from the records as they come; which numbers are asked for no more, and what
   stood in files that are gone, the master says when a link begins and every `SEQUENCES_EVERY_BYTES` of the log: from
   then on the slave knows what the master knew there, and nothing else (ADR 114);
-- the next numbers of queues that have no message left are the one thing that neither log nor documents tell: they are
-  said once, when a link begins, and count for a queue of which the slave has never had a message;
+- the next numbers of queues that have no message where the slave's log begins are the one thing that neither log nor
+  documents tell: they are said once, when a link begins, and count for a queue of which the slave has never had a
+  message;
 - locks of queues change hands only with the role of the master (ADR 111). A slave grants none, and its own table says
   that it may lack some (`QueueLocking.begin(lost=True)`).
 
@@ -22,8 +23,9 @@ behind that before it has the document on disk.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
@@ -34,6 +36,7 @@ from mq_broker.core.subscription_groups import BEGUN_AT, FIRST_RESETS, Subscript
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import QUEUE_COUNT_MAX, TopicTable, deletions_of, topics_of
 from mq_broker.store.changes import Changes
+from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_document, encode_document
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.queue_numbers import Given, QueueKey, encode_numbers, numbers_of
@@ -68,6 +71,7 @@ class StatesOut:
         self, store: MessageStore, topics: TopicTable, groups: SubscriptionGroups, sequences: ProducerSequences
     ) -> None:
         self.needs_changes = False
+        self.follows_from = 0  # the slave has what stands before, or it stands in no log any more
         self._sequences = sequences
         self._sequences_due_at = 0  # the log's end then
         self._states: Mapping[str, State] = {TOPICS: topics, SUBSCRIPTION_GROUPS: groups}
@@ -84,13 +88,15 @@ class StatesOut:
         return any(state.data_version != self._taken.get(name) for name, state in self._states.items())
 
     async def take(self) -> list[StateDocument]:
-        """Every document at first, and the numbers of empty queues; then those that have changed, if need be."""
+        """Every document at first, and numbers of queues that the slave's log does not tell; then those that have
+        changed, if need be.
+        """
         if not self.is_waiting:
             return []
         sequences = await self._take_sequences() if self._has_sequences else []
         if self._taken and not self.needs_changes:
             return sequences
-        numbers = {} if self._taken else self._numbers_of_empty_queues()
+        numbers = {} if self._taken else await self._numbers_not_in_log()
         changed = {name: state for name, state in self._states.items() if state.data_version != self._taken.get(name)}
         self._taken |= {name: state.data_version for name, state in changed.items()}
         log_end = self._store.log_end
@@ -111,12 +117,19 @@ class StatesOut:
         self._sequences_due_at = log_end + max(SEQUENCES_EVERY_BYTES, SEQUENCES_SHARE * len(content))
         return [StateDocument(PRODUCER_SEQUENCES, content)]
 
-    def _numbers_of_empty_queues(self) -> dict[QueueKey, Given]:
-        return {
-            (queue.topic, queue.queue_id): (queue.max_offset, -1)
-            for queue in self._store.queues
-            if 0 < queue.max_offset == queue.first_offset
-        }
+    async def _numbers_not_in_log(self) -> dict[QueueKey, Given]:
+        """Of queues that have lost every message before `follows_from`: the number of the next one."""
+        trimmed = [queue for queue in self._store.queues if queue.first_offset > 0]
+        return await self._store.disk.offload(lambda: dict(_next_numbers(trimmed, self.follows_from)))
+
+
+def _next_numbers(queues: Iterable[ConsumeQueue], log_offset: int) -> Iterator[tuple[QueueKey, Given]]:
+    """May block. A queue that loses its first message meanwhile has one that the slave was sent."""
+    for queue in queues:
+        first, end = queue.first_offset, queue.max_offset
+        with contextlib.suppress(ValueError):
+            if first == end or queue.entry(first)[0] >= log_offset:
+                yield (queue.topic, queue.queue_id), (first, -1)
 
 
 class StatesIn:
@@ -152,7 +165,7 @@ class StatesIn:
         try:
             content = await self._store.disk.offload(_content, document)
             if document.name == QUEUE_NUMBERS:
-                self._take_over_numbers(content)
+                await self._take_over_numbers(content)
             elif document.name == PRODUCER_SEQUENCES:
                 sequences = ProducerSequences()
                 await self._store.disk.offload(sequences.load_json, content)
@@ -214,17 +227,21 @@ class StatesIn:
             self._offsets.forget_before(group)
         return has_changed
 
-    def _take_over_numbers(self, content: dict[str, Any]) -> None:
-        """Of queues that the slave has never had a message of: in the master's log there is none left either."""
+    async def _take_over_numbers(self, content: dict[str, Any]) -> None:
+        """Of queues that the slave has never had a message of: on disk before any record that comes later."""
         numbers = numbers_of(content)
         for (topic, queue_id), (given, _) in numbers.items():
             if not 0 < given <= QUEUE_OFFSET_MAX or not 0 <= queue_id < QUEUE_COUNT_MAX or not topic:
                 raise ValueError(f"queue {queue_id} of {topic!r} cannot have number {given} next")
+        has_begun = False
         for (topic, queue_id), (given, _) in numbers.items():
             queue = self._store.queues.get_or_open(topic, queue_id)
             if queue.max_offset == 0:
                 queue.begin_at(given)
                 queue.distrust()
+                has_begun = True
+        if has_begun:
+            await self._store.checkpoint()
 
 
 def _content(document: StateDocument) -> dict[str, Any]:
