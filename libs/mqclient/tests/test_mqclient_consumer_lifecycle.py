@@ -171,3 +171,26 @@ async def test_consumer_that_leaves_takes_its_tasks_with_it_and_not_the_producer
         assert {name.rsplit(" ", 1)[0] for name in names} <= {"mqclient poll", f"mqclient read {methods.POLL.path}"}
         assert broker.members("closers") == []
         await producer.send(Message("orders", b"y"))
+
+
+async def test_a_broker_that_does_not_know_its_members_yet_has_nothing_begun_twice() -> None:
+    cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
+    got, release = [], asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> ConsumeStatus:
+        got.extend(message.body for message in messages)
+        await release.wait()
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    async with consumer_of(cluster, listener) as consumer:
+        broker.put("orders", 0, b"slow")
+        await settle()
+        broker.restart()
+        consumer.rebalance_now()
+        await settle()
+        assert broker.members("closers") == []
+        await cluster.clock.advance(5.0)
+        assert len(broker.members("closers")) == 1
+        assert got == [b"slow"]
+        release.set()
+        await settle()

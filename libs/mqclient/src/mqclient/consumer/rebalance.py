@@ -146,9 +146,13 @@ class Rebalance:
         return None
 
     async def _members(self, route: TopicRoute) -> Sequence[str]:
-        """The group's living members, from any broker that has the topic: its master, or a slave when that is away."""
+        """The group's living members, from any broker that has the topic: its master, or a slave when that is away.
+
+        Whoever does not know this member is not believed: it has just begun, or lost the session, and knows none of
+        those who have not come back. Whoever has refused this member is.
+        """
         error: MQClientError = NoRouteError(f"no broker with the topic {route.topic} is known")
-        for broker_name in sorted(route.brokers):
+        for broker_name, addresses in sorted(route.brokers.items()):
             try:
                 response = await self._instance.calls.readers(broker_name).unary(
                     GET_CONSUMER_LIST, broker_pb.GetConsumerListRequest(group=self._group)
@@ -156,7 +160,11 @@ class Rebalance:
             except MQClientError as caught:
                 error = caught
                 continue
-            if response.code == common_pb.SUCCESS:
-                return sorted(response.client_ids)
-            error = broker_answer_error(response.code, response.remark, broker_name)
+            code, remark = response.code, response.remark
+            if code == common_pb.SUCCESS:
+                is_refused = not self._instance.refusals().keys().isdisjoint(addresses.values())
+                if self._instance.client_id in response.client_ids or is_refused:
+                    return sorted(response.client_ids)
+                code, remark = common_pb.CONSUMER_NOT_ONLINE, "it does not know this member yet"
+            error = broker_answer_error(code, remark, broker_name)
         raise error
