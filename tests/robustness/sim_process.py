@@ -29,6 +29,8 @@ class SimProcess:
     def __init__(self, node: str, name: str, clock: SimClock, skew_ms: int = 0, rate: float = 1.0) -> None:
         self.node, self.name, self.is_alive = node, name, True
         self.clock = NodeClock(self, clock, skew_ms, rate)
+        self.stopped_since: float | None = None  # monotonic, of the right clock
+        self._real_clock = clock
         self._context: Context = context_of(name)
         self._held: deque[Callable[[], None]] | None = None
 
@@ -48,11 +50,12 @@ class SimProcess:
 
     def stop(self) -> None:
         """As by SIGSTOP."""
-        self._held = self._held if self._held is not None else deque()
+        if self._held is None:
+            self._held, self.stopped_since = deque(), self._real_clock.monotonic()
 
     def go_on(self) -> None:
         """As by SIGCONT."""
-        held, self._held = self._held or (), None
+        held, self._held, self.stopped_since = self._held or (), None, None
         for callback in held:
             self.wake(callback)
 

@@ -64,7 +64,8 @@ class Faults:
 
     async def cut_power(self, node: Machine) -> None:
         """Of one machine."""
-        node.power_cut_at = self._world.now
+        since = None if node.process is None else node.process.stopped_since
+        node.power_cut_at = self._world.now if since is None else since  # a stopped process flushes nothing
         await node.lose_power()
 
     def _excuse_power(self, begin: float, *, of_master: bool) -> None:

@@ -90,8 +90,6 @@ class StormModel:
         self._listeners = itertools.count()
         self._began: dict[int, tuple[Message, str, Run]] = {}
         self._last: dict[tuple[str, int], int] = {}  # ordered: the number up to which all has been consumed
-        self.member_since: dict[str, float] = {}
-        self._jumps: set[tuple[int, str, int]] = set()  # generation, member, queue
         self._ordered: dict[tuple[str, int], list[Message]] = {}
 
     # ------------------------------------------------------------------------------------------------ producers
@@ -136,7 +134,7 @@ class StormModel:
         runs.append(run)
         self._began[number] = message, group, run
         if self.groups[group].orderly:
-            self._check_order(group, member, message, now)
+            self._check_order(group, message, now)
             running = self._running.setdefault((group, message.queue), {})
             if running:
                 raise InvariantError(
@@ -189,7 +187,7 @@ class StormModel:
         is_soon = member != run.member and now - ended < HANDED_OVER_S
         unfit = {
             Again.HANDED_OVER: not is_soon,
-            Again.SWITCHED: member == run.member,
+            Again.SWITCHED: member == run.member and not self._has_gone_over(group, message),
             Again.NOT_SENT_BACK: not message.failed[group],
         }
         why = [one for one in self.disturbances if not unfit.get(one.why) and one.covers(group, ended - REPORT_S, now)]
@@ -200,27 +198,26 @@ class StormModel:
             )
         self.counts[f"again: {why[-1].why.name}"] += 1
 
-    def _check_order(self, group: str, member: str, message: Message, now: float) -> None:
+    @staticmethod
+    def _has_gone_over(group: str, message: Message) -> bool:
+        """Whether one member has sent it back, and another one has got it before its retry."""
+        return bool(message.failed[group]) and len({run.member for run in message.runs[group]}) > 1
+
+    def _check_order(self, group: str, message: Message, now: float) -> None:
         line, key = self._ordered[message.topic, message.queue], (group, message.queue)
         last = self._last.get(key, 0)
         while last < message.number and self._is_done(group, line[last]):
             last += 1
         self._last[key] = last
-        missing = [one.body for one in line[last : message.number] if not self._is_done(group, one)]
-        if missing and not self._has_jumped(member, message):
+        before = [one for one in line[last : message.number] if not self._is_done(group, one)]
+        if missing := [one.body for one in before if not self._is_elsewhere(one, message)]:
             raise InvariantError(f"{group} got {message.body!r} of queue {message.queue} at {now:.3f} before {missing}")
-        message.owed[group] += bool(missing)
 
-    def _has_jumped(self, member: str, message: Message) -> bool:
-        """Whether it is the one that a member may get too early, after numbers that it had pulled were given again."""
-        for event in self.losses:
-            jump = event.generation, member, message.queue
-            is_pulled = event.why is Loss.NOT_FLUSHED and self.member_since.get(member, event.at) < event.at
-            if is_pulled and jump not in self._jumps:
-                self._jumps.add(jump)
-                self.counts["out of order, once, after numbers were given again"] += 1
-                return True
-        return False
+    def _is_elsewhere(self, one: Message, message: Message) -> bool:
+        """Whether `message` stands in the lost tail of a master that was replaced, and `one` at a later master."""
+        if one.answer is None or message.answer is None or not self.lost(message.answer):
+            return False
+        return one.answer.generation > message.answer.generation
 
     def _is_done(self, group: str, message: Message) -> bool:
         """Whether the next one of an ordered queue may come."""

@@ -33,10 +33,10 @@ COPY = Path("/copy")
 
 @dataclass(frozen=True)
 class Copy:
-    """A backup: a disk with the folder COPY, begun at that time."""
+    """A backup: a disk with the folder COPY, which has all that was acknowledged before `since`."""
 
     disk: SimDisk
-    begun_at: float
+    since: float
     log_end: int
     generation: int  # of the log that was copied
 
@@ -229,12 +229,12 @@ class Operator:
     async def back_up(self) -> str:
         """A copy of the store of either broker's."""
         world = self._world
-        node, disk, begun_at = world.rng.choice(world.nodes), SimDisk(), world.now
-        generation = world.generation_of_log(node)
+        node, disk = world.rng.choice(world.nodes), SimDisk()
+        since, generation = world.now if world.has_all(node) else 0.0, node.log_generation
         answer = await self._ask(world.admin.backup_store(node.address, COPY, disk=disk))
         if isinstance(answer, Exception):
             return ""
-        self._copies.append(Copy(disk, begun_at, answer.log_max_offset, generation))
+        self._copies.append(Copy(disk, since, answer.log_max_offset, generation))
         return f"backup of {node.name} up to {answer.log_max_offset}"
 
     async def restore(self) -> str:
@@ -258,7 +258,7 @@ class Operator:
         master, slave = world.rng.sample(world.nodes, 2)
         disk = copy.disk.fork()
         Restore(disk, COPY, LAYOUT.root).run()
-        world.restores(master, disk, copy.begun_at, world.model.common_end(copy.generation, copy.log_end))
+        world.restores(master, disk, copy.since, world.model.common_end(copy.generation, copy.log_end))
         slave.broker_id = 1
         master.start()
         await self._faults.pass_s(world.rng.choice((0.5, 3.0)))

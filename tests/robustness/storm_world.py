@@ -42,6 +42,7 @@ class Machine(StormNode):
     power_cut_at: float | None = None  # since it was a master last
     follows_clock: bool = False  # of a master before it, since its machine has started
     connected_since: float = 0.0
+    log_generation: int = 1  # of the newest master whose log it has
     has_met: bool = False  # a master, since its machine has started: it knows that one's clocks
 
     async def lose_power(self) -> None:
@@ -91,7 +92,7 @@ class StormWorld:
         self.violations: list[BaseException] = []
         self.is_quiet, self.pace, self.next_number = False, PACE, 1
         self.promoting: Machine | None = None  # without its master
-        self.restored: tuple[float, int] | None = None  # when the copy was begun that comes back, and its log's end
+        self.restored: tuple[float, int] | None = None  # since when the copy that comes back may lack anything; its log
         self.term = 1  # of the newest master
         self.clocks_step = False
         self.time_ahead_s = 0.0  # of broker time, as the newest master has it at the least
@@ -163,7 +164,6 @@ class StormWorld:
     def join(self, group: Any, host: str) -> Member:
         member = Member(self, host, group)
         self.members.append(member)
-        self.model.member_since[member.process.name] = self.now
         member.start()
         return member
 
@@ -214,12 +214,6 @@ class StormWorld:
         known = [generation for at, generation in stints if at <= since]
         return known[-1] if known else stints[0][1]
 
-    def generation_of_log(self, node: Machine) -> int:
-        """Of the newest one whose log it follows or writes, or of the last one in which it was a master."""
-        if node.broker is not None and node.broker.replication.epoch.term == self.term:
-            return self.generation
-        return self.generation_of(node.address, self.now)
-
     def answer_of_master(self, since: float, *, weak: bool) -> Answer:
         """What a master has answered now: it stands somewhere below the end of its log."""
         answers = [
@@ -239,6 +233,8 @@ class StormWorld:
             status = node.broker.replication.status() if node.broker is not None else None
             if status is None or status.role is not BrokerRole.SLAVE or not status.connected:
                 node.connected_since = self.now
+            else:
+                node.log_generation = next(one for one in self.nodes if one is not node).log_generation
             node.has_met |= self.now - node.connected_since >= MET_S
 
     def opened(self, node: Machine, broker: Broker) -> None:
@@ -259,17 +255,19 @@ class StormWorld:
         is_same = node is self.master and term == self.term
         lost_power, node.power_cut_at = node.power_cut_at, None
         if self.restored is not None:
-            begun_at, end = self.restored
-            self._lose(Loss.RESTORED, end, since=begun_at)
+            since, end = self.restored
+            self._lose(Loss.RESTORED, end, since=since)
         elif not is_same and node is self.promoting:
             self.counts["promotions without the old master"] += 1
-            self._lose(Loss.ASYNC_MASTER, broker.store.log_end, spares_strong=True)
+            end = self.model.common_end(node.log_generation, broker.store.log_end)
+            self._lose(Loss.ASYNC_MASTER, end, spares_strong=True)
         elif is_same and lost_power is not None and self.settings.flush is FlushDiskType.ASYNC_FLUSH:
             self._lose(Loss.NOT_FLUSHED, broker.store.log_end, since=lost_power - NOT_FLUSHED_S)
         self._note_clock(node, is_promoted=not is_same and self.restored is None, lost_power=lost_power is not None)
         self.counts["planned switches"] += not is_same and node is not self.promoting and self.restored is None
         self.restored = self.promoting = None
         self.master, self.term, node.loses_tail = node, term, False
+        node.log_generation = self.generation
         self.stints[node.name].append((self.now, self.generation))
 
     def _lose(self, why: Loss, log_end: int, *, since: float = 0.0, spares_strong: bool = False) -> None:
@@ -277,10 +275,16 @@ class StormWorld:
         event = LossEvent(why, self.now, self.generation, log_end, spares_strong, since)
         self.model.losses.append(event)
 
-    def restores(self, node: Machine, disk: SimDisk, begun_at: float, log_end: int) -> None:
-        """The node is to begin with this disk, as the master."""
+    def has_all(self, node: Machine) -> bool:
+        """Whether everything that was answered SEND_OK is there: on a stale master, or a slave that lags, it is not."""
+        if node is self.master or node.state is None or self.master.state is None:
+            return node is self.master
+        return self.is_synchronous and node.state.replica_id in self.master.state.in_sync.replicas
+
+    def restores(self, node: Machine, disk: SimDisk, since: float, log_end: int) -> None:
+        """The node is to begin with this disk, as the master; it has all that was acknowledged before `since`."""
         node.disk, node.role, node.broker_id = disk, self.settings.master_role, 0
-        self.restored, self.term = (begun_at, log_end), 0
+        self.restored, self.term = (since, log_end), 0
 
     def _note_clock(self, node: Machine, *, is_promoted: bool, lost_power: bool) -> None:
         """A promoted replica goes on with its master's clocks, if its machine has met it since it was started."""

@@ -267,6 +267,7 @@ class ConsumerEngine:
             self.stats,
             self.resumed,
             self._topic_gone,
+            None if self._spec.is_broadcasting else self._set_anew,
             config.pull_batch_size,
             config.pull_interval_s,
         )

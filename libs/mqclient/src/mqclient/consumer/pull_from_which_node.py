@@ -5,6 +5,7 @@ be reached, is passed over for a while. Where to go on is the consumer's own kno
 
 Invariant: a slave may be behind, so it is never believed about what it does not have. An offset that it calls illegal,
 or a topic that it does not know, is for the master to judge; while there is none the consumer waits and asks again.
+What it says of the group's progress is newer than what the consumer has, and counts.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class PullFromWhichNode:
 
     def _brings_on(self, queue: MessageQueue, offset: int, response: broker_pb.PullResponse) -> bool:
         """Make of a slave's answer what it can tell; False when that brings the consumer nowhere."""
+        if response.HasField("progress"):
+            return True
         if response.status == broker_pb.OFFSET_ILLEGAL:
             logger.info("a slave has no offset %d of %s; its master is asked", offset, queue)
             response.status, response.next_begin_offset = broker_pb.NO_NEW_MSG, offset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import ConsumeService
 from mqclient.consumer.offset_store import OffsetStore
 from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.consumer.progress import Progress, from_wire
 from mqclient.consumer.pull_from_which_node import PullFromWhichNode
 from mqclient.consumer.pulling import ask_for, messages_of, pull_request
 from mqclient.consumer.stats import ConsumerStats
@@ -47,6 +48,8 @@ class PullContext:
     stats: ConsumerStats
     resumed: asyncio.Event  # cleared while the consumer is suspended
     topic_gone: Callable[[MessageQueue], None]  # its broker does not have the queue's topic any more
+    # Ends the queue's pull loop, and begins another one there; None when the brokers do not keep the offsets.
+    set_anew: Callable[[Mapping[MessageQueue, Progress]], None] | None
     batch_size: int
     interval_s: float
 
@@ -84,13 +87,14 @@ class PullLoop:
                 await clock.sleep(self._pulling.interval_s)
 
     async def _pull_once(self) -> None:
-        instance, queue = self._pulling.instance, self._process_queue.queue
+        instance, queue, set_anew = self._pulling.instance, self._process_queue.queue, self._pulling.set_anew
         request = pull_request(
             self._pulling.group,
             queue,
             self._process_queue.pull_offset,
             self._subscription,
             self._pulling.batch_size,
+            version=None if set_anew is None else self._process_queue.version,
         )
         began = instance.clock.monotonic()
         response = await self._pulling.nodes.pull(
@@ -101,6 +105,9 @@ class PullLoop:
         )
         self._process_queue.max_offset = response.max_offset
         self._process_queue.last_pull_ms = instance.clock.wall_ms()
+        if response.HasField("progress") and set_anew is not None:
+            set_anew({queue: from_wire(response.progress)})
+            return
         if response.status == broker_pb.OFFSET_ILLEGAL:
             await self._go_on_elsewhere(response)
             return

@@ -124,9 +124,18 @@ async def offset_at(connection: Asked, queue: MessageQueue, timestamp_ms: int) -
 
 
 def pull_request(
-    group: str, queue: MessageQueue, offset: int, subscription: Subscription, max_messages: int
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    max_messages: int,
+    *,
+    version: int | None = None,
 ) -> broker_pb.PullRequest:
-    """For what follows `offset`, at most a frame of it. Raises IllegalArgumentError."""
+    """For what follows `offset`, at most a frame of it. Raises IllegalArgumentError.
+
+    With the `version` of its progress a member of the group gets no messages when that has another one by now.
+    """
     if max_messages < 1:
         raise IllegalArgumentError(f"{max_messages} messages; ask for 1 at least")
     return broker_pb.PullRequest(
@@ -138,6 +147,7 @@ def pull_request(
         max_bytes=FRAME_BYTES_TARGET,
         expression=subscription.expression,
         expression_type=subscription.expression_type,
+        version=version,
     )
 
 

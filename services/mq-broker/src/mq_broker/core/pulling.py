@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mq_broker.core.batches import CQ_ENTRY
+from mq_broker.core.progress import Progress
 from mq_broker.core.tag_filter import TagFilter
 from mqproto.codes import ExpressionType, PullStatus, ResponseCode
 
@@ -16,6 +17,8 @@ SCAN_ENTRIES_MAX = 8_192  # how far one pull may look for a tag before it answer
 @dataclass(slots=True)
 class PullQuery:
     """What a consumer asks of one queue; `client` is its connection, which a new group counts for.
+
+    `version` is of the progress from which it goes on; None for a consumer that keeps its offsets itself.
 
     It and the answer never change. They are not frozen: each poll needs both, and frozen ones take three times as long
     to make.
@@ -30,11 +33,15 @@ class PullQuery:
     expression: str
     expression_type: str = ExpressionType.TAG
     client: str = ""
+    version: int | None = None
 
 
 @dataclass(slots=True)
 class PullResult:
-    """The answer. `records` lie end to end; `next_begin_offset` is where to go on, whatever the status."""
+    """The answer. `records` lie end to end; `next_begin_offset` is where to go on, whatever the status.
+
+    `progress`, with OFFSET_ILLEGAL, is what the group has finished, when that has another version than the consumer's.
+    """
 
     code: ResponseCode = ResponseCode.SUCCESS
     remark: str = ""
@@ -45,6 +52,7 @@ class PullResult:
     count: int = 0
     records: bytes = b""
     suggest_broker_id: int = 0  # who should be asked next time
+    progress: Progress | None = None
 
 
 @dataclass(slots=True)

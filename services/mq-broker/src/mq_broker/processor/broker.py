@@ -366,6 +366,7 @@ class Broker:
             self.topics,
             self.groups,
             self.filters,
+            self.consumer_offsets,
             self.sessions.members.is_broadcasting,
             SlaveReads.of(
                 self.options.replication,

@@ -1,6 +1,9 @@
 """Messages out: one pull from one queue (MISSION C6).
 
 A slave serves what it has. Who asks it for what it does not have yet waits, as for a message that is not sent yet.
+
+Invariant: who names the version of its progress gets no messages from a broker where the group's progress has another
+one. It may have pulled what is lost, and would pass over messages that have got the numbers of those (ADR 135).
 """
 
 from __future__ import annotations
@@ -8,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.creations import TooManyError
 from mq_broker.core.message_filter import MessageFilter, MessageFilters
+from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
 from mq_broker.core.searching import Search
 from mq_broker.core.slave_reads import NO_SLAVE, SlaveReads
@@ -42,6 +47,7 @@ class Pulling:
     topics: TopicTable
     groups: SubscriptionGroups
     filters: MessageFilters
+    offsets: ConsumerOffsets
     is_broadcasting: Callable[[str], bool]  # whether the group's members consume by broadcasting now
     reads: SlaveReads = NO_SLAVE
     given: Traffic[tuple[str, str]] = field(default_factory=Traffic)  # by topic and group
@@ -118,6 +124,16 @@ class Pulling:
             return PullResult(ResponseCode.SYSTEM_ERROR, str(error))  # RocketMQ's code
         queue = self.store.queue(query.topic, query.queue_id)
         low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
+        known = self.offsets.progress(query.group, query.topic, query.queue_id)
+        if query.version is not None and known is not None and known.version != query.version:
+            asked = Progress(0, version=query.version)
+            if not self.store.follows or known.version > asked.version:
+                status, begin = PullStatus.OFFSET_ILLEGAL, known.offset
+                return PullResult(
+                    status=status, next_begin_offset=begin, min_offset=low, max_offset=high, progress=known
+                )
+            if known.renewals < asked.renewals:
+                return self._nothing_new(query, low, high)  # this log has still to be compared with the master's
         if query.queue_offset > high and self.store.follows:
             return self._nothing_new(query, low, high)  # the master may have it
         if not low <= query.queue_offset <= high:

@@ -69,6 +69,7 @@ def pull_query(request: pb.PullRequest, client: str) -> PullQuery:
         request.expression,
         request.expression_type,
         client,
+        request.version if request.HasField("version") else None,
     )
 
 
@@ -83,6 +84,8 @@ def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
     response.count = result.count
     response.records = result.records
     response.suggest_broker_id = result.suggest_broker_id
+    if result.progress is not None:
+        response.progress.CopyFrom(queue_progress("", 0, result.progress))
 
 
 def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:

@@ -374,6 +374,7 @@ class PullRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     EXPRESSION_FIELD_NUMBER: _builtins.int
     EXPRESSION_TYPE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -384,6 +385,8 @@ class PullRequest(_message.Message):
     """Which messages are wanted. TAG: "*" (or nothing) for all, or "A || B"; SQL92: a condition on the properties."""
     expression_type: _builtins.str
     """"TAG" (or empty) or "SQL92"."""
+    version: _builtins.int
+    """Of the group's progress from which the consumer goes on; without it the broker compares nothing."""
     def __init__(
         self,
         *,
@@ -395,12 +398,15 @@ class PullRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         expression: _builtins.str = ...,
         expression_type: _builtins.str = ...,
+        version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "expression_type", b"expression_type", "group", b"group", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "expression", b"expression", "expression_type", b"expression_type", "group", b"group", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
@@ -417,6 +423,7 @@ class PullResponse(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     SUGGEST_BROKER_ID_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     """Anything but SUCCESS means that the request could not be served; `status` is unspecified then."""
     remark: _builtins.str
@@ -429,6 +436,13 @@ class PullResponse(_message.Message):
     records: _builtins.bytes
     suggest_broker_id: _builtins.int
     """0: the master serves next time; else the broker_id that should."""
+    @_builtins.property
+    def progress(self) -> Global___QueueProgress:
+        """The group goes on here instead, without what it has pulled: its progress has another version, because somebody has
+        set the offset, or messages were lost and their numbers are given again. With OFFSET_ILLEGAL and no records; topic
+        and queue id are those of the request, and empty here.
+        """
+
     def __init__(
         self,
         *,
@@ -441,10 +455,11 @@ class PullResponse(_message.Message):
         count: _builtins.int = ...,
         records: _builtins.bytes = ...,
         suggest_broker_id: _builtins.int = ...,
+        progress: Global___QueueProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_begin_offset", b"next_begin_offset", "records", b"records", "remark", b"remark", "status", b"status", "suggest_broker_id", b"suggest_broker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_begin_offset", b"next_begin_offset", "progress", b"progress", "records", b"records", "remark", b"remark", "status", b"status", "suggest_broker_id", b"suggest_broker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
