@@ -1,8 +1,7 @@
 """What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so.
 
 A loss and a clock's jump are single moments; a disturbance lasts from its beginning until `grace_s` after its end.
-Order is excused after a loss of power under ASYNC_FLUSH only, once for each loss, member and queue: a member that had
-pulled lost messages may get one of the new ones out of order, until its progress is rejected.
+Order is excused by nothing; what stands in the lost tail of a replaced master has none with what came to the new one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Again(Enum):
     NOT_SENT_BACK = "a message that is sent back to a broker that dies before its answer", 5.0
     POWER_CUT = "a broker under ASYNC_FLUSH whose machine has died, when it is back", 10.0
     PROMOTED_ALONE = (
-        "a replica that was promoted without its master, for what is finished before the first report",
+        "a replica that was promoted without its master, for what is finished before the first poll",
         60.0,
     )
     RESTORED = "numbers that came after the copy are given again", 15.0

@@ -783,4 +783,33 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_replica_offsets.py"
         "::test_a_slave_that_has_just_joined_after_retention_gives_no_number_again",
     ),
+    bug(
+        "79",
+        "new messages come in another order, and one never, after messages were lost",
+        "nobody compares the version of progress that a pull names",
+        f"{BROKER}/processor/pulling.py",
+        "known.version != query.version",
+        "False",
+        f"{PROGRESS_TESTS}::test_after_a_loss_of_power_an_orderly_group_gets_new_messages_in_their_order",
+    ),
+    bug(
+        "80",
+        "a replaced master that does not follow yet gives lost messages to members that know of the new one",
+        "a slave serves whatever version a pull names",
+        f"{BROKER}/processor/pulling.py",
+        "known.renewals < asked.renewals",
+        "False",
+        f"{BROKER_TESTS}/test_broker_slave_requests.py"
+        "::test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on",
+    ),
+    bug(
+        "81",
+        "members begin anew at a broker that has just started",
+        "a list of members counts also where this one is missing",
+        "libs/mqclient/src/mqclient/consumer/rebalance.py",
+        "self._instance.client_id in response.client_ids or is_refused",
+        "True",
+        "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
+        "::test_a_broker_that_does_not_know_its_members_yet_has_nothing_begun_twice",
+    ),
 )

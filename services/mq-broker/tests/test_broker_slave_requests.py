@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.queue_locks import LockedQueue
 from mq_broker.core.refusals import RefusedError
@@ -213,6 +213,31 @@ class TestPulling:
             assert answers == []
             await clock.advance(1)
             assert [answer.status for answer in answers] == [PullStatus.NO_NEW_MSG]
+
+    @pytest.mark.parametrize(
+        ("asked", "by_master", "by_slave"),
+        [
+            pytest.param(None, PullStatus.FOUND, PullStatus.FOUND, id="without a version"),
+            pytest.param(version_of(2, 1), PullStatus.FOUND, PullStatus.FOUND, id="the same"),
+            pytest.param(version_of(1, 1), PullStatus.OFFSET_ILLEGAL, PullStatus.OFFSET_ILLEGAL, id="before a loss"),
+            pytest.param(version_of(2, 0), PullStatus.OFFSET_ILLEGAL, PullStatus.OFFSET_ILLEGAL, id="before a reset"),
+            pytest.param(version_of(3, 1), PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MSG, id="after a loss"),
+            pytest.param(version_of(2, 2), PullStatus.OFFSET_ILLEGAL, PullStatus.FOUND, id="after a reset"),
+        ],
+    )
+    async def test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on(
+        self, asked: int | None, by_master: PullStatus, by_slave: PullStatus
+    ) -> None:
+        """The log of a slave that has not heard of a loss may hold what is lost."""
+        known = Progress(4, ((6, 8),), version_of(2, 1))
+        async with a_slave() as broker:
+            broker.consumer_offsets.put("g", "t", 0, known)
+            for follows, status in ((True, by_slave), (False, by_master)):
+                broker.store.follows = follows
+                result = broker.pulling.pull_hot(replace(query(2), version=asked))
+                assert result is not None
+                assert (result.status, result.count) == (status, int(status is PullStatus.FOUND))
+                assert result.progress == (known if status is PullStatus.OFFSET_ILLEGAL else None)
 
     async def test_a_slave_that_is_not_to_be_read_sends_to_the_master(self) -> None:
         async with a_slave() as broker:
