@@ -175,7 +175,8 @@ async def test_consumer_that_leaves_takes_its_tasks_with_it_and_not_the_producer
 
 async def test_a_broker_that_does_not_know_its_members_yet_has_nothing_begun_twice() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
-    got, release = [], asyncio.Event()
+    got: list[bytes] = []
+    release = asyncio.Event()
 
     async def listener(messages: list[MessageExt]) -> ConsumeStatus:
         got.extend(message.body for message in messages)
