@@ -21,6 +21,7 @@ from orders.domain.errors import IllegalTransitionError, OrderHeldError, OrderNo
 from orders.domain.order import Order, OrderLine, place
 from orders.domain.order_status import TRANSITIONS, ChangeReason, OrderStatus
 from orders.domain.payment import Payment
+from orders.domain.payment_hold import HoldLimits
 from orders.domain.product import Product
 from orders.domain.status_change import Origin
 from orders.service.accept_payment import AcceptPayment, PaymentOutcome
@@ -67,7 +68,7 @@ class Shop:
         self.queue = RecordingPublisher()
         self.clock = SimClock()
         # A hold is taken a moment before the order is due: everybody else comes afterwards.
-        self.hold_order = HoldOrder(self.units, SimClock(wall_ms=self.clock.wall_ms() - 1))
+        self.hold_order = HoldOrder(self.units, SimClock(wall_ms=self.clock.wall_ms() - 1), HoldLimits())
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
         self.close_order = CloseOrder(self.units, transactions, self.clock)
         self.accept_payment = AcceptPayment(self.units, transactions, self.clock)

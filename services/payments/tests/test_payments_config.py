@@ -36,6 +36,7 @@ def test_every_key_is_read() -> None:
             "PAYMENTS_LISTEN": "0.0.0.0:0",
             "PAYMENTS_GATEWAY_URL": "https://gateway.example/v9",
             "PAYMENTS_GATEWAY_SILENCE_MS": "250",
+            "PAYMENTS_CHARGE_LATE_MAX_MS": "10000",
             "PAYMENTS_ORDERS_URL": "http://orders:8001",
             "PAYMENTS_WEBHOOK_SECRETS": f"{SECRET}, {OTHER_SECRET}",
             "PAYMENTS_RATE_LIMIT": "off",
@@ -46,7 +47,8 @@ def test_every_key_is_read() -> None:
     assert config.database_url.endswith("@db/payments")
     assert config.mq_url == "mq://a:1;b:2"
     assert (config.gateway_url, config.gateway_api_key) == ("https://gateway.example/v9", "the key of the gateway")
-    assert (config.gateway_silence_ms, config.orders_url) == (250, "http://orders:8001")
+    assert (config.gateway_silence_ms, config.charge_late_max_ms) == (250, 10_000)
+    assert config.orders_url == "http://orders:8001"
     assert config.webhook_secrets == (SECRET, OTHER_SECRET)
     assert config.auth_keys == (("first", KEY),)
     assert config.rate_limit is None
@@ -88,6 +90,7 @@ def test_a_secret_that_is_missing_is_asked_for_by_name(missing: str) -> None:
         ("PAYMENTS_GATEWAY_API_KEY", "", "the key that the gateway gave"),
         ("PAYMENTS_GATEWAY_API_KEY", "a\nb", "printable ASCII"),
         ("PAYMENTS_GATEWAY_SILENCE_MS", "0", "at least 1"),
+        ("PAYMENTS_CHARGE_LATE_MAX_MS", "9999", "at least 10000"),
         ("PAYMENTS_GATEWAY_SILENCE_MS", "soon", "not a whole number"),
     ],
 )

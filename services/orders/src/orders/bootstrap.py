@@ -19,6 +19,7 @@ from orders.consumers.payment_handler import payment_handler
 from orders.consumers.refund_handler import refund_handler
 from orders.consumers.timeout_handler import timeout_handler
 from orders.consumers.timeout_scheduler import timeout_scheduler
+from orders.domain.payment_hold import HoldLimits
 from orders.pages.application import mount_pages
 from orders.pages.parts import PageParts
 from orders.pages.renderer import Renderer
@@ -88,13 +89,21 @@ def bootstrap(
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
     accept_payment = AcceptPayment(units, transactions, clock, meter)
     late_payment = LatePayments(payment_desk, accept_payment)
-    close_order = CloseOrder(units, transactions, clock, meter, late_payment=late_payment)
+    hold_limits = HoldLimits(config.hold_ms, config.hold_past_expiry_ms)
+    close_order = CloseOrder(
+        units,
+        transactions,
+        clock,
+        meter,
+        late_payment=late_payment,
+        past_expiry_max_ms=hold_limits.past_expiry_max_ms,
+    )
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
     complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
     use_cases = UseCases(
         place_order=PlaceOrder(units, transactions, clock, rng, config.payment_window_ms, meter=meter),
         close_order=close_order,
-        hold_order=HoldOrder(units, clock),
+        hold_order=HoldOrder(units, clock, hold_limits),
         ship_order=ShipOrder(units, transactions, clock),
         confirm_receipt=ConfirmReceipt(units, transactions, clock),
         add_product=AddProduct(units),

@@ -13,6 +13,7 @@ from orders.domain.delay_levels import (
     default_delay_levels,
     parse_delay_levels,
 )
+from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS
 from servicekit.config import (
     RECONCILING_PARSERS,
     SQLITE_PREFIX,
@@ -33,8 +34,9 @@ TRACE_ID_PLACE = "{trace_id}"
 class Config(ReconcilingConfig):
     """Everything that can be set. Raises ConfigError when values do not go together.
 
-    `trace_url` leads to the page of a trace, with {trace_id} in it; None where nobody keeps traces. `sandbox_sign_in`
-    lets everybody sign in to the pages as anybody, an operator too: for demonstrations only.
+    A payment holds its order for `hold_ms` at a time, and for `hold_past_expiry_ms` after its expiry at the most (ADR
+    122). `trace_url` leads to the page of a trace, with {trace_id} in it; None where nobody keeps traces.
+    `sandbox_sign_in` lets everybody sign in to the pages as anybody, an operator too: for demonstrations only.
     """
 
     PREFIX: ClassVar[str] = "ORDERS_"
@@ -45,6 +47,8 @@ class Config(ReconcilingConfig):
     # The broker's messageDelayLevel; level 16 is the payment window.
     delay_levels: DelayLevels = DEFAULT_DELAY_LEVELS
     completion_after_ms: int = DEFAULT_COMPLETION_AFTER_MS  # from shipping to completing by itself
+    hold_ms: int = HOLD_MS
+    hold_past_expiry_ms: int = PAST_EXPIRY_MAX_MS
     payments_url: str = "http://127.0.0.1:8002"
     trace_url: str | None = None
     sandbox_sign_in: bool = False
@@ -60,8 +64,9 @@ class Config(ReconcilingConfig):
                 f" ORDERS_PAYMENT_WINDOW_MS is {self.payment_window_ms}; an unpaid order closes by level"
                 f" {PAYMENT_WINDOW_LEVEL}, so that both have to be equal"
             )
-        if self.completion_after_ms < 1:
-            raise self.error("COMPLETION_AFTER_MS", f"={self.completion_after_ms}: at least 1 is allowed")
+        for name in ("completion_after_ms", "hold_ms", "hold_past_expiry_ms"):
+            if (value := getattr(self, name)) < 1:
+                raise self.error(name.upper(), f"={value}: at least 1 is allowed")
         if not _is_http(self.payments_url):
             raise self.error("PAYMENTS_URL", f"={self.payments_url!r}: allowed is a URL such as http://127.0.0.1:8002")
         if self.trace_url is not None and not (_is_http(self.trace_url) and TRACE_ID_PLACE in self.trace_url):
@@ -107,6 +112,8 @@ _PARSERS = {
     "PAYMENT_WINDOW_MS": whole_number("payment_window_ms"),
     "DELAY_LEVELS": _delay_levels,
     "COMPLETION_AFTER_MS": whole_number("completion_after_ms"),
+    "HOLD_MS": whole_number("hold_ms"),
+    "HOLD_PAST_EXPIRY_MS": whole_number("hold_past_expiry_ms"),
     "PAYMENTS_URL": as_text("payments_url"),
     "TRACE_URL": as_text("trace_url"),
     "SANDBOX_SIGN_IN": _sandbox_sign_in,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from payments.service.gateway import PATIENCE_S
+from payments.service.settlement import CHARGE_LATE_MAX_MS
 from payments.service.webhook_signature import SECRET_MIN_CHARACTERS
 from servicekit.config import (
     RECONCILING_PARSERS,
@@ -26,7 +28,8 @@ class Config(ReconcilingConfig):
     """Everything that can be set. Raises ConfigError when values do not go together, and repeats no secret in it.
 
     Every one of `webhook_secrets` is taken, so that the gateway can change over to a new one. `gateway_silence_ms` is
-    how long the gateway may be silent about a charge or a refund before it is asked.
+    how long the gateway may be silent about a charge or a refund before it is asked. A charge may still reach
+    the gateway `charge_late_max_ms` after the end of its hold; its payment ends with its order only then.
     """
 
     PREFIX: ClassVar[str] = "PAYMENTS_"
@@ -38,6 +41,7 @@ class Config(ReconcilingConfig):
     gateway_api_key: str = field(default="", repr=False)
     webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
     gateway_silence_ms: int = DEFAULT_GATEWAY_SILENCE_MS
+    charge_late_max_ms: int = CHARGE_LATE_MAX_MS
 
     def __post_init__(self) -> None:
         ReconcilingConfig.__post_init__(self)
@@ -58,6 +62,12 @@ class Config(ReconcilingConfig):
             )
         if self.gateway_silence_ms < 1:
             raise self.error("GATEWAY_SILENCE_MS", f"={self.gateway_silence_ms}: at least 1 is allowed")
+        if self.charge_late_max_ms < PATIENCE_S * 1000:
+            raise self.error(
+                "CHARGE_LATE_MAX_MS",
+                f"={self.charge_late_max_ms}: at least {PATIENCE_S * 1000:.0f} is allowed, for which the gateway is"
+                " waited for",
+            )
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
@@ -84,4 +94,5 @@ _PARSERS = {
     "GATEWAY_API_KEY": as_text("gateway_api_key"),
     "WEBHOOK_SECRETS": _secrets,
     "GATEWAY_SILENCE_MS": whole_number("gateway_silence_ms"),
+    "CHARGE_LATE_MAX_MS": whole_number("charge_late_max_ms"),
 }

@@ -22,7 +22,7 @@ from orders.domain.errors import (
 )
 from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
 from orders.domain.payment import Payment
-from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS, PaymentHold
+from orders.domain.payment_hold import HoldLimits, PaymentHold
 from orders.domain.product import Product
 from orders.domain.status_change import Origin, StatusChange
 
@@ -101,19 +101,19 @@ class Order:
         if self.is_held(now_ms):
             raise OrderHeldError(self.order_id)
 
-    def held(self, payment_id: str, now_ms: int) -> PaymentHold:
+    def held(self, payment_id: str, now_ms: int, limits: HoldLimits) -> PaymentHold:
         """The payment's hold on the order from now on. Raises OrderNotPayableError, OrderHeldError.
 
         A payment takes its first hold before the order's time is over; the one that has held it last may do so later.
         """
         is_own = self.hold is not None and self.hold.payment_id == payment_id
-        last_ms = self.expires_at_ms + (PAST_EXPIRY_MAX_MS if is_own else 0)
+        last_ms = self.expires_at_ms + (limits.past_expiry_max_ms if is_own else 0)
         if self.status is not OrderStatus.PENDING_PAYMENT or now_ms >= last_ms:
             ended_ms_ago = max(0, now_ms - self.hold.until_ms) if is_own and self.hold is not None else None
             raise OrderNotPayableError(self.order_id, self.status, ended_ms_ago)
         if not is_own:
             self.require_not_held(now_ms)
-        until_ms = min(now_ms + HOLD_MS, self.expires_at_ms + PAST_EXPIRY_MAX_MS)
+        until_ms = min(now_ms + limits.lifetime_ms, self.expires_at_ms + limits.past_expiry_max_ms)
         return PaymentHold(payment_id, until_ms)
 
     def changed(self, reason: ChangeReason, origin: Origin) -> tuple[Order, StatusChange]:

@@ -58,8 +58,10 @@ class CloseOrder:
         meter: OrderMeter = NOT_METERED,
         *,
         late_payment: Callable[[Order], Awaitable[LatePayment]] = not_asked,
+        past_expiry_max_ms: int = PAST_EXPIRY_MAX_MS,
     ) -> None:
         self._units = units
+        self._past_expiry_max_ms = past_expiry_max_ms
         self._late_payment = late_payment
         self._transactions = transactions
         self._clock = clock
@@ -87,7 +89,7 @@ class CloseOrder:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
 
         If a payment has held it, payments is asked first what became of that; no answer, or an undecided payment, keeps
-        the order open for PAST_EXPIRY_MAX_MS after its expiry.
+        the order open for `past_expiry_max_ms` after its expiry.
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         async with self._units.looking() as unit:
@@ -106,7 +108,7 @@ class CloseOrder:
             late = await self._late_payment(order)
             if late is LatePayment.PAID:
                 return ExpiryOutcome.ALREADY_DECIDED
-            if late is LatePayment.UNDECIDED and origin.at_ms < order.expires_at_ms + PAST_EXPIRY_MAX_MS:
+            if late is LatePayment.UNDECIDED and origin.at_ms < order.expires_at_ms + self._past_expiry_max_ms:
                 return ExpiryOutcome.HELD
 
         async def consume(unit: UnitOfWork) -> None:

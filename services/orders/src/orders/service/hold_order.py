@@ -7,7 +7,7 @@ a payment that takes its hold again prolongs it, within the bounds of domain/pay
 from __future__ import annotations
 
 from orders.domain.errors import StatusChangedError
-from orders.domain.payment_hold import PaymentHold
+from orders.domain.payment_hold import HoldLimits, PaymentHold
 from orders.service.order_access import find_visible
 from orders.service.unit_of_work import Units
 from osenv import Clock
@@ -17,9 +17,10 @@ from servicekit.auth import Caller
 class HoldOrder:
     """The use cases behind PUT and DELETE /orders/{id}/holds/{payment_id}; payments asks for the order's buyer."""
 
-    def __init__(self, units: Units, clock: Clock) -> None:
+    def __init__(self, units: Units, clock: Clock, limits: HoldLimits) -> None:
         self._units = units
         self._clock = clock
+        self._limits = limits
 
     async def take(self, order_id: str, payment_id: str, caller: Caller) -> PaymentHold:
         """Hold the order for the payment, or for longer if it does so already.
@@ -31,7 +32,7 @@ class HoldOrder:
         while True:
             async with self._units.writing() as unit:
                 order = await find_visible(unit.orders, order_id, caller)
-                hold = order.held(payment_id, now_ms)
+                hold = order.held(payment_id, now_ms, self._limits)
                 try:
                     await unit.orders.set_hold(order, hold)
                 except StatusChangedError:

@@ -53,11 +53,20 @@ log = structlog.get_logger(__name__)
 class Settlement:
     """Finishes payments and refunds. `holding` keeps two of this process's tasks off one of them."""
 
-    def __init__(self, units: Units, gateway: PaymentGateway, bookkeeper: Bookkeeper, holds: OrderHolds) -> None:
+    def __init__(
+        self,
+        units: Units,
+        gateway: PaymentGateway,
+        bookkeeper: Bookkeeper,
+        holds: OrderHolds,
+        *,
+        charge_late_max_ms: int = CHARGE_LATE_MAX_MS,
+    ) -> None:
         self._units = units
         self._gateway = gateway
         self._bookkeeper = bookkeeper
         self._holds = holds
+        self._charge_late_max_ms = charge_late_max_ms
         self._held: set[str] = set()
 
     def is_held(self, its_id: str) -> bool:
@@ -143,7 +152,7 @@ class Settlement:
 
     async def _give_up(self, payment: Payment, error: OrderNotPayableError) -> Payment:
         """End a payment of an order that is over, once no charge of it can be on its way to the gateway."""
-        if error.hold_ended_ms_ago is not None and error.hold_ended_ms_ago < CHARGE_LATE_MAX_MS:
+        if error.hold_ended_ms_ago is not None and error.hold_ended_ms_ago < self._charge_late_max_ms:
             return payment
         log.info("a payment ends with its order; nothing was charged", payment_id=payment.payment_id)
         return await self._write_down(payment, Declined(ORDER_CLOSED))
