@@ -30,7 +30,11 @@ def problem(status: int, kind: str, *, again: bool = False) -> httpx.Response:
     return httpx.Response(status, headers=headers, json={"type": f"urn:hourglass:problem:{kind}"})
 
 
-def client(*answers: Answer | httpx.Response | Exception, asked: list[httpx.Request] | None = None) -> HttpClient:
+def client(
+    *answers: Answer | httpx.Response | Exception,
+    asked: list[httpx.Request] | None = None,
+    give_up_after_s: float = 0.3,
+) -> HttpClient:
     """Gives one answer after the other, and the last one for ever."""
     left = list(answers)
 
@@ -42,7 +46,7 @@ def client(*answers: Answer | httpx.Response | Exception, asked: list[httpx.Requ
             raise answer
         return answer if isinstance(answer, httpx.Response) else answer(request)
 
-    return HttpClient(URL, BADGES, give_up_after_s=0.3, transport=httpx.MockTransport(handle))
+    return HttpClient(URL, BADGES, give_up_after_s=give_up_after_s, transport=httpx.MockTransport(handle))
 
 
 async def test_request_is_repeated_with_its_key_until_it_has_its_last_word() -> None:
@@ -54,8 +58,7 @@ async def test_request_is_repeated_with_its_key_until_it_has_its_last_word() -> 
         problem(429, "rate-limited", again=True),
         httpx.Response(201, json={"a": 1}),
     ]
-    async with client(*answers, asked=asked) as asking:
-        asking._give_up_after_s = 10
+    async with client(*answers, asked=asked, give_up_after_s=10) as asking:
         assert (await asking.post("/payments", "token", {"b": 2}, "key-1")).json() == {"a": 1}
     assert len(asked) == 5
     sent = {

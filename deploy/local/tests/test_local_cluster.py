@@ -13,7 +13,7 @@ from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.cluster_ports import ClusterPorts
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from hourglass_local.pair import first_difference, settled_logs
-from hourglass_local.payment_desk import GatewayBook, PaymentDesk
+from hourglass_local.payment_desk import CAPTURED, GatewayBook, PaymentDesk
 from hourglass_local.plan import NOBODY_PAYS, make_plan
 from hourglass_local.ports import PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
@@ -96,13 +96,14 @@ async def test_shop_starts_orders_before_payments_and_stops_in_reverse(tmp_path:
 @pytest.mark.processes
 @pytest.mark.system
 @pytest.mark.needs("postgresql")
-async def test_two_processes_of_orders_share_a_postgresql_database(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, shop=ShopSettings(orders=2, postgresql=True), broker_settings=QUICK_CHECKS)
-    names = ["name-server", "broker-a", "orders", "orders-2", "gateway", "payments"]
+async def test_two_processes_of_each_service_share_a_database_and_either_may_be_away(tmp_path: Path) -> None:
+    settings = ShopSettings(orders=2, payments=2, postgresql=True, gateway_silence_ms=3_600_000)
+    cluster = Cluster(tmp_path, shop=settings, broker_settings=QUICK_CHECKS)
+    names = ["name-server", "broker-a", "orders", "orders-2", "gateway", "payments", "payments-2"]
     assert [process.name for process in cluster.processes] == names
     plan = make_plan(1, 1, seed=1, habits=NOBODY_PAYS)
     async with cluster:
-        urls = [cluster.shop.urls[name] for name in ("orders", "orders-2")]
+        urls = cluster.shop.urls_of("orders")
         async with Shop(urls[0], cluster.badges) as first, Shop(urls[1], cluster.badges) as second:
             for product in plan.products:
                 await first.add_product(product)
@@ -110,6 +111,11 @@ async def test_two_processes_of_orders_share_a_postgresql_database(tmp_path: Pat
             order = await second.place_order(planned.buyer_id, planned.items, planned.key)
             assert await first.place_order(planned.buyer_id, planned.items, planned.key) == order
             assert (await first.orders()).keys() == (await second.orders()).keys() == {order.order_id}
+            await cluster.orders.kill()
+            await cluster.payments.kill()
+            async with PaymentDesk(cluster.shop.urls_of("payments")[1], cluster.badges) as desk:
+                receipt = await desk.pay(order, "key")  # decided by the gateway's webhook alone
+            assert receipt.payment.status == CAPTURED
         assert cluster.shop.postgresql is not None
         folder = cluster.shop.postgresql.folder
         report = await cluster.stop()
@@ -118,11 +124,11 @@ async def test_two_processes_of_orders_share_a_postgresql_database(tmp_path: Pat
     assert (report.killed, report.failed, report.leftover) == ((), (), ())
 
 
-def test_several_processes_of_orders_need_postgresql() -> None:
+def test_several_processes_of_a_service_need_postgresql() -> None:
     with pytest.raises(ValueError, match="need a PostgreSQL server"):
         ShopSettings(orders=2)
-    with pytest.raises(ValueError, match="1 to 9 processes of orders, not 10"):
-        ShopSettings(orders=10, postgresql=True)
+    with pytest.raises(ValueError, match="1 to 9 processes of payments, not 10"):
+        ShopSettings(payments=10, postgresql=True)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +146,9 @@ def test_services_that_are_not_wanted_are_left_out(tmp_path: Path, services: dic
 
 
 def test_ports_are_dealt_to_name_servers_brokers_services_slaves_and_their_replication() -> None:
-    dealt = ClusterPorts.dealt(range(1, 10), name_servers=1, brokers=1, services=1, slaves=2)
-    assert dealt == ClusterPorts([1], [2], [3], [4, 5], [6, 7, 8, 9])
-    assert dealt.all == list(range(1, 10))
+    dealt = ClusterPorts.dealt(range(1, 11), name_servers=1, brokers=1, services=1, slaves=2, balancers=1)
+    assert dealt == ClusterPorts([1], [2], [3], [4, 5], [6, 7, 8, 9], [10])
+    assert dealt.all == list(range(1, 11))
     with pytest.raises(ValueError, match="this cluster needs 5 ports, not 4"):
         ClusterPorts.dealt([1, 2, 3, 4], name_servers=1, brokers=1, services=0, slaves=1)
 

@@ -89,12 +89,14 @@ class Cluster:
         payments = orders if payments is None else payments
         shop = shop or ShopSettings()
         orders_count = shop.orders if orders else 0
+        payments_count = shop.payments if payments else 0
         self._ports = ClusterPorts.dealt(
             ports,
             name_servers=name_servers,
             brokers=brokers,
-            services=orders_count + 2 * payments,
+            services=orders_count + payments_count + payments,
             slaves=brokers if slaves_of else 0,
+            balancers=(orders_count > 1) + (payments_count > 1),
         )
         self._environment = dict(environment or {})
         self.metrics_addresses: dict[str, str] = {}  # by the process's name
@@ -119,7 +121,9 @@ class Cluster:
             self.folder,
             shop,
             orders_ports=self._ports.services[:orders_count],
-            payments_ports=self._ports.services[orders_count:],
+            payments_ports=self._ports.services[orders_count : orders_count + payments_count],
+            gateway_port=self._ports.services[-1] if payments else None,
+            balancer_ports=self._ports.balancers,
             queue_url=self.url,
             payment_window_ms=self.payment_window_ms,
             delay_levels=delay_levels,

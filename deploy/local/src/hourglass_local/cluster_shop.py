@@ -7,12 +7,13 @@ because its user cannot enter ours, and goes with the cluster: a cluster with on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 
 from hourglass_local.badges import Badges
+from hourglass_local.balancer import Balancer
 from hourglass_local.ports import LOOPBACK
 from hourglass_local.probes import http_ready
 from hourglass_local.process import Check, ManagedProcess
@@ -44,12 +45,16 @@ class ClusterShop:
         *,
         orders_ports: Sequence[int],
         payments_ports: Sequence[int],
+        gateway_port: int | None,
+        balancer_ports: Sequence[int],
         queue_url: str,
         payment_window_ms: int,
         delay_levels: str,
         make_process: MakeProcess,
     ) -> None:
-        """`payments_ports` are those of payments and of the gateway; either may be empty."""
+        """Either service may have no port; payments comes with a gateway. `balancer_ports` are for the services that
+        have several instances.
+        """
         self.settings = settings
         self.secrets = ShopSecrets(folder / "secrets")
         self.database_urls: dict[str, str] = {name: f"{SQLITE}{folder / name}.db" for name in MODULES}
@@ -63,17 +68,22 @@ class ClusterShop:
         self._queue_url = queue_url
         self._make_process = make_process
         self._http: httpx.AsyncClient | None = None
-        payments_urls = [f"http://{LOOPBACK}:{port}" for port in payments_ports] or ["http://127.0.0.1:8002", ""]
-        orders_url = f"http://{LOOPBACK}:{orders_ports[0]}" if orders_ports else "http://127.0.0.1:8001"
-        places = ShopPlaces(self.secrets, self._url_files, orders_url, *payments_urls)
-        for number, port in enumerate(orders_ports, 1):
-            environment = orders_environment(
-                settings, places, payment_window_ms=payment_window_ms, delay_levels=delay_levels
-            )
-            self._add(ORDERS, ORDERS if number == 1 else f"{ORDERS}-{number}", port, environment)
-        if payments_ports:
-            self._add(GATEWAY, GATEWAY, payments_ports[1], gateway_environment(settings, places))
-            self._add(PAYMENTS, PAYMENTS, payments_ports[0], payments_environment(settings, places))
+        self._balancers: list[Balancer] = []
+        free_ports = iter(balancer_ports)
+        places = ShopPlaces(
+            self.secrets,
+            self._url_files,
+            self._address(orders_ports or [8001], free_ports),
+            self._address(payments_ports or [8002], free_ports),
+            f"http://{LOOPBACK}:{gateway_port}",
+        )
+        environment = orders_environment(
+            settings, places, payment_window_ms=payment_window_ms, delay_levels=delay_levels
+        )
+        self._add(ORDERS, orders_ports, environment)
+        if gateway_port is not None:
+            self._add(GATEWAY, [gateway_port], gateway_environment(settings, places))
+        self._add(PAYMENTS, payments_ports, payments_environment(settings, places))
 
     @property
     def badges(self) -> Badges:
@@ -90,9 +100,17 @@ class ClusterShop:
             await self._prepare_postgresql(self.postgresql)
         for name, path in self._url_files.items():
             write_secret(path, self.database_urls[name])
+        for balancer in self._balancers:
+            await balancer.start()
+
+    def urls_of(self, service: str) -> list[str]:
+        """Of every instance of orders or payments."""
+        return [url for name, url in self.urls.items() if name.partition("-")[0] == service]
 
     async def close(self) -> None:
         """End what is no managed process; of a PostgreSQL server only its log stays. Harmless after the first time."""
+        for balancer in self._balancers:
+            await balancer.close()
         if self._http is not None:
             await self._http.aclose()
             self._http = None
@@ -112,7 +130,19 @@ class ClusterShop:
             (self._log_folder / "postgresql.log").write_bytes(log.read_bytes())
         server.remove()
 
-    def _add(self, service: str, name: str, port: int, environment: Mapping[str, str]) -> None:
+    def _address(self, ports: Sequence[int], free_ports: Iterator[int]) -> str:
+        """Where the others reach a service: its one instance, or a balancer before several."""
+        port = ports[0]
+        if len(ports) > 1:
+            port = next(free_ports)
+            self._balancers.append(Balancer(port, ports))
+        return f"http://{LOOPBACK}:{port}"
+
+    def _add(self, service: str, ports: Sequence[int], environment: Mapping[str, str]) -> None:
+        for number, port in enumerate(ports, 1):
+            self._add_instance(service, service if number == 1 else f"{service}-{number}", port, environment)
+
+    def _add_instance(self, service: str, name: str, port: int, environment: Mapping[str, str]) -> None:
         url, prefix = f"http://{LOOPBACK}:{port}", service.upper()
         queue = {} if service == GATEWAY else {f"{prefix}_MQ_URL": self._queue_url}
         address = {f"{prefix}_LISTEN": f"{LOOPBACK}:{port}"}
@@ -120,7 +150,8 @@ class ClusterShop:
         async def ready() -> bool:
             return self._http is not None and await http_ready(self._http, f"{url}/health/ready")
 
+        module, *arguments = [MODULES[service]]
+        if name in self.settings.clocks_ahead_ms:
+            module, arguments = "hourglass_local.clock_ahead", [str(self.settings.clocks_ahead_ms[name]), module]
         self.urls[name] = url
-        self.processes[name] = self._make_process(
-            name, MODULES[service], [], ready, queue | address | dict(environment)
-        )
+        self.processes[name] = self._make_process(name, module, arguments, ready, queue | address | dict(environment))

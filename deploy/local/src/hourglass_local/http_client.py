@@ -58,7 +58,7 @@ class HttpClient:
         """
         self.badges = badges
         self._urls = itertools.cycle([urls] if isinstance(urls, str) else urls)
-        self._give_up_after_s = give_up_after_s
+        self.give_up_after_s = give_up_after_s
         self._client = httpx.AsyncClient(
             timeout=REQUEST_TIMEOUT_S,
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
@@ -96,7 +96,7 @@ class HttpClient:
             parameters = {"limit": PAGE_SIZE, "cursor": page["next_cursor"]}
 
     async def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
-        deadline = time.monotonic() + self._give_up_after_s
+        deadline = time.monotonic() + self.give_up_after_s
         pause_s = BACKOFF_FIRST_S
         while True:
             try:
@@ -109,7 +109,7 @@ class HttpClient:
             except httpx.TransportError as error:
                 complaint = f"{method} {path} failed: {error!r}"
             if time.monotonic() + pause_s > deadline:
-                raise ShopError(f"{complaint}; given up after {self._give_up_after_s:g} s")
+                raise ShopError(f"{complaint}; given up after {self.give_up_after_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 

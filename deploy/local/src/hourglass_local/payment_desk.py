@@ -148,11 +148,11 @@ class PaymentDesk(HttpClient):
 
         if payment.status != CREATED:
             return payment
+        timeout_s = max(DECISION_TIMEOUT_S, self.give_up_after_s)
         try:
-            await eventually(decided, DECISION_TIMEOUT_S, interval_s=LOOK_INTERVAL_S)
+            await eventually(decided, timeout_s, interval_s=LOOK_INTERVAL_S)
         except NotInTimeError:
             raise ShopError(
-                f"payment {payment.payment_id} of order {payment.order_id} is still not decided after"
-                f" {DECISION_TIMEOUT_S:g} s"
+                f"payment {payment.payment_id} of order {payment.order_id} is still not decided after {timeout_s:g} s"
             ) from None
         return seen

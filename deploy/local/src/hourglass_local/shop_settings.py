@@ -9,18 +9,20 @@ from pathlib import Path
 from hourglass_local.shop_secrets import ShopSecrets
 from servicekit.testing.postgresql import NOT_DURABLE
 
-ORDERS_MAX = 9  # processes
+INSTANCES_MAX = 9  # processes of one service
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopSettings:
-    """`orders` is how many processes of orders share one database. With `postgresql` orders and payments have their
+    """`orders` and `payments` are how many processes of each share one database. With `postgresql` both have their
     databases on a PostgreSQL server of the cluster's own, else in SQLite files; the gateway, which stands for somebody
-    else's system, has its own file. The others are as the services document them. Raises ValueError.
+    else's system, has its own file. `clocks_ahead_ms` says by the names of processes which of them have a wall clock
+    that is wrong. The others are as the services document them. Raises ValueError.
     """
 
     orders: int = 1
+    payments: int = 1
     postgresql: bool = False
     postgresql_settings: Mapping[str, str] = field(default_factory=lambda: NOT_DURABLE)
     rate_limit: str = "off"
@@ -30,13 +32,17 @@ class ShopSettings:
     gateway_seed: int = 1
     gateway_delay_ms: int = 50
     gateway_silence_ms: int = 5_000
+    clocks_ahead_ms: Mapping[str, int] = field(default_factory=dict)
     pool_size: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.orders <= ORDERS_MAX:
-            raise ValueError(f"a cluster has 1 to {ORDERS_MAX} processes of orders, not {self.orders}")
-        if self.orders > 1 and not self.postgresql:
-            raise ValueError("several processes of orders need a PostgreSQL server: a SQLite file is one process's own")
+        for service, count in (("orders", self.orders), ("payments", self.payments)):
+            if not 1 <= count <= INSTANCES_MAX:
+                raise ValueError(f"a cluster has 1 to {INSTANCES_MAX} processes of {service}, not {count}")
+            if count > 1 and not self.postgresql:
+                raise ValueError(
+                    f"several processes of {service} need a PostgreSQL server: a SQLite file is one process's own"
+                )
 
 
 @dataclass(frozen=True, slots=True)
