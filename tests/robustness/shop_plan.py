@@ -19,7 +19,7 @@ from osenv import SeededRng
 PAYMENT_WINDOW_S = 8
 START_S = 2.0  # what the start of a killed process takes, more or less
 ORDERS, PAYMENTS, GATEWAY, BROKER, POSTGRESQL = "orders", "payments", "gateway", "broker", "postgresql"
-SECOND_ORDERS = "orders-2"
+SECOND_ORDERS, SECOND_PAYMENTS, REPLICA = "orders-2", "payments-2", "broker-replica"
 SEATS = {"G1-first": 93_300, "G1-second": 55_300, "G7-first": 93_300, "D305-second": 41_000, "K1511-hard": 15_800}
 LAST_SEATS = "G1-last"  # fewer than are wanted
 LAST_SEATS_SHARE = 20  # one order of so many wants one
@@ -28,6 +28,9 @@ PAUSE_S = (0.3, 3.0)
 DOWN_S = (0.0, 1.0)
 BETWEEN_S = (0.2, 1.2)
 KILLS_OF_TWO = 2
+LONG_S = (24.0, 27.0)  # more than every time-out and every number of tries of a round: LONGEST_S of shop_rounds.py
+BEFORE_LONG_S = (3.0, 5.0)
+LONG_OUTAGES = 2  # of a round
 
 
 class Way(enum.Enum):
@@ -49,6 +52,9 @@ class Deed(enum.Enum):
     PAUSE = "SIGSTOP"
 
 
+Outage = tuple[Deed, tuple[str, ...]]  # what is done to whom
+
+
 @dataclass(frozen=True, slots=True)
 class Blow:
     """A fault: everybody in `victims` is killed, and started `for_s` later, or paused for so long.
@@ -60,6 +66,10 @@ class Blow:
     deed: Deed
     victims: tuple[str, ...]
     for_s: float
+
+    @property
+    def is_long(self) -> bool:
+        return self.for_s >= LONG_S[0]
 
     @property
     def lasts_s(self) -> float:
@@ -100,17 +110,21 @@ class RoundPlan:
     gateway_seed: int
 
 
-def make_plan(seed: int, orders: int, victims: Sequence[str]) -> RoundPlan:
-    """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile."""
+def make_plan(seed: int, orders: int, victims: Sequence[str], outages: Sequence[Outage] = ()) -> RoundPlan:
+    """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile.
+
+    With `outages` these happen, one after the other and each for long, and nothing else.
+    """
     rng = SeededRng(seed)
-    blows = _blows(rng, victims)
+    blows = tuple(_long_blow(rng, outage) for outage in outages) or _blows(rng, victims)
     ways = _shuffled(rng, Way, orders)
     endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
+    turns = [number * len(blows) // orders for number in range(orders)]
     purchases = tuple(
         Purchase(
             number=number,
-            blow=number * len(blows) // orders,
-            at_s=rng.uniform(0.0, blows[number * len(blows) // orders].lasts_s),
+            blow=turns[number],
+            at_s=rng.uniform(0.0, _trade_s(blows[turns[number]], number)),
             items=_items(rng, number),
             way=way,
             act_after_s=rng.uniform(-0.4, 0.4) if way is Way.AT_EXPIRY else rng.uniform(0.0, 1.5),
@@ -119,6 +133,11 @@ def make_plan(seed: int, orders: int, victims: Sequence[str]) -> RoundPlan:
         for number, way in enumerate(ways)
     )
     return RoundPlan(_products(purchases), purchases, blows, seed)
+
+
+def _trade_s(blow: Blow, number: int) -> float:
+    """How long orders are placed for: every second one of a long outage before it, so that it finds them half done."""
+    return blow.after_s if blow.is_long and number % 2 else blow.lasts_s
 
 
 def _items(rng: SeededRng, number: int) -> Mapping[str, int]:
@@ -136,13 +155,22 @@ def _products(purchases: Sequence[Purchase]) -> tuple[Product, ...]:
 
 
 def _blows(rng: SeededRng, victims: Sequence[str]) -> tuple[Blow, ...]:
-    deck: list[tuple[Deed, tuple[str, ...]]] = [(deed, (victim,)) for deed in Deed for victim in victims]
+    deck: list[Outage] = [(deed, (victim,)) for deed in Deed for victim in victims]
     deck += [(Deed.KILL, tuple(rng.sample(list(victims), 2))) for _ in range(KILLS_OF_TWO)]
-    rng.shuffle(deck)
-    return tuple(
+    blows = [
         Blow(rng.uniform(*BETWEEN_S), deed, chosen, rng.uniform(*(PAUSE_S if deed is Deed.PAUSE else DOWN_S)))
         for deed, chosen in deck
-    )
+    ]
+    services = sorted({name.partition("-")[0] for name in victims})
+    for service in rng.sample(services, LONG_OUTAGES):
+        instances = tuple(name for name in victims if name.partition("-")[0] == service)
+        blows.append(_long_blow(rng, (rng.choice(list(Deed)), instances)))
+    rng.shuffle(blows)
+    return tuple(blows)
+
+
+def _long_blow(rng: SeededRng, outage: Outage) -> Blow:
+    return Blow(rng.uniform(*BEFORE_LONG_S), *outage, rng.uniform(*LONG_S))
 
 
 def _shuffled(rng: SeededRng, kinds: type[enum.Enum], count: int) -> list:  # type: ignore[type-arg]

@@ -1,8 +1,14 @@
 """G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused (shop_plan.py);
 when it is quiet again, every standing invariant holds, and whatever anybody was told is so (shop_truth.py).
 
-A seed is one round of 200 orders. Three rounds of four run on PostgreSQL, with two processes of orders on one database;
-the fourth one runs on SQLite. What is found stays in a folder of its own, with databases and logs.
+A seed is one round of 400 orders. Three rounds of four run on PostgreSQL, with two processes of orders and of payments
+on one server; the clock of one of these is ahead. The fourth round runs on SQLite. What is found stays in a folder,
+with databases and logs.
+
+Each round has faults that last longer than anything waits for. The time-outs are set so short that they all end within
+LONGEST_S: the time to pay and the time past it for which an undecided payment keeps its order open, a payment's hold
+and the time for which its charge may be late, 15 checks of a transaction, 16 deliveries of a message, and the time
+after which services reconcile what nothing has moved.
 """
 
 from __future__ import annotations
@@ -13,34 +19,71 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from shop_plan import BROKER, GATEWAY, ORDERS, PAYMENT_WINDOW_S, PAYMENTS, POSTGRESQL, SECOND_ORDERS, make_plan
+from shop_plan import (
+    BROKER,
+    GATEWAY,
+    ORDERS,
+    PAYMENT_WINDOW_S,
+    PAYMENTS,
+    POSTGRESQL,
+    SECOND_ORDERS,
+    SECOND_PAYMENTS,
+    Outage,
+    make_plan,
+)
 from shop_traders import Traders
 from shop_truth import Truth, problems
-from shop_victims import suffer, victims_of
+from shop_victims import Faults, victims_of
 from sweep import Outcome
 
 from hourglass_local.books import read_books
-from hourglass_local.cluster import Cluster
+from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.http_client import CONNECTIONS_MAX, ShopError
 from hourglass_local.payment_desk import PaymentDesk
+from hourglass_local.probes import http_ready
 from hourglass_local.shop import Shop
 from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.standing import Standing
 from hourglass_local.waiting import NotInTimeError, eventually
-from mqclient import Admin
+from mqclient import Admin, TransactionPhase
 
 ROUND_ORDERS = 200
+SWEEP_ORDERS = 400
 SQLITE_EVERY = 4
 QUIET_MAX_S = 120.0  # RELIABILITY.md (d)
-ANSWER_MAX_S = 120.0  # a buyer who has no answer for so long gives up
+ANSWER_MAX_S = 180.0  # a buyer who has no answer for so long gives up
 # Level 16 is the time to pay; a message that could not be handled comes back after level 3, 4, ..., here 1 s.
-DELAY_LEVELS = f"{'1s ' * 15}{PAYMENT_WINDOW_S}s 1h 2h"
-BROKER_SETTINGS = {"transactionCheckInterval": "500", "transactionTimeOut": "1000"}
+DELAY_LEVELS = f"{'1s ' * 15}{PAYMENT_WINDOW_S}s 1s 1s"
+CHECK_INTERVAL_MS, CHECKS_MAX, CHECKED_FROM_MS = 500, 15, 1_000
+BROKER_SETTINGS = {
+    "transactionCheckInterval": str(CHECK_INTERVAL_MS),
+    "transactionCheckMax": str(CHECKS_MAX),
+    "transactionTimeOut": str(CHECKED_FROM_MS),
+}
+HOLD_MS, PAST_EXPIRY_MS, CHARGE_LATE_MS, RECONCILE_AFTER_MS = 5_000, 8_000, 10_000, 5_000
+ENVIRONMENT = {
+    "ORDERS_HOLD_MS": str(HOLD_MS),
+    "ORDERS_HOLD_PAST_EXPIRY_MS": str(PAST_EXPIRY_MS),
+    "PAYMENTS_CHARGE_LATE_MAX_MS": str(CHARGE_LATE_MS),
+} | {
+    f"{service}_RECONCILE_{name}": str(value)
+    for service in ("ORDERS", "PAYMENTS")
+    for name, value in (("INTERVAL_MS", 2_000), ("AFTER_MS", RECONCILE_AFTER_MS))
+}
+LONGEST_S = max(
+    PAYMENT_WINDOW_S + PAST_EXPIRY_MS / 1000,
+    (HOLD_MS + CHARGE_LATE_MS) / 1000,
+    (CHECKED_FROM_MS + CHECKS_MAX * CHECK_INTERVAL_MS) / 1000,
+    PAYMENT_WINDOW_S + 15,  # of 16 retries one waits for level 16, the others for 1 s each
+    RECONCILE_AFTER_MS / 1000,
+)
+AHEAD_MS = 400_000  # the clock of the second process of orders
 COMMIT_LOG_FILE_BYTES = 256 * 1024  # so that the log rolls over several times
 GATEWAY_FAILURES = "declined=0.1,late=0.1:1500,duplicated=0.15,reordered=0.15,never=0.1"
 SHOWN_MAX = 20
@@ -50,15 +93,20 @@ log = logging.getLogger(__name__)
 
 def victims(*, postgresql: bool) -> list[str]:
     """Who is killed and paused in a round."""
-    return [ORDERS, PAYMENTS, GATEWAY, BROKER, *([SECOND_ORDERS, POSTGRESQL] if postgresql else [])]
+    return [ORDERS, PAYMENTS, GATEWAY, BROKER, *([SECOND_ORDERS, SECOND_PAYMENTS, POSTGRESQL] if postgresql else [])]
 
 
-def play(seed: int, orders: int = ROUND_ORDERS, *, postgresql: bool | None = None) -> Outcome:
-    """One round; `postgresql` says on which database, instead of the seed."""
+def play(
+    seed: int, orders: int = ROUND_ORDERS, *, postgresql: bool | None = None, outages: Sequence[Outage] = ()
+) -> Outcome:
+    """One round; `postgresql` says on which database, instead of the seed.
+
+    With `outages` nothing else happens than these long ones, and the broker has a replica.
+    """
     folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
     on_postgresql = seed % SQLITE_EVERY != 0 if postgresql is None else postgresql
     try:
-        outcome = asyncio.run(_Round(folder, seed, orders, postgresql=on_postgresql).run())
+        outcome = asyncio.run(_Round(folder, seed, orders, on_postgresql, outages).run())
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         raise
@@ -80,55 +128,69 @@ class _Round:
     seed: int
     orders: int
     postgresql: bool
+    outages: Sequence[Outage]
     truth: Truth = field(default_factory=Truth)
     counts: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Outcome:
-        plan = make_plan(self.seed, self.orders, victims(postgresql=self.postgresql))
-        settings = ShopSettings(
-            orders=2 if self.postgresql else 1,
-            postgresql=self.postgresql,
-            completion_after_ms=1_500,
-            gateway_failures=GATEWAY_FAILURES,
-            gateway_seed=plan.gateway_seed,
-            gateway_silence_ms=1_000,
-        )
-        cluster = Cluster(
-            self.folder,
-            delay_levels=DELAY_LEVELS,
-            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
-            broker_settings=BROKER_SETTINGS,
-            shop=settings,
-        )
+        plan = make_plan(self.seed, self.orders, victims(postgresql=self.postgresql), self.outages)
+        cluster = self._cluster(plan.gateway_seed)
         found: list[str] = []
         async with cluster, AsyncExitStack() as stack:
-            orders_urls = [cluster.shop.urls[name] for name in cluster.shop.urls if name.startswith(ORDERS)]
+            orders_urls, payments_urls = cluster.shop.urls_of(ORDERS), cluster.shop.urls_of(PAYMENTS)
             badges, watched = cluster.badges, (self._watched(), self._watched())
             shop = Shop(orders_urls, badges, give_up_after_s=ANSWER_MAX_S, transport=watched[0])
-            desk = PaymentDesk(cluster.payments_url, badges, give_up_after_s=ANSWER_MAX_S, transport=watched[1])
+            desk = PaymentDesk(payments_urls, badges, give_up_after_s=ANSWER_MAX_S, transport=watched[1])
             await stack.enter_async_context(shop)
             await stack.enter_async_context(desk)
             for product in plan.products:
                 await shop.add_product(product)
             standing = Standing(cluster, await shop.products())
+            faults = Faults(victims_of(cluster), self.truth)
             begun = [asyncio.Event() for _ in plan.blows]
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(suffer(victims_of(cluster), plan.blows, begun, self.counts))
+                    tasks.create_task(faults.strike(plan.blows, begun))
                     tasks.create_task(Traders(shop, desk, self.truth).trade(plan.purchases, begun))
             except* (ShopError, NotInTimeError) as group:
                 found += _sentences(group)
             found += await self._quiet(cluster, standing, shop)
             books = await read_books(shop, desk)
             found += problems(self.truth, books)
-            found += await _dead_letters(cluster)
+            found += await _left_to_a_person(cluster)
+            found += await _not_ready(cluster)
             self.counts.update(Counter(f"orders {order.status}" for order in books.orders.values()))
             self.counts.update(Counter(f"payments {payment.status}" for payment in books.payments.values()))
+            for counts in (faults.counts, *(away.met(books) for away in faults.away)):
+                self.counts.update(counts)
             stopped = await cluster.stop()
             if stopped.killed or stopped.failed or stopped.leftover:
                 found.append(f"the processes did not stop well: {stopped}")
         self.counts.update({f"refused: {problem}": count for problem, count in self.truth.refusals.items()})
         return Outcome(len(plan.purchases), tuple(found[:SHOWN_MAX]), dict(self.counts))
+
+    def _cluster(self, gateway_seed: int) -> Cluster:
+        instances = 2 if self.postgresql else 1
+        settings = ShopSettings(
+            orders=instances,
+            payments=instances,
+            postgresql=self.postgresql,
+            completion_after_ms=1_500,
+            gateway_failures=GATEWAY_FAILURES,
+            gateway_seed=gateway_seed,
+            gateway_delay_ms=1_000,
+            gateway_silence_ms=1_000,
+            clocks_ahead_ms={SECOND_ORDERS: AHEAD_MS},
+        )
+        return Cluster(
+            self.folder,
+            slaves_of=SYNC_MASTER if self.outages else None,
+            delay_levels=DELAY_LEVELS,
+            commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
+            broker_settings=BROKER_SETTINGS,
+            shop=settings,
+            environment=ENVIRONMENT,
+        )
 
     def _watched(self) -> _Watched:
         limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
@@ -169,9 +231,22 @@ class _Watched(httpx.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-async def _dead_letters(cluster: Cluster) -> list[str]:
+async def _left_to_a_person(cluster: Cluster) -> list[str]:
     async with Admin(cluster.url) as admin:
-        return [f"there are dead letters: {topic}" for topic in await admin.topic_list() if topic.startswith("%DLQ%")]
+        dead = [topic for topic in await admin.topic_list() if topic.startswith("%DLQ%")]
+        parked = (await admin.list_transactions(phase=TransactionPhase.PARKED)).transactions
+    return [f"there are dead letters: {topic}" for topic in dead] + [
+        f"a transaction is parked: {one}" for one in parked
+    ]
+
+
+async def _not_ready(cluster: Cluster) -> list[str]:
+    async with httpx.AsyncClient() as http:
+        return [
+            f"{name} is not ready"
+            for name, url in cluster.shop.urls.items()
+            if not await http_ready(http, f"{url}/health/ready")
+        ]
 
 
 def _sentences(group: BaseExceptionGroup[BaseException]) -> list[str]:
@@ -189,4 +264,4 @@ class ShopSweep:
     def run(self, seed: int, deadline: float) -> Outcome:
         if time.monotonic() >= deadline:
             return Outcome(0)
-        return play(seed)
+        return play(seed, SWEEP_ORDERS)

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from shop_plan import LAST_SEATS, LAST_SEATS_UNITS, Deed, Way, make_plan
-from shop_rounds import ROUND_ORDERS, victims
+from shop_plan import GATEWAY, LAST_SEATS, LAST_SEATS_UNITS, LONG_OUTAGES, LONG_S, Deed, Way, make_plan
+from shop_rounds import LONGEST_S, ROUND_ORDERS, victims
 from shop_truth import Truth, problems
+from shop_victims import Away
 
 from hourglass_local.books import Books
 from hourglass_local.payment_desk import DECLINED, REFUNDED
 from hourglass_local.plan import Then
+from hourglass_local.shop import CLOSED
 from hourglass_local.testing import GOOD, payment
 
 
@@ -40,7 +42,36 @@ def test_a_round_has_every_kind_of_buyer_and_of_fault(postgresql: bool) -> None:
         alone = {(blow.deed, *blow.victims) for blow in plan.blows if len(blow.victims) == 1}
         assert alone == {(deed, name) for deed in Deed for name in names}
         assert any(len(blow.victims) == 2 for blow in plan.blows)
+        assert sum(blow.is_long for blow in plan.blows) == LONG_OUTAGES
     assert make_plan(1, 20, names) != make_plan(2, 20, names)
+
+
+def test_a_long_outage_outlasts_every_time_out_and_takes_all_instances_of_a_service() -> None:
+    assert LONG_S[0] > LONGEST_S
+    names = victims(postgresql=True)
+    long_ones = [blow for seed in range(1, 20) for blow in make_plan(seed, ROUND_ORDERS, names).blows if blow.is_long]
+    assert {name for blow in long_ones for name in blow.victims} == set(names)
+    assert {blow.victims for blow in long_ones if len(blow.victims) == 2} == {
+        ("orders", "orders-2"),
+        ("payments", "payments-2"),
+    }
+    plan = make_plan(1, ROUND_ORDERS, names, [(Deed.PAUSE, (GATEWAY,))])
+    (alone,) = plan.blows
+    assert (alone.is_long, alone.deed, alone.victims) == (True, Deed.PAUSE, (GATEWAY,))
+    assert sum(purchase.at_s < alone.after_s for purchase in plan.purchases) >= ROUND_ORDERS // 2
+
+
+def test_orders_that_met_a_long_outage_are_counted() -> None:
+    orders = {
+        name: replace(order, status=CLOSED, expires_at_ms=at_ms)
+        for name, order, at_ms in zip("abc", GOOD.orders.values(), (999, 1_000, 2_000), strict=False)
+    }
+    payments = {name: payment(name, "a", captured_at_ms=at_ms) for name, at_ms in (("p", 500), ("q", 1_999))}
+    assert Away("db", 100, 1_000, 2_000).met(replace(GOOD, orders=orders, payments=payments)) == {
+        "captured before db went": 1,
+        "captured without db": 1,
+        "expired and closed without db": 1,
+    }
 
 
 def test_of_the_last_seats_there_are_fewer_than_are_wanted() -> None:

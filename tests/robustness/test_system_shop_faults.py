@@ -11,7 +11,7 @@ from shop_rounds import ROUND_ORDERS, play, victims
 
 SEED = 1
 
-pytestmark = [pytest.mark.needs("postgresql"), pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.needs("postgresql"), pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 def test_200_orders_under_faults_end_as_everybody_was_told(record_property: Callable[[str, object], None]) -> None:
