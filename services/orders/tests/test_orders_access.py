@@ -48,6 +48,7 @@ TABLE = (
     Route("GET", "/products", 200),
     Route("GET", "/products/{product_id}", 200),
     Route("POST", "/products", 201, (auth.PRODUCTS_WRITE,), json=NEW_PRODUCT),
+    Route("PATCH", "/products/{product_id}", 200, (auth.PRODUCTS_WRITE,), json={"price_minor": 1}),
     Route("POST", "/orders", 201, (auth.ORDERS_WRITE,), json=ITEMS),
     Route("GET", "/orders", 200, (auth.ORDERS_READ,)),
     Route("GET", "/orders/{order_id}", 200, (auth.ORDERS_READ,), PENDING),

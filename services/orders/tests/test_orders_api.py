@@ -50,7 +50,7 @@ async def test_a_product_is_put_on_sale_and_read_back_by_anybody(new_database_ur
     async with running_orders(new_database_url("orders")) as orders:
         answer = await orders.http.post("/products", json=SEAT, headers=orders.headers("seller", "seller-1"))
         assert (answer.status_code, answer.headers["Location"]) == (201, "/products/seat")
-        assert answer.json() == SEAT | {"reserved": 0, "sold": 0}
+        assert answer.json() == SEAT | {"reserved": 0, "sold": 0, "total": 10, "is_on_sale": True, "version": 1}
         assert (await orders.http.get("/products/seat")).json() == answer.json()
         assert (await orders.http.get("/products")).json() == {"items": [answer.json()], "next_cursor": None}
 

@@ -82,7 +82,7 @@ class Shop:
         async with self.units.writing() as unit:
             await unit.products.add(product)
             await unit.orders.add(order, first, KeyClaim(BUYER.subject, order.order_id, "fingerprint", order.order_id))
-            assert await unit.products.reserve(product.product_id, UNITS)
+            assert await unit.products.reserve(product.product_id, UNITS, product.price_minor)
             await unit.commit()
         return order
 

@@ -175,9 +175,16 @@ def order(status: str, **members: str) -> str:
     return f"INSERT INTO orders ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
 
 
+def product(*numbers: int) -> str:
+    """The statement that adds a product with this price, and these units available, reserved and sold."""
+    columns = "product_id, name, currency, price_minor, available, reserved, sold"
+    return f"INSERT INTO products ({columns}) VALUES ('p', 'n', 'CNY', {', '.join(map(str, numbers))})"
+
+
 @pytest.mark.parametrize(
     "statement",
     [
+        product(1, 1, 0, 0),  # as the version before 0007 writes it
         order("PENDING_PAYMENT"),
         order("CLOSED", closed_at_ms="4"),
         order("CLOSED", closed_at_ms="4", payment_id="'p'", paid_at_ms="3"),
@@ -193,10 +200,10 @@ async def test_the_schema_takes_what_may_be(new_database_url: NewDatabaseUrl, st
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO products VALUES ('p', 'n', -1, 'CNY', 1, 0, 0)",
-        "INSERT INTO products VALUES ('p', 'n', 1, 'CNY', -1, 0, 0)",
-        "INSERT INTO products VALUES ('p', 'n', 1, 'CNY', 1, -1, 0)",
-        "INSERT INTO products VALUES ('p', 'n', 1, 'CNY', 1, 0, -1)",
+        product(-1, 1, 0, 0),
+        product(1, -1, 0, 0),
+        product(1, 1, -1, 0),
+        product(1, 1, 0, -1),
         order("LOST"),
         order("CLOSED"),
         order("PENDING_PAYMENT", closed_at_ms="3"),

@@ -15,7 +15,7 @@ from servicekit.testing.databases import NewDatabaseUrl
 def break_products(shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Whoever asks for the products gets the error."""
 
-    async def products(_limit: int, _cursor: str | None) -> None:
+    async def products(*_arguments: object, **_options: object) -> None:
         raise error
 
     monkeypatch.setattr(shop.orders.application.use_cases.queries, "products", products)

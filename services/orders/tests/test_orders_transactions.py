@@ -10,7 +10,7 @@ import pytest
 from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.service.unit_of_work import OrderFilter
-from orders.testing import BUYER, SELLER, RunningOrders, running_orders
+from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.errors import PublishError, TransactionGivenUpError
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die
 from servicekit.testing.databases import NewDatabaseUrl
@@ -227,7 +227,7 @@ async def test_an_order_that_loses_its_stock_while_the_half_message_is_sent_is_r
 
         async def be_overtaken(_transaction_id: str) -> None:
             async with orders.application.units.writing() as unit:
-                assert await unit.products.reserve("seat", 10)
+                assert await unit.products.reserve("seat", 10, PRODUCT.price_minor)
                 await unit.commit()
 
         orders.publisher.before_local = be_overtaken

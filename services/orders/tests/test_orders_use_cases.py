@@ -21,7 +21,7 @@ from orders.domain.product import Product
 from orders.domain.status_change import Origin
 from orders.service.close_order import ExpiryOutcome
 from orders.service.place_order import OrderRequest, Placed
-from orders.testing import BUYER, SELLER, RunningOrders, running_orders
+from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.errors import KeyReusedError, RequestInFlightError
 from servicekit.idempotency import KeyClaim
 from servicekit.testing.databases import NewDatabaseUrl
@@ -83,9 +83,9 @@ async def test_a_reservation_that_comes_too_late_is_refused_by_the_database(new_
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
         async with orders.application.units.writing() as unit:
-            assert not await unit.products.reserve("seat", 11)
-            assert await unit.products.reserve("seat", 10)
-            assert not await unit.products.reserve("seat", 1)
+            assert not await unit.products.reserve("seat", 11, PRODUCT.price_minor)
+            assert await unit.products.reserve("seat", 10, PRODUCT.price_minor)
+            assert not await unit.products.reserve("seat", 1, PRODUCT.price_minor)
             with pytest.raises(RuntimeError, match="fewer are reserved"):
                 await unit.products.release("seat", 11)
 

@@ -37,7 +37,7 @@ from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_timeouts import OrderTimeouts
 from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import PlaceOrder
-from orders.service.products import AddProduct
+from orders.service.products import AddProduct, ChangeProduct
 from orders.service.queries import Queries
 from orders.service.reconcile_orders import ReconcileOptions, order_checks
 from orders.service.ship_order import ShipOrder
@@ -107,6 +107,7 @@ def bootstrap(
         ship_order=ShipOrder(units, transactions, clock),
         confirm_receipt=ConfirmReceipt(units, transactions, clock),
         add_product=AddProduct(units),
+        change_product=ChangeProduct(units),
         queries=Queries(units),
     )
     options = ReconcileOptions(config.reconcile_after_ms, config.completion_after_ms, sweep_window_ms)

@@ -12,7 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import NoReturn
 
-from orders.domain.errors import ProductExistsError, RefundRequestedError, StatusChangedError, UnknownOrderError
+from orders.domain.errors import (
+    ProductExistsError,
+    RefundRequestedError,
+    StatusChangedError,
+    UnknownOrderError,
+    UnknownProductError,
+)
 from orders.domain.order import Order
 from orders.domain.order_status import OrderStatus
 from orders.domain.payment import RefundRequest
@@ -92,11 +98,20 @@ class MemoryProducts:
     async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
         return {product_id: self._products[product_id] for product_id in product_ids if product_id in self._products}
 
-    async def page(self, after: str | None, limit: int) -> list[Product]:
+    async def page(self, after: str | None, limit: int, *, is_on_sale: bool | None = None) -> list[Product]:
         _left_out()
 
-    async def reserve(self, product_id: str, quantity: int) -> bool:
-        if self._products[product_id].available < quantity:
+    async def get_locked(self, product_id: str) -> Product:
+        if product_id not in self._products:
+            raise UnknownProductError(product_id)
+        return self._products[product_id]
+
+    async def change(self, product: Product) -> None:
+        self._products[product.product_id] = product
+
+    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
+        found = self._products[product_id]
+        if found.available < quantity or not found.is_on_sale or found.price_minor != price_minor:
             return False
         self._move(product_id, available=-quantity, reserved=quantity)
         return True

@@ -12,15 +12,32 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from orders.adapters.tables import products
-from orders.domain.errors import ProductExistsError
+from orders.domain.errors import ProductExistsError, UnknownProductError
 from orders.domain.product import Product
 from orders.service.unit_of_work import StockSums
 
 _ADD = insert(products)
 _FIND = select(products).where(products.c.product_id.in_(bindparam("wanted_ids", expanding=True)))
+# Orders that refer to the row need not wait for it.
+_GET_LOCKED = select(products).where(products.c.product_id == bindparam("wanted_id")).with_for_update(key_share=True)
+_CHANGE = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"))
+    .values(
+        price_minor=bindparam("new_price_minor"),
+        available=bindparam("new_available"),
+        is_on_sale=bindparam("new_is_on_sale"),
+        version=bindparam("new_version"),
+    )
+)
 _RESERVE = (
     update(products)
-    .where(products.c.product_id == bindparam("wanted_id"), products.c.available >= bindparam("units"))
+    .where(
+        products.c.product_id == bindparam("wanted_id"),
+        products.c.available >= bindparam("units"),
+        products.c.is_on_sale,
+        products.c.price_minor == bindparam("wanted_price_minor"),
+    )
     .values(available=products.c.available - bindparam("units"), reserved=products.c.reserved + bindparam("units"))
 )
 _RELEASE = (
@@ -55,6 +72,8 @@ class SqlProducts:
             "available": product.available,
             "reserved": product.reserved,
             "sold": product.sold,
+            "is_on_sale": product.is_on_sale,
+            "version": product.version,
         }
         try:
             await self._connection.execute(_ADD, row)
@@ -66,14 +85,33 @@ class SqlProducts:
         rows = await self._connection.execute(_FIND, {"wanted_ids": list(product_ids)})
         return {row.product_id: _product(row) for row in rows}
 
-    async def page(self, after: str | None, limit: int) -> list[Product]:
+    async def page(self, after: str | None, limit: int, *, is_on_sale: bool | None = None) -> list[Product]:
         query = select(products).order_by(products.c.product_id).limit(limit)
+        if is_on_sale is not None:
+            query = query.where(products.c.is_on_sale == is_on_sale)
         if after is not None:
             query = query.where(products.c.product_id > after)
         return [_product(row) for row in await self._connection.execute(query)]
 
-    async def reserve(self, product_id: str, quantity: int) -> bool:
-        result = await self._connection.execute(_RESERVE, {"wanted_id": product_id, "units": quantity})
+    async def get_locked(self, product_id: str) -> Product:
+        row = (await self._connection.execute(_GET_LOCKED, {"wanted_id": product_id})).one_or_none()
+        if row is None:
+            raise UnknownProductError(product_id)
+        return _product(row)
+
+    async def change(self, product: Product) -> None:
+        parameters = {
+            "wanted_id": product.product_id,
+            "new_price_minor": product.price_minor,
+            "new_available": product.available,
+            "new_is_on_sale": product.is_on_sale,
+            "new_version": product.version,
+        }
+        await self._connection.execute(_CHANGE, parameters)
+
+    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
+        parameters = {"wanted_id": product_id, "units": quantity, "wanted_price_minor": price_minor}
+        result = await self._connection.execute(_RESERVE, parameters)
         return result.rowcount == 1
 
     async def release(self, product_id: str, quantity: int) -> None:
@@ -112,4 +150,6 @@ def _product(row: Row[tuple[object, ...]]) -> Product:
         available=row.available,
         reserved=row.reserved,
         sold=row.sold,
+        is_on_sale=row.is_on_sale,
+        version=row.version,
     )

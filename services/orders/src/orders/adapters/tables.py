@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    true,
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
@@ -44,6 +46,8 @@ products = Table(
     Column("available", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
     Column("sold", BigInteger, nullable=False),
+    Column("is_on_sale", Boolean, nullable=False, server_default=true()),
+    Column("version", BigInteger, nullable=False, server_default="1"),  # the number of the seller's changes, and 1
     CheckConstraint("price_minor >= 0", name="price_minor"),
     CheckConstraint("available >= 0", name="available"),
     CheckConstraint("reserved >= 0", name="reserved"),

@@ -11,7 +11,7 @@ from orders.service.close_order import CloseOrder
 from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.hold_order import HoldOrder
 from orders.service.place_order import PlaceOrder
-from orders.service.products import AddProduct
+from orders.service.products import AddProduct, ChangeProduct
 from orders.service.queries import Queries
 from orders.service.ship_order import ShipOrder
 
@@ -26,6 +26,7 @@ class UseCases:
     ship_order: ShipOrder
     confirm_receipt: ConfirmReceipt
     add_product: AddProduct
+    change_product: ChangeProduct
     queries: Queries
 
 

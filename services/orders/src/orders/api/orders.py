@@ -41,7 +41,9 @@ CACHE_CONTROL = "private, no-cache"
             common.INVALID_IDEMPOTENCY_KEY,
             common.MALFORMED_REQUEST,
             problem.UNKNOWN_PRODUCT,
+            problem.SALE_ENDED,
             problem.INSUFFICIENT_STOCK,
+            problem.PRICE_CHANGED,
             common.REQUEST_IN_FLIGHT,
             common.INVALID_REQUEST,
             problem.MIXED_CURRENCIES,
@@ -60,7 +62,9 @@ async def place_order(
 
     A request that is repeated with the same Idempotency-Key and payload is answered with the order that the first one
     made, as it was then, and with the header `Idempotency-Replayed: true`. A refused request uses up no key."""
-    placed = await use_cases.place_order(new_order.to_request(caller.subject), key)
+    placed = await use_cases.place_order(
+        new_order.to_request(caller.subject), key, expected_total_minor=new_order.expected_total_minor
+    )
     response.headers["Location"] = f"/orders/{placed.order.order_id}"
     response.headers["ETag"] = tag_of(placed.order)
     if placed.replayed:

@@ -12,6 +12,10 @@ from servicekit.errors import ServiceError
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "There is no such order", ("order_id",))
 PRODUCT_EXISTS = ProblemType("product-exists", 409, "The product exists already", ("product_id",))
+PRODUCT_CHANGED = ProblemType("product-changed", 409, "The product is in another version", ("product_id", "version"))
+UNITS_IN_ORDERS = ProblemType("units-in-orders", 409, "Orders have more units than that", ("product_id", "in_orders"))
+SALE_ENDED = ProblemType("sale-ended", 409, "The product is no longer on sale", ("product_id",))
+PRICE_CHANGED = ProblemType("price-changed", 409, "The order would cost something else")
 INSUFFICIENT_STOCK = ProblemType(
     "insufficient-stock", 409, "There are not enough units", ("product_id", "quantity", "available")
 )
@@ -31,6 +35,10 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         errors.UnknownProductError: UNKNOWN_PRODUCT,
         errors.UnknownOrderError: UNKNOWN_ORDER,
         errors.ProductExistsError: PRODUCT_EXISTS,
+        errors.ProductChangedError: PRODUCT_CHANGED,
+        errors.UnitsInOrdersError: UNITS_IN_ORDERS,
+        errors.SaleEndedError: SALE_ENDED,
+        errors.PriceChangedError: PRICE_CHANGED,
         errors.InsufficientStockError: INSUFFICIENT_STOCK,
         errors.MixedCurrenciesError: MIXED_CURRENCIES,
         errors.IllegalTransitionError: ILLEGAL_TRANSITION,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from orders.domain.order import Order, OrderLine, RequestedLine
 from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.product import Product
+from orders.domain.product import Product, ProductChange
 from orders.domain.status_change import StatusChange
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
@@ -33,7 +33,7 @@ QUANTITY_MAX = 10_000
 LINES_MAX = 50
 
 _PRODUCT = {"product_id": "seat-12A", "name": "Seat 12A", "price_minor": 15800, "currency": "CNY", "available": 100}
-_PRODUCT_NOW = _PRODUCT | {"available": 97, "reserved": 1, "sold": 2}
+_PRODUCT_NOW = _PRODUCT | {"available": 97, "reserved": 1, "sold": 2, "total": 100, "is_on_sale": True, "version": 1}
 _ITEM = {"product_id": "seat-12A", "quantity": 1}
 _ORDER = {
     "order_id": "8e03978e40d543e8bc936894a57f9324",
@@ -79,6 +79,9 @@ Amount = Annotated[int, Field(ge=0, description="in the currency's minor unit")]
 Units = Annotated[int, Field(ge=0)]
 
 
+Price = Annotated[StrictInt, Field(ge=1, le=PRICE_MAX_MINOR, description="of one unit", examples=[15800])]
+
+
 class NewProduct(RequestModel):
     """A product and the stock that its seller brings."""
 
@@ -86,7 +89,7 @@ class NewProduct(RequestModel):
 
     product_id: Annotated[Identifier, Field(description="the seller's stock-keeping unit", examples=["seat-12A"])]
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Seat 12A"])]
-    price_minor: Annotated[StrictInt, Field(ge=1, le=PRICE_MAX_MINOR, description="of one unit", examples=[15800])]
+    price_minor: Price
     currency: Currency
     available: Annotated[StrictInt, Field(ge=0, le=STOCK_MAX, description="units on sale", examples=[100])]
 
@@ -94,8 +97,25 @@ class NewProduct(RequestModel):
         return Product(self.product_id, self.name, self.price_minor, self.currency, self.available)
 
 
+class ChangedProduct(RequestModel):
+    """What a seller changes of a product; what is left out, or null, stays as it is."""
+
+    model_config = _like({"price_minor": 14800, "version": 1})
+
+    price_minor: Price | None = None
+    total: Annotated[
+        StrictInt | None,
+        Field(ge=0, le=STOCK_MAX, description="of all units: available, reserved and sold; orders never change it"),
+    ] = None
+    is_on_sale: Annotated[StrictBool | None, Field(description="false ends the sale; true begins it again")] = None
+    version: Annotated[StrictInt | None, Field(ge=1, description="the one that the seller has seen")] = None
+
+    def to_change(self) -> ProductChange:
+        return ProductChange(self.price_minor, self.total, self.is_on_sale, self.version)
+
+
 class ProductAnswer(AnswerModel):
-    """A product and where its units are: available + reserved + sold stays the same whatever is ordered."""
+    """A product and where its units are: available + reserved + sold is the total, whatever is ordered."""
 
     model_config = _like(_PRODUCT_NOW)
 
@@ -106,6 +126,9 @@ class ProductAnswer(AnswerModel):
     available: Annotated[Units, Field(description="on sale")]
     reserved: Annotated[Units, Field(description="in orders that wait for their payment")]
     sold: Units
+    total: Annotated[Units, Field(description="all units that the seller has brought")]
+    is_on_sale: Annotated[bool, Field(description="whether it can be ordered")]
+    version: Annotated[int, Field(ge=1, description="grows with each change of the seller's, and not with orders")]
 
     @classmethod
     def of(cls, product: Product) -> Self:
@@ -147,6 +170,9 @@ class NewOrder(RequestModel):
     model_config = _like({"items": [_ITEM]})
 
     items: Annotated[list[NewOrderItem], Field(min_length=1, max_length=LINES_MAX), AfterValidator(_each_product_once)]
+    expected_total_minor: Annotated[
+        StrictInt | None, Field(ge=0, description="what the buyer has seen; at another total nothing is ordered")
+    ] = None
 
     def to_request(self, buyer_id: str) -> OrderRequest:
         return OrderRequest(buyer_id, tuple(RequestedLine(item.product_id, item.quantity) for item in self.items))

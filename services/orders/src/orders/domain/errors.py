@@ -5,6 +5,10 @@ ServiceError
 │   ├── UnknownProductError
 │   ├── UnknownOrderError
 │   ├── ProductExistsError
+│   ├── ProductChangedError
+│   ├── UnitsInOrdersError
+│   ├── SaleEndedError
+│   ├── PriceChangedError
 │   ├── InsufficientStockError
 │   ├── MixedCurrenciesError
 │   ├── IllegalTransitionError
@@ -44,6 +48,41 @@ class ProductExistsError(RefusedError):
     def __init__(self, product_id: str) -> None:
         super().__init__(f"the product {product_id!r} exists already")
         self.product_id = product_id
+
+
+class ProductChangedError(RefusedError):
+    """The product is not in the version that the seller has seen."""
+
+    def __init__(self, product_id: str, version: int) -> None:
+        super().__init__(f"the product {product_id!r} was changed and is in version {version}; read it again")
+        self.product_id = product_id
+        self.version = version
+
+
+class UnitsInOrdersError(RefusedError):
+    """A product's total would be less than the units that its orders have."""
+
+    def __init__(self, product_id: str, total: int, in_orders: int) -> None:
+        super().__init__(
+            f"the total of {product_id!r} cannot be {total}: orders have {in_orders} units, reserved or sold"
+        )
+        self.product_id = product_id
+        self.in_orders = in_orders
+
+
+class SaleEndedError(RefusedError):
+    """The seller has taken the product off sale."""
+
+    def __init__(self, product_id: str) -> None:
+        super().__init__(f"the product {product_id!r} is no longer on sale")
+        self.product_id = product_id
+
+
+class PriceChangedError(RefusedError):
+    """The order would cost something else than its buyer has seen."""
+
+    def __init__(self) -> None:
+        super().__init__("the price of an ordered product has changed; look at the prices and order again")
 
 
 class InsufficientStockError(RefusedError):

@@ -18,6 +18,7 @@ from orders.domain.errors import (
     MixedCurrenciesError,
     OrderHeldError,
     OrderNotPayableError,
+    SaleEndedError,
     UnknownProductError,
 )
 from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
@@ -187,8 +188,8 @@ class Order:
 def price_lines(requested: Sequence[RequestedLine], products: Mapping[str, Product]) -> tuple[OrderLine, ...]:
     """The lines at today's prices.
 
-    Raises UnknownProductError, MixedCurrenciesError, or InsufficientStockError when a product has not enough units;
-    whether it still has them when they are reserved is for the reservation to decide.
+    Raises UnknownProductError, MixedCurrenciesError, SaleEndedError, or InsufficientStockError when a product has not
+    enough units; whether all of this still holds when they are reserved is for the reservation to decide.
     """
     for line in requested:
         if line.product_id not in products:
@@ -197,9 +198,11 @@ def price_lines(requested: Sequence[RequestedLine], products: Mapping[str, Produ
     if len(currencies) > 1:
         raise MixedCurrenciesError(currencies)
     for line in requested:
-        available = products[line.product_id].available
-        if available < line.quantity:
-            raise InsufficientStockError(line.product_id, line.quantity, available)
+        product = products[line.product_id]
+        if not product.is_on_sale:
+            raise SaleEndedError(line.product_id)
+        if product.available < line.quantity:
+            raise InsufficientStockError(line.product_id, line.quantity, product.available)
     return tuple(OrderLine(line.product_id, line.quantity, products[line.product_id].price_minor) for line in requested)
 
 

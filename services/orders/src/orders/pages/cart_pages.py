@@ -1,6 +1,7 @@
 """The cart, and placing an order of what it holds.
 
-The order is of what the form shows and not of what the cookie says by then: what a buyer has seen is what he orders.
+The order is of what the form shows and not of what the cookie says by then, at the total that it shows or not at all:
+what a buyer has seen is what he orders.
 """
 
 from __future__ import annotations
@@ -77,26 +78,28 @@ async def update_cart(
 
 @router.post("/orders")
 async def place_order(
+    *,
     request: Request,
     parts: PartsOf,
     caller: Buyer,
     items: Annotated[str, Form(min_length=1, max_length=CART_TEXT_MAX)],
     key: Key,
+    total: Annotated[int | None, Form(ge=0)] = None,
 ) -> Response:
     cart = parse_cart(items)
     if not cart.lines:
         raise BadFormError("the cart is empty")
-    order = await _place(parts, OrderRequest(caller.subject, cart.lines), key)
+    order = await _place(parts, OrderRequest(caller.subject, cart.lines), key, total)
     response = RedirectResponse(f"{ROOT}/orders/{order.order_id}", status_code=303)
     keep_cart(request, response, Cart())
     return response
 
 
-async def _place(parts: PageParts, wanted: OrderRequest, key: str) -> Order:
+async def _place(parts: PageParts, wanted: OrderRequest, key: str, total_minor: int | None) -> Order:
     """The order of this form, whichever of its requests was first. Raises what PlaceOrder raises."""
     for _ in range(IN_FLIGHT_TRIES):
         try:
-            return (await parts.use_cases.place_order(wanted, key)).order
+            return (await parts.use_cases.place_order(wanted, key, expected_total_minor=total_minor)).order
         except RequestInFlightError:
             await parts.clock.sleep(IN_FLIGHT_WAIT_S)
     raise RequestInFlightError(key)

@@ -28,7 +28,7 @@ class BasketLine:
     @property
     def is_available(self) -> bool:
         """Whether an order of this line alone would be taken now."""
-        return self.product is not None and self.product.available >= self.quantity
+        return self.product is not None and self.product.is_on_sale and self.product.available >= self.quantity
 
 
 @dataclass(frozen=True, slots=True)

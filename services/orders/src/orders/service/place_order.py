@@ -2,7 +2,8 @@
 
 Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly then
 its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is
-back. Prices are read before the message is sent, because it names them; stock is decided inside the unit.
+back. Prices are read before the message is sent, because it names them; stock is decided inside the unit, and so is
+whether the product is still on sale at that price.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import telemetry
-from orders.domain.errors import InsufficientStockError
-from orders.domain.order import Order, RequestedLine, place, price_lines
+from orders.domain.errors import InsufficientStockError, PriceChangedError, SaleEndedError
+from orders.domain.order import Order, OrderLine, RequestedLine, place, price_lines
 from orders.domain.product import Product
 from orders.domain.status_change import StatusChange
 from orders.service import events
@@ -21,6 +22,7 @@ from orders.service.order_meter import NOT_METERED, OrderMeter
 from orders.service.order_trace import say_which
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
+from servicekit.errors import RefusedError
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
 from servicekit.transactions import TransactionalPublisher
 
@@ -66,11 +68,12 @@ class PlaceOrder:
         self._meter = meter
         self._in_flight = InFlightKeys()
 
-    async def __call__(self, request: OrderRequest, key: str) -> Placed:
+    async def __call__(self, request: OrderRequest, key: str, *, expected_total_minor: int | None = None) -> Placed:
         """Place the order, or answer with the one that the buyer's key made before, without a word to the queue.
 
-        Raises KeyReusedError, RequestInFlightError, UnknownProductError, MixedCurrenciesError, InsufficientStockError,
-        PublishError, TransactionGivenUpError, StorageUnavailableError.
+        `expected_total_minor` is what the buyer has seen, a condition and no part of what is ordered. Raises
+        KeyReusedError, RequestInFlightError, UnknownProductError, MixedCurrenciesError, SaleEndedError,
+        InsufficientStockError, PriceChangedError, PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         with self._in_flight.holding(request.buyer_id, key):
             async with self._units.looking() as unit:
@@ -79,6 +82,8 @@ class PlaceOrder:
                     return await _replay(unit, request, earlier)
                 products = await unit.products.find([line.product_id for line in request.lines])
             order, first = self._price(request, products)
+            if expected_total_minor not in {None, order.total_minor}:
+                raise PriceChangedError
             claim = KeyClaim(request.buyer_id, key, fingerprint(request), order.order_id)
 
             async def write(unit: UnitOfWork) -> None:
@@ -107,9 +112,17 @@ class PlaceOrder:
 
 async def _reserve(unit: UnitOfWork, order: Order) -> None:
     for line in order.lines_by_product():
-        if not await unit.products.reserve(line.product_id, line.quantity):
-            current = await unit.products.find([line.product_id])
-            raise InsufficientStockError(line.product_id, line.quantity, current[line.product_id].available)
+        if not await unit.products.reserve(line.product_id, line.quantity, line.unit_price_minor):
+            found = await unit.products.find([line.product_id])
+            raise _refusal(line, found[line.product_id])
+
+
+def _refusal(line: OrderLine, current: Product) -> RefusedError:
+    if not current.is_on_sale:
+        return SaleEndedError(line.product_id)
+    if current.price_minor != line.unit_price_minor:
+        return PriceChangedError()
+    return InsufficientStockError(line.product_id, line.quantity, current.available)
 
 
 async def _replay(unit: UnitOfWork, request: OrderRequest, earlier: KeyClaim) -> Placed:

@@ -52,11 +52,11 @@ class Queries:
             raise UnknownProductError(product_id)
         return found[product_id]
 
-    async def products(self, limit: int, cursor: str | None) -> Page[Product]:
-        """Products by id. Raises InvalidCursorError."""
+    async def products(self, limit: int, cursor: str | None, *, is_on_sale: bool | None = None) -> Page[Product]:
+        """Products by id: those that are on sale, or are not, or all. Raises InvalidCursorError."""
         after = None if cursor is None else page_cursor.decode(cursor, 1)[0]
         async with self._units.looking() as unit:
-            found = await unit.products.page(after, limit + 1)
+            found = await unit.products.page(after, limit + 1, is_on_sale=is_on_sale)
         items = found[:limit]
         return Page(items, page_cursor.encode(items[-1].product_id) if len(found) > limit else None)
 

@@ -58,11 +58,20 @@ class Products(Protocol):
     async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
         """Those of the products that exist, by id."""
 
-    async def page(self, after: str | None, limit: int) -> list[Product]:
-        """At most `limit` products by ascending id, from behind `after`."""
+    async def page(self, after: str | None, limit: int, *, is_on_sale: bool | None = None) -> list[Product]:
+        """At most `limit` products by ascending id, from behind `after`; those that are on sale, or are not, or all."""
 
-    async def reserve(self, product_id: str, quantity: int) -> bool:
-        """Move units from available to reserved; False, and nothing changed, if fewer are available."""
+    async def get_locked(self, product_id: str) -> Product:
+        """The product, which nobody else changes until this unit ends. Raises UnknownProductError."""
+
+    async def change(self, product: Product) -> None:
+        """Write what a seller changes of a product that this unit has locked."""
+
+    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
+        """Move units from available to reserved.
+
+        False, and nothing changed, if fewer are available, or the product is not on sale at this price any more.
+        """
 
     async def release(self, product_id: str, quantity: int) -> None:
         """Move units from reserved back to available."""
