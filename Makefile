@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline docs lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics docs lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -91,6 +91,9 @@ bench-telemetry: setup  ## What telemetry costs a producer: off, on, sampled, an
 
 bench-pipeline: setup  ## Read 2 million messages by Spark, make silver of up to 10 million events, in docs/evidence/ (about 15 minutes)
 	$(BIN)/python -m hourglass_loadtest pipeline
+
+bench-statistics: setup  ## Time GET /statistics with 300,000 orders and payments on both databases, in docs/evidence/ (some minutes)
+	$(BIN)/python tests/robustness/statistics_time.py
 
 docs: setup  ## Build the API reference, guides and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs

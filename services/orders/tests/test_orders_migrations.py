@@ -238,3 +238,26 @@ async def test_an_outbox_with_unpublished_messages_is_not_thrown_away(new_databa
         await execute(database, "UPDATE outbox SET published_at_ms = 2")
         await MIGRATIONS.upgrade(database)
         assert await differences(database, metadata) == []
+
+
+async def test_what_is_there_and_what_the_version_before_writes_is_counted(new_database_url: NewDatabaseUrl) -> None:
+    """The version before counts nothing itself: its statements are those of SQL by hand."""
+    counts = "SELECT name, SUM(value) FROM counters GROUP BY name HAVING SUM(value) <> 0 ORDER BY name"
+    refund = "INSERT INTO refund_requests VALUES ('{}', 'o', 1, 'CNY', 'order-closed', 1)"
+    async with opened(new_database_url("orders")) as database:
+        await MIGRATIONS.upgrade(database, "0007")
+        paid = {"payment_id": "'p'", "paid_at_ms": "3"}
+        await execute(database, order("PENDING_PAYMENT"), order("AWAITING_SHIPMENT", order_id="'paid'", **paid))
+        await execute(database, refund.format("one"))
+        await MIGRATIONS.upgrade(database)
+        there = [("orders/AWAITING_SHIPMENT", 1), ("orders/PENDING_PAYMENT", 1), ("paid-orders", 1)]
+        assert await rows(database, counts) == [*there, ("refund-requests", 1)]
+        await execute(database, "UPDATE orders SET status = 'CLOSED', closed_at_ms = 4, buyer_id = 'c'")
+        await execute(database, "UPDATE orders SET payment_id = 'q', paid_at_ms = 3 WHERE order_id = 'o'")
+        await execute(database, order("PENDING_PAYMENT", order_id="'new'"), refund.format("two"))
+        closed = [("orders/CLOSED", 2), ("orders/PENDING_PAYMENT", 1), ("paid-orders", 2)]
+        assert await rows(database, counts) == [*closed, ("refund-requests", 2)]
+        await execute(database, "DELETE FROM refund_requests", "DELETE FROM orders WHERE order_id <> 'paid'")
+        assert await rows(database, counts) == [("orders/CLOSED", 1), ("paid-orders", 1)]
+        await MIGRATIONS.downgrade(database, "0007")
+        await execute(database, order("PENDING_PAYMENT"))

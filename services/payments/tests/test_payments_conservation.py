@@ -117,6 +117,14 @@ async def settle(payments: RunningPayments) -> None:
     await payments.check_back()
 
 
+ADDED_UP = (
+    "SELECT 'payment', status, COUNT(*) FROM payments GROUP BY status"
+    " UNION ALL SELECT 'refund', status, COUNT(*) FROM refunds GROUP BY status"
+    " UNION ALL SELECT 'event', status, COUNT(*) FROM gateway_events GROUP BY status"
+    " UNION ALL SELECT 'ledger', account, SUM(amount_minor) FROM ledger_entries GROUP BY account"
+)
+
+
 async def check_everything_adds_up(payments: RunningPayments) -> None:
     queries = payments.application.use_cases.queries
     statistics = await queries.statistics()
@@ -142,6 +150,12 @@ async def check_everything_adds_up(payments: RunningPayments) -> None:
     assert told == +refunded
     async with payments.database.reading() as connection:
         assert (await connection.execute(text(UNBALANCED))).all() == []
+        found = [(row[0], row[1], int(row[2])) for row in await connection.execute(text(ADDED_UP)) if row[2]]
+    counts = (("payment", statistics.payments), ("refund", statistics.refunds), ("event", statistics.gateway_events))
+    listed = [
+        (kind, name, value) for kind, named in (*counts, ("ledger", statistics.ledger)) for name, value in named.items()
+    ]
+    assert sorted(found) == sorted(one for one in listed if one[2])
 
 
 async def play(folder: Path, script: list[list[Operation]], gateway_steps: list[Step]) -> None:

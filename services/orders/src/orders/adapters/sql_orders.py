@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import Row, Select, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from orders.adapters.tables import idempotency_keys, order_history, order_lines, orders
+from orders.adapters.tables import counters, idempotency_keys, order_history, order_lines, orders
 from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order, OrderLine
 from orders.domain.order_status import ChangeReason, OrderStatus
@@ -147,12 +147,11 @@ class SqlOrders:
         return [_change(row) for row in rows]
 
     async def count_by_status(self) -> dict[OrderStatus, int]:
-        rows = await self._connection.execute(select(orders.c.status, func.count()).group_by(orders.c.status))
-        return {OrderStatus(status): count for status, count in rows}
+        counts = await counters.values(self._connection, "orders/")
+        return {status: counts.get(status, 0) for status in OrderStatus}
 
     async def count_paid(self) -> int:
-        query = select(func.count()).select_from(orders).where(orders.c.payment_id.is_not(None))
-        return (await self._connection.execute(query)).scalar_one()
+        return await counters.value(self._connection, "paid-orders")
 
     async def _with_lines(self, rows: Sequence[Row[tuple[object, ...]]]) -> list[Order]:
         lines: dict[str, list[OrderLine]] = defaultdict(list)

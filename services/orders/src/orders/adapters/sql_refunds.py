@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from orders.adapters.tables import refund_requests
+from orders.adapters.tables import counters, refund_requests
 from orders.domain.errors import RefundRequestedError
 from orders.domain.payment import RefundRequest
 
@@ -40,4 +40,4 @@ class SqlRefunds:
             raise RefundRequestedError(payment.payment_id) from error
 
     async def count(self) -> int:
-        return (await self._connection.execute(select(func.count()).select_from(refund_requests))).scalar_one()
+        return await counters.value(self._connection, "refund-requests")

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
+from servicekit.adapters.counters import CountersTable
 from servicekit.adapters.schema import ROW_ID, new_metadata
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 
@@ -138,6 +139,8 @@ idempotency_keys = IdempotencyKeysTable(metadata, orders.c.order_id)
 transactions = TransactionTable(metadata)
 
 inbox = InboxTable(metadata)
+
+counters = CountersTable(metadata)  # of orders and refund requests; the migration adds the triggers
 
 refund_requests = Table(
     "refund_requests",

@@ -117,7 +117,7 @@ class Orders(Protocol):
         """The order's changes, oldest first; none for an unknown order."""
 
     async def count_by_status(self) -> dict[OrderStatus, int]:
-        """How many orders stand where; statuses without orders are left out."""
+        """How many orders stand where; every status is named."""
 
     async def count_paid(self) -> int:
         """How many orders were paid, wherever they stand now."""

@@ -3,18 +3,17 @@ for ever: the gateway may repeat an event after any time."""
 
 from __future__ import annotations
 
-from sqlalchemy import Row, bindparam, func, insert, select
+from sqlalchemy import Row, bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from payments.adapters.tables import gateway_events
+from payments.adapters.tables import counters, gateway_events
 from payments.domain.errors import EventKnownError
 from payments.domain.gateway_event import EventKind, EventStatus, GatewayEvent, Judgement
 from payments.service.unit_of_work import KnownEvent
 
 _ADD = insert(gateway_events)
 _FIND = select(gateway_events).where(gateway_events.c.event_id == bindparam("wanted_id"))
-_COUNT = select(gateway_events.c.status, func.count()).group_by(gateway_events.c.status)
 _REFUSED = (
     select(gateway_events)
     .where(gateway_events.c.status == EventStatus.REFUSED)
@@ -55,7 +54,8 @@ class SqlGatewayEvents:
             raise EventKnownError(event.event_id) from error
 
     async def count_by_status(self) -> dict[EventStatus, int]:
-        return {EventStatus(status): count for status, count in await self._connection.execute(_COUNT)}
+        counts = await counters.values(self._connection, "gateway-events/")
+        return {status: counts.get(status, 0) for status in EventStatus}
 
     async def refused(self, limit: int) -> list[KnownEvent]:
         return [_known(row) for row in await self._connection.execute(_REFUSED, {"rows_max": limit})]

@@ -3,21 +3,15 @@ the triggers of the migration keep everybody else from it."""
 
 from __future__ import annotations
 
-from sqlalchemy import case, func, insert, select
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from payments.adapters.tables import ledger_entries
+from payments.adapters.tables import counters, ledger_entries
 from payments.domain.errors import PostedBeforeError
 from payments.domain.ledger import Account, Posting
 
 _POST = insert(ledger_entries)
-_AMOUNT = ledger_entries.c.amount_minor
-_BALANCES = select(ledger_entries.c.account, func.sum(_AMOUNT)).group_by(ledger_entries.c.account)
-_GATEWAY_SUMS = select(
-    func.coalesce(func.sum(case((_AMOUNT > 0, _AMOUNT), else_=0)), 0),
-    func.coalesce(func.sum(case((_AMOUNT < 0, -_AMOUNT), else_=0)), 0),
-).where(ledger_entries.c.account == Account.GATEWAY)
 
 
 class SqlLedger:
@@ -45,9 +39,9 @@ class SqlLedger:
             raise PostedBeforeError(posting.posting_id) from error
 
     async def balances(self) -> dict[Account, int]:
-        rows = await self._connection.execute(_BALANCES)
-        return {Account(account): int(balance) for account, balance in rows}
+        balances = await counters.values(self._connection, "ledger/")
+        return {account: balances.get(account, 0) for account in Account}
 
     async def captured_and_refunded_minor(self) -> tuple[int, int]:
-        captured_minor, refunded_minor = (await self._connection.execute(_GATEWAY_SUMS)).one()
-        return int(captured_minor), int(refunded_minor)
+        captured_minor = await counters.value(self._connection, "captured")
+        return captured_minor, await counters.value(self._connection, "refunded")

@@ -5,11 +5,11 @@ Statements are built once: building one takes SQLAlchemy longer than SQLite take
 
 from __future__ import annotations
 
-from sqlalchemy import Row, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Row, bindparam, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from payments.adapters.tables import payment_history, payments
+from payments.adapters.tables import counters, payment_history, payments
 from payments.domain.errors import PaymentInProgressError, UnknownPaymentError
 from payments.domain.payment import Payment, PaymentMethod, StatusChange
 from payments.domain.payment_status import TOOK_MONEY, ChangeReason, PaymentStatus
@@ -51,7 +51,6 @@ _RESERVE_REFUND = (
     )
     .values(refund_requested_minor=payments.c.refund_requested_minor + bindparam("more_minor"))
 )
-_COUNT = select(payments.c.status, func.count()).group_by(payments.c.status)
 
 
 class SqlPayments:
@@ -143,8 +142,8 @@ class SqlPayments:
         return [_change(row) for row in rows]
 
     async def count_by_status(self) -> dict[PaymentStatus, int]:
-        rows = await self._connection.execute(_COUNT)
-        return {PaymentStatus(status): count for status, count in rows}
+        counts = await counters.values(self._connection, "payments/")
+        return {status: counts.get(status, 0) for status in PaymentStatus}
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
         rows = await self._connection.execute(_UNFINISHED, {"after_id": after, "rows_max": limit})

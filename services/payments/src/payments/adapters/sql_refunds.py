@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, func, insert, select, text, tuple_, updat
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from payments.adapters.tables import refunds
+from payments.adapters.tables import counters, refunds
 from payments.domain.errors import StatusChangedError
 from payments.domain.refund import Refund, RefundStatus
 from payments.service.unit_of_work import PageKey, UnfinishedRefund
@@ -27,7 +27,6 @@ _CHANGE = (
 )
 # With the status as text, so that the partial index serves it.
 _COUNT_FAILED = select(func.count()).select_from(refunds).where(text("status = 'FAILED'"))
-_COUNT = select(refunds.c.status, func.count()).group_by(refunds.c.status)
 _UNFINISHED = (
     select(refunds.c.refund_id, refunds.c.requested_at_ms)
     .where(refunds.c.status == RefundStatus.REQUESTED, refunds.c.refund_id > bindparam("after_id"))
@@ -87,7 +86,8 @@ class SqlRefunds:
         return [_refund(row) for row in await self._connection.execute(query)]
 
     async def count_by_status(self) -> dict[RefundStatus, int]:
-        return {RefundStatus(status): count for status, count in await self._connection.execute(_COUNT)}
+        counts = await counters.values(self._connection, "refunds/")
+        return {status: counts.get(status, 0) for status in RefundStatus}
 
     async def count_failed(self) -> int:
         return (await self._connection.execute(_COUNT_FAILED)).scalar_one()

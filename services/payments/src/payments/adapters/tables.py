@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
+from servicekit.adapters.counters import CountersTable
 from servicekit.adapters.schema import ROW_ID, new_metadata
 from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 from servicekit.adapters.sql_outbox import OutboxTable
@@ -193,3 +194,5 @@ transactions = TransactionTable(metadata)
 inbox = InboxTable(metadata)
 
 outbox = OutboxTable(metadata)
+
+counters = CountersTable(metadata)  # of all that is told as statistics; the migration adds the triggers

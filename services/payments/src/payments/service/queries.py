@@ -110,12 +110,12 @@ class Queries:
             refused = await unit.gateway_events.refused(REFUSED_EVENTS_SHOWN)
             outbox_messages = await unit.outbox.count()
         return Statistics(
-            payments={status: payments.get(status, 0) for status in PaymentStatus},
-            refunds={status: refunds.get(status, 0) for status in RefundStatus},
+            payments=payments,
+            refunds=refunds,
             captured_minor=captured_minor,
             refunded_minor=refunded_minor,
-            ledger={account: balances.get(account, 0) for account in Account},
-            gateway_events={status: events.get(status, 0) for status in EventStatus},
+            ledger=balances,
+            gateway_events=events,
             refused_events=refused,
             outbox_messages=outbox_messages,
             gateway=await self._gateway.book(),

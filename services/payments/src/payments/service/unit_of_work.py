@@ -98,8 +98,8 @@ class Payments(Protocol):
     async def history(self, payment_id: str) -> list[StatusChange]:
         """The payment's changes, oldest first; none for an unknown payment."""
 
-    async def count_by_status(self) -> Mapping[PaymentStatus, int]:
-        """Counts; statuses without payments are left out."""
+    async def count_by_status(self) -> dict[PaymentStatus, int]:
+        """Counts; every status is named."""
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
         """At most `limit` CREATED payments by ascending id, from behind `after`."""
@@ -125,8 +125,8 @@ class Refunds(Protocol):
     async def count_failed(self) -> int:
         """How many refunds are FAILED."""
 
-    async def count_by_status(self) -> Mapping[RefundStatus, int]:
-        """Counts; statuses without refunds are left out."""
+    async def count_by_status(self) -> dict[RefundStatus, int]:
+        """Counts; every status is named."""
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedRefund]:
         """At most `limit` REQUESTED refunds by ascending id, from behind `after`."""
@@ -138,8 +138,8 @@ class Ledger(Protocol):
     async def post(self, posting: Posting) -> None:
         """Write the posting's entries. Raises PostedBeforeError when it is there already: a fault of the code."""
 
-    async def balances(self) -> Mapping[Account, int]:
-        """What all entries of each account sum to, over all currencies; accounts without entries are left out."""
+    async def balances(self) -> dict[Account, int]:
+        """What all entries of each account sum to, over all currencies; every account is named."""
 
     async def captured_and_refunded_minor(self) -> tuple[int, int]:
         """What was ever taken, and what was ever given back."""
@@ -154,8 +154,8 @@ class GatewayEvents(Protocol):
     async def add(self, known: KnownEvent) -> None:
         """Raises EventKnownError when another delivery of the same event was faster: the database decides."""
 
-    async def count_by_status(self) -> Mapping[EventStatus, int]:
-        """Counts; statuses without events are left out."""
+    async def count_by_status(self) -> dict[EventStatus, int]:
+        """Counts; every status is named."""
 
     async def refused(self, limit: int) -> list[KnownEvent]:
         """The latest REFUSED events, newest first."""
