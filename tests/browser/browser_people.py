@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser")
@@ -32,7 +33,10 @@ PHONE: dict[str, Any] = {
     "is_mobile": True,
     "has_touch": True,
 }
+SMALL_PHONE: dict[str, Any] = PHONE | {"viewport": {"width": 320, "height": 568}}
 DESK: dict[str, Any] = {"viewport": {"width": 1100, "height": 900}}
+# Beside its rules for everybody, axe has this one of WCAG 2.5.3 (A), which it calls experimental.
+AXE_OPTIONS = {"resultTypes": ["violations"], "rules": {"label-content-name-mismatch": {"enabled": True}}}
 # A page that was refused says so on the console; the page itself is what the test looks at.
 _EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d")
 
@@ -122,9 +126,17 @@ class Person:
         raise AssertionError(f"{wanted} is not reached by {TABS_MAX} tabs")
 
     async def expect_to_fit(self) -> None:
-        """Nobody has to scroll sideways."""
-        width = await self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-        assert width[0] <= width[1], f"{self.page.url} is {width[0]} wide on a screen of {width[1]}"
+        """Nobody has to scroll sideways. (A phone's `innerWidth` grows with what does not fit: it says nothing.)"""
+        size = self.page.viewport_size
+        assert size is not None
+        width = await self.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= size["width"], f"{self.page.url} is {width} wide on a screen of {size['width']}"
+
+    async def expect_no_barriers(self) -> None:
+        """axe-core finds nothing in the page as it is."""
+        found = (await Axe().run(self.page, options=AXE_OPTIONS)).response["violations"]
+        barriers = [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found]
+        assert barriers == [], f"{self.page.url}: {barriers}"
 
     async def picture(self, name: str) -> Path:
         """A screenshot among the artefacts."""

@@ -8,51 +8,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from browser_people import DESK, PATIENCE_MS, PHONE, Person, a_browser, a_person, artefacts_folder
-from playwright.async_api import Browser, expect
+from browser_people import DESK, PATIENCE_MS, PHONE, Person, a_browser
+from browser_stage import Stage, a_stage
+from playwright.async_api import expect
 
-from hourglass_local.cluster import Cluster
-from hourglass_local.delay_levels import with_payment_window
-from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_settings import ShopSettings
+from hourglass_local.shop import Shop
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 PAYMENT_WINDOW = "20s"
 CLOSING_MS = 40_000
-PRICE_MINOR = 15_800  # MISSION X2
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What every story plays on."""
-
-    cluster: Cluster
-    browser: Browser
-    artefacts: Path
-
-    async def sell(self, product_id: str, name: str, available: int) -> None:
-        async with Shop(self.cluster.orders_url, self.cluster.badges) as shop:
-            await shop.add_product(Product(product_id, name, PRICE_MINOR, "CNY", available))
-
-    def person(self, *, language: str = "en", **settings: Any) -> AbstractAsyncContextManager[Person]:
-        return a_person(self.browser, self.cluster.orders_url, self.artefacts, language=language, **settings)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    settings = ShopSettings(sandbox_sign_in=True, gateway_delay_ms=300)
-    folder = tmp_path_factory.mktemp("browser")
-    cluster = Cluster(folder, delay_levels=with_payment_window(PAYMENT_WINDOW), shop=settings)
-    async with cluster, a_browser() as browser:
-        yield Stage(cluster, browser, artefacts_folder())
+    async with a_browser() as browser, a_stage(browser, tmp_path_factory.mktemp("browser"), PAYMENT_WINDOW) as stage:
+        yield stage
 
 
 async def test_a_buyer_sees_the_time_run_down_pays_and_the_page_turns_to_paid_by_itself(stage: Stage) -> None:

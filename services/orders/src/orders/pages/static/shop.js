@@ -3,7 +3,10 @@
 "use strict";
 
 const TICK_MS = 250;
-const RECONNECT_MS = 3000;
+const LOOK_MAX_MS = 10_000;
+const RETRY_FIRST_MS = 1_000;
+const RETRY_MAX_MS = 30_000;
+const REFUSALS = new Set([401, 403, 404]);
 const FINAL = new Set(["COMPLETED", "CLOSED"]);
 const language = document.documentElement.lang;
 
@@ -55,28 +58,75 @@ function tick() {
 
 // ------------------------------------------------------------------------------------- the page that changes by itself
 
+// What is shown stays until the server says something newer. An error answer says nothing about the order: it is asked
+// for again, later and later, and the visitor is told that the page may be old.
+
 let source = null;
 let isLooking = false;
+let mustLookOnceMore = false;
 let again = null;
+let failures = 0;
+const trouble = { look: false, stream: false };
+
+function tellTrouble(changes) {
+  const offline = document.getElementById("offline");
+  if (changes.look && !trouble.look) say(offline.textContent);
+  Object.assign(trouble, changes);
+  offline.hidden = !(trouble.look || trouble.stream);
+}
+
+function lookLater(delayMs) {
+  clearTimeout(again);
+  again = setTimeout(lookAgain, delayMs);
+}
+
+// Half of the delay is by chance, so that the pages of a server that comes back do not ask all at once.
+function retryLater() {
+  const delayMs = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** failures);
+  failures += 1;
+  lookLater(delayMs / 2 + Math.random() * delayMs / 2);
+}
 
 async function lookAgain() {
-  if (isLooking) return;
+  if (isLooking) {
+    mustLookOnceMore = true; // what changes now may be missing in the answer that is on its way
+    return;
+  }
   isLooking = true;
   clearTimeout(again);
   try {
-    const answer = await fetch(location.pathname, { headers: { Accept: "text/html" }, cache: "no-store" });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.getElementById("order");
-    if (answer.ok && fresh && !answer.redirected) {
-      show(fresh, page.title);
-    } else {
-      location.reload(); // signed out, or gone: the server's own page says which
-    }
-  } catch (error) {
-    if (!(error instanceof TypeError)) throw error;
-    again = setTimeout(lookAgain, RECONNECT_MS); // the network is away
+    do {
+      mustLookOnceMore = false;
+      await look();
+    } while (mustLookOnceMore);
   } finally {
     isLooking = false;
+  }
+}
+
+async function look() {
+  let answer = null;
+  let text = "";
+  try {
+    const signal = AbortSignal.timeout(LOOK_MAX_MS);
+    answer = await fetch(location.pathname, { headers: { Accept: "text/html" }, cache: "no-store", signal });
+    text = await answer.text();
+  } catch (error) {
+    if (!(error instanceof TypeError) && error.name !== "TimeoutError") throw error;
+    answer = null; // the network is away
+  }
+  const page = new DOMParser().parseFromString(text, "text/html");
+  const fresh = page.getElementById("order");
+  if (answer && answer.ok && fresh && !answer.redirected) {
+    tellTrouble({ look: false, stream: trouble.stream && Boolean(fresh.dataset.events) });
+    if (!trouble.stream) failures = 0;
+    show(fresh, page.title);
+  } else if (answer && (answer.redirected || (REFUSALS.has(answer.status) && page.querySelector(".problem")))) {
+    location.reload(); // signed out, or gone: the shop's own page says which
+  } else {
+    mustLookOnceMore = false;
+    tellTrouble({ look: true });
+    retryLater();
   }
 }
 
@@ -95,21 +145,24 @@ function show(fresh, title) {
 function follow(order) {
   if (source || !order.dataset.events) return;
   source = new EventSource(order.dataset.events);
-  const offline = document.getElementById("offline");
-  source.addEventListener("open", () => { offline.hidden = true; });
+  source.addEventListener("open", () => {
+    failures = 0;
+    tellTrouble({ stream: false });
+    if (trouble.look) lookAgain();
+  });
   source.addEventListener("order", (event) => {
     const told = JSON.parse(event.data);
     learnServerTime(told.now_ms);
     if (FINAL.has(told.order.status)) stopFollowing();
     const shown = document.getElementById("order");
-    if (String(told.order.version) !== shown.dataset.version) lookAgain();
+    if (isLooking || String(told.order.version) !== shown.dataset.version) lookAgain();
   });
   source.addEventListener("error", () => {
-    offline.hidden = false;
+    tellTrouble({ stream: true });
     if (source && source.readyState === EventSource.CLOSED) {
       // Refused, and the browser has given up: the server may only be busy.
       stopFollowing();
-      setTimeout(lookAgain, RECONNECT_MS);
+      retryLater();
     }
   });
 }
@@ -125,7 +178,7 @@ function begin(order) {
   if (timer) learnServerTime(Number(timer.dataset.nowMs));
   tick();
   follow(order);
-  if (order.dataset.lookAgainMs) again = setTimeout(lookAgain, Number(order.dataset.lookAgainMs));
+  if (order.dataset.lookAgainMs) lookLater(Number(order.dataset.lookAgainMs));
 }
 
 tellOwnTime(document);
@@ -135,6 +188,7 @@ if (order) {
   setInterval(tick, TICK_MS);
   // A page that slept, or comes out of the browser's memory, may have missed everything.
   document.addEventListener("visibilitychange", () => { if (!document.hidden) lookAgain(); });
+  window.addEventListener("online", lookAgain);
   window.addEventListener("pageshow", (event) => { if (event.persisted) lookAgain(); });
   window.addEventListener("pagehide", stopFollowing);
 }
