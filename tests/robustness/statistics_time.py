@@ -3,8 +3,9 @@
     .venv/bin/python tests/robustness/statistics_time.py [--orders 300000]
 
 Each database is made by the migrations and filled with SQL, through the triggers that count. Then the route is asked
-again and again, without a network between, and the same numbers are counted from the rows, for comparison. What it
-takes is reported and judges nothing; that both say the same is required.
+again and again, without a network between, and the same numbers are counted from the rows, for comparison. What the
+triggers cost is measured by closing orders with and without them; PostgreSQL does not wait for its disk. What all of it
+takes is reported and judges nothing; that counters and rows say the same is required.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any
 from sqlalchemy import text
 
 from hourglass_loadtest.machine import describe_code, describe_machine
+from orders.migrations.versions.v0008_counters import COUNTED
 from orders.testing import running_orders
 from payments.testing import running_payments
 from servicekit.adapters.database import Database
@@ -32,7 +34,7 @@ from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.postgresql import PostgresServer
 
 EVIDENCE = Path("docs/evidence/statistics.json")
-ORDERS, ASKED = 300_000, 50
+ORDERS, ASKED, CHANGED = 300_000, 50, 200
 ROWS_AT_ONCE = 500  # a transaction of many thousand would change one row of the counters as often
 
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) "
@@ -78,6 +80,8 @@ COUNT_PAYMENTS = (
     "SELECT status, COUNT(*) FROM gateway_events GROUP BY status",
 )
 
+CLOSE = text("UPDATE orders SET status = 'CLOSED', closed_at_ms = 1 WHERE order_id = :order_id")
+
 Counts = dict[str, int]
 
 
@@ -112,6 +116,25 @@ async def timed(times: int, work: Callable[[], Awaitable[object]]) -> dict[str, 
     }
 
 
+async def time_changes(database: Database, numbers: Iterable[int]) -> dict[str, float]:
+    """Of closing these pending orders, each in a transaction of its own, without its message and its stock."""
+    waiting = iter(numbers)
+
+    async def close_next() -> None:
+        async with database.writing() as connection:
+            await connection.execute(CLOSE, {"order_id": f"order-{next(waiting)}"})
+            await connection.commit()
+
+    return await timed(CHANGED, close_next)
+
+
+async def count_no_more(database: Database) -> None:
+    async with database.migrating() as connection:
+        for counted in COUNTED:
+            await connection.run_sync(counted.end)
+        await connection.commit()
+
+
 async def measure_orders(url: str, orders: int) -> dict[str, Any]:
     async with running_orders(url) as running:
         await fill(running.database, FILL_ORDERS, orders)
@@ -124,10 +147,14 @@ async def measure_orders(url: str, orders: int) -> dict[str, Any]:
         counted = await count(running.database, COUNT_ORDERS)
         expected = {**told["orders"], "paid": told["paid_orders"], "refunds": told["refund_requests"]}
         require_equal(expected, counted)
-        return {
+        found = {
             "statistics": await timed(ASKED, ask),
             "counting_the_rows": await timed(3, lambda: count(running.database, COUNT_ORDERS)),
+            "change_of_status": await time_changes(running.database, range(29, 30 * CHANGED, 30)),
         }
+        await count_no_more(running.database)
+        uncounted = await time_changes(running.database, range(30 * CHANGED + 29, 60 * CHANGED, 30))
+        return found | {"change_of_status_uncounted": uncounted}
 
 
 async def measure_payments(url: str, orders: int) -> dict[str, Any]:
@@ -177,9 +204,11 @@ async def measure(orders: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures GET /statistics with many orders.")
-    parser.add_argument("--orders", type=int, default=ORDERS, help=f"default: {ORDERS}")
+    parser.add_argument("--orders", type=int, default=ORDERS, help=f"default: {ORDERS}; {60 * CHANGED} at least")
     parser.add_argument("--out", type=Path, help=f"for the results; without it {EVIDENCE}, if the orders are {ORDERS}")
     options = parser.parse_args()
+    if options.orders < 60 * CHANGED:
+        parser.error(f"--orders is {options.orders}; {60 * CHANGED} are the least")
     code, machine = describe_code(Path.cwd()), describe_machine()
     results = asyncio.run(measure(options.orders))
     out = options.out or (EVIDENCE if options.orders == ORDERS else None)
