@@ -29,6 +29,7 @@ from hourglass_loadtest.machine import describe_code, describe_machine
 from orders.migrations.versions.v0008_counters import COUNTED
 from orders.testing import running_orders
 from payments.testing import running_payments
+from servicekit.adapters.counters import drop_counters
 from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.postgresql import PostgresServer
@@ -130,8 +131,7 @@ async def time_changes(database: Database, numbers: Iterable[int]) -> dict[str, 
 
 async def count_no_more(database: Database) -> None:
     async with database.migrating() as connection:
-        for counted in COUNTED:
-            await connection.run_sync(counted.end)
+        await connection.run_sync(drop_counters, COUNTED)
         await connection.commit()
 
 

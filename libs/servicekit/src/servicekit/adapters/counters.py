@@ -12,6 +12,7 @@ waiting goes through it. SQLite has one writer, and one shard.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, bindparam, func, select, text
@@ -21,6 +22,10 @@ NAME_LENGTH_MAX = 64
 SHARDS = 64  # more than the connections of some instances; process ids of a server's connections follow each other
 SHARD_LOCK = 0x436F_756E  # any number that no other program uses for two-part advisory locks in this database
 
+_CREATE = (
+    "CREATE TABLE counters (name VARCHAR(64) NOT NULL, shard INTEGER NOT NULL, value BIGINT NOT NULL,"
+    " CONSTRAINT pk_counters PRIMARY KEY (name, shard))"
+)
 _ADD = (
     "INSERT INTO counters (name, shard, value) SELECT {name}, {shard}, {sign}({value}) WHERE {where}"
     " ON CONFLICT (name, shard) DO UPDATE SET value = counters.value + excluded.value;"
@@ -95,6 +100,20 @@ class Counted:
     def _add(self, row: str, sign: str, shard: str) -> str:
         name, value, where = (part.format(row=row) for part in (self.name, self.value, self.where))
         return _ADD.format(name=name, shard=shard, sign=sign, value=value, where=where)
+
+
+def create_counters(connection: Connection, counted: Iterable[Counted]) -> None:
+    """The table, and the triggers that fill it: for a migration."""
+    _run(connection, _CREATE)
+    for one in counted:
+        one.begin(connection)
+
+
+def drop_counters(connection: Connection, counted: Iterable[Counted]) -> None:
+    """The way back: nothing is lost, because the version before counts the rows."""
+    for one in counted:
+        one.end(connection)
+    _run(connection, "DROP TABLE counters")
 
 
 def _run(connection: Connection, statement: str) -> None:

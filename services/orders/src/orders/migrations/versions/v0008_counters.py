@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
 
-from servicekit.adapters.counters import Counted
+from servicekit.adapters.counters import Counted, create_counters, drop_counters
 
 revision = "0008"
 down_revision = "0007"
@@ -21,19 +20,9 @@ COUNTED = (
 
 def upgrade() -> None:
     """Triggers count what the version before writes, too. Reads every order once; no order is written meanwhile."""
-    op.create_table(
-        "counters",
-        sa.Column("name", sa.String(64), nullable=False),
-        sa.Column("shard", sa.Integer(), nullable=False),
-        sa.Column("value", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", "shard", name="pk_counters"),
-    )
-    for counted in COUNTED:
-        counted.begin(op.get_bind())
+    create_counters(op.get_bind(), COUNTED)
 
 
 def downgrade() -> None:
     """Nothing is lost: the version before counts the rows."""
-    for counted in COUNTED:
-        counted.end(op.get_bind())
-    op.drop_table("counters")
+    drop_counters(op.get_bind(), COUNTED)
