@@ -22,16 +22,21 @@ from hourglass_local.waiting import eventually
 from servicekit.testing.postgresql import PostgresServer
 
 PAID_MAX_S = 60.0
+HANG_S = 1.0  # who dies for long answers nothing before, so that much is under way when it is killed
+# A standby that is not there: whatever is committed stays committed, and its client gets no answer.
+COMMITS_HANG = ("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+COMMITS_RETURN = ("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """What can be done to one of them."""
+    """What can be done to one of them. Who hangs may be killed next, and not resumed."""
 
     kill: Callable[[], Awaitable[None]]
     start: Callable[[], Awaitable[None]]
     pause: Callable[[], None]
     resume: Callable[[], None]
+    hang: Callable[[], Awaitable[None]]
 
 
 def victims_of(cluster: Cluster) -> dict[str, Victim]:
@@ -102,6 +107,9 @@ class Faults:
         if blow.deed is Deed.PAUSE:
             await _pause(chosen, blow.for_s)
             return
+        if blow.is_long:
+            await asyncio.gather(*(victim.hang() for victim in chosen))
+            await asyncio.sleep(HANG_S)
         await asyncio.gather(*(victim.kill() for victim in chosen))
         await asyncio.sleep(blow.for_s)
         await asyncio.gather(*(victim.start() for victim in chosen))
@@ -118,7 +126,10 @@ async def _pause(chosen: Sequence[Victim], for_s: float) -> None:
 
 
 def _process(process: ManagedProcess) -> Victim:
-    return Victim(process.kill, process.start, process.pause, process.resume)
+    async def hang() -> None:
+        process.pause()
+
+    return Victim(process.kill, process.start, process.pause, process.resume, hang)
 
 
 def _server(server: PostgresServer) -> Victim:
@@ -127,5 +138,9 @@ def _server(server: PostgresServer) -> Victim:
 
     async def start() -> None:
         await asyncio.to_thread(server.start)
+        await asyncio.to_thread(server.run_sql, "postgres", *COMMITS_RETURN)
 
-    return Victim(kill, start, server.pause, server.resume)
+    async def hang() -> None:
+        await asyncio.to_thread(server.run_sql, "postgres", *COMMITS_HANG)
+
+    return Victim(kill, start, server.pause, server.resume, hang)
