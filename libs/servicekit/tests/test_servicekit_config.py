@@ -83,6 +83,16 @@ def test_every_variable_sets_its_field() -> None:
         ("SHOP_ADMISSION_LIMIT", "16", "SHOP_ADMISSION_LIMIT='16': allowed is requests/milliseconds, such as 16/500"),
         ("SHOP_ADMISSION_LIMIT", "0/5", "SHOP_ADMISSION_LIMIT='0/5': 1 to 1000 requests may be in work at once, not 0"),
         ("SHOP_RATE_LIMIT", "fast", "SHOP_RATE_LIMIT='fast': allowed is requests/seconds, such as 600/60, or off"),
+        (
+            "SHOP_TRUSTED_PROXIES",
+            "proxy.example",
+            "SHOP_TRUSTED_PROXIES='proxy.example': 'proxy.example' does not appear to be an IPv4 or IPv6 network; allowed"
+            " are addresses and networks, such as 10.0.0.7,192.168.0.0/16, or none",
+        ),
+        ("SHOP_TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.1/8 has host bits set; allowed are"),
+        ("SHOP_TRUSTED_PROXIES", "10.0.0.1,", "'' does not appear to be an IPv4 or IPv6 network; allowed are"),
+        ("SHOP_TRUSTED_PROXIES", "*", "'*' does not appear to be an IPv4 or IPv6 network; allowed are"),
+        ("SHOP_TRUSTED_PROXIES", "::/0", "::/0 is everybody, who could then name any address; allowed are"),
         ("SHOP_CITY_FILE", "/no/such/file", "SHOP_CITY_FILE='/no/such/file' cannot be read: No such file"),
         ("SHOP_MQ_URL", "host", "SHOP_MQ_URL='host': allowed is a URL"),
         ("SHOP_LISTEN", "host", "SHOP_LISTEN='host': allowed is host:port"),
@@ -181,3 +191,9 @@ def test_limits_of_a_reconciler_that_make_no_sense_are_refused(name: str, text: 
     with pytest.raises(ConfigError) as refused:
         reconciling(**{f"SHOP_RECONCILE_{name}": text})
     assert str(refused.value) == f"SHOP_RECONCILE_{name}={text}: {complaint}"
+
+
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    assert read().trusted_proxies == ("127.0.0.1/32", "::1/128")
+    assert read(SHOP_TRUSTED_PROXIES="10.0.0.7, fd00::/8").trusted_proxies == ("10.0.0.7/32", "fd00::/8")
+    assert read(SHOP_TRUSTED_PROXIES="none").trusted_proxies == ()

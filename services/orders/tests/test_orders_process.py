@@ -67,6 +67,24 @@ async def test_orders_serves_without_a_queue_and_stops_when_told(tmp_path: Path,
         assert (statistics["orders"]["PENDING_PAYMENT"], statistics["stock"]["available"]) == (0, 1)
 
 
+async def test_visitors_behind_a_trusted_proxy_have_limits_and_cookies_of_their_own(tmp_path: Path) -> None:
+    variables = {"ORDERS_TRUSTED_PROXIES": "127.0.0.2", "ORDERS_SANDBOX_SIGN_IN": "true", "ORDERS_RATE_LIMIT": "3/600"}
+    through_proxy = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+    async with process(tmp_path, **variables) as started, httpx.AsyncClient(transport=through_proxy) as http:
+        pages = f"http://127.0.0.1:{await started.port()}/shop"
+        for visitor in ("203.0.113.1", "203.0.113.2"):
+            # What the visitor has sent stands first; a proxy adds the address that it sees.
+            headers = {"X-Forwarded-For": f"192.0.2.1, {visitor}", "X-Forwarded-Proto": "https"}
+            answers = [await http.get(f"{pages}/session", headers=headers) for _ in range(2)]
+            form = {"subject": visitor, "role": "buyer"}
+            signed_in = await http.post(
+                f"{pages}/session/sandbox", data=form, headers=headers | {"Sec-Fetch-Site": "same-origin"}
+            )
+            assert signed_in.headers["Set-Cookie"].endswith("; Secure")
+            answers += [signed_in, await http.get(f"{pages}/orders", headers=headers)]
+            assert [answer.status_code for answer in answers] == [200, 200, 303, 429]
+
+
 async def test_migrate_brings_the_database_up_to_date_and_ends(tmp_path: Path) -> None:
     for _ in range(2):
         async with process(tmp_path, "migrate") as started:

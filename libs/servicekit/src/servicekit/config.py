@@ -13,6 +13,7 @@ Config(**read_environment(os.environ, "ORDERS_", COMMON_PARSERS | {"PAYMENT_WIND
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -30,6 +31,7 @@ FILE_SUFFIX = "_FILE"
 DATABASE_POOL_SIZE = 10
 POOL_SIZE_MAX = 100  # PostgreSQL's own default allows as many connections to all processes together
 RECONCILE_ROWS_MAX = 2_000  # as many transactions as a broker lists
+DEFAULT_TRUSTED_PROXIES = ("127.0.0.1/32", "::1/128")  # a proxy on the same machine, or in the same pod
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # A parser gets the variable's whole name and its text, and returns the fields that it sets. Raises ConfigError.
@@ -46,7 +48,7 @@ class ServiceConfig:
 
     `auth_keys` are (name, secret): the first signs tokens, all of them verify. `rate_limit` is for each caller,
     `admission_limit` for all together; None is no limit. `database_pool_size` connections with PostgreSQL
-    are open at once, at most.
+    are open at once, at most. `trusted_proxies` are the networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
 
     Raises ConfigError when values do not go together. No error and no `repr` tells a secret: a subclass that gives
     `database_url` a default says `repr=False` again.
@@ -63,6 +65,7 @@ class ServiceConfig:
     auth_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     rate_limit: RateLimit | None = DEFAULT_RATE_LIMIT
     admission_limit: AdmissionLimit | None = DEFAULT_ADMISSION_LIMIT
+    trusted_proxies: tuple[str, ...] = DEFAULT_TRUSTED_PROXIES
 
     def __post_init__(self) -> None:
         check_database_url(f"{self.PREFIX}DATABASE_URL", self.database_url)
@@ -217,6 +220,19 @@ def _admission_limit(name: str, text: str) -> dict[str, Any]:
         raise ConfigError(f"{name}={text!r}: {error}") from error
 
 
+def _trusted_proxies(name: str, text: str) -> dict[str, Any]:
+    try:
+        networks = [] if text == "none" else [ipaddress.ip_network(part.strip()) for part in text.split(",")]
+        for network in networks:
+            if network.prefixlen == 0:
+                raise ValueError(f"{network} is everybody, who could then name any address")
+    except ValueError as error:
+        raise ConfigError(
+            f"{name}={text!r}: {error}; allowed are addresses and networks, such as 10.0.0.7,192.168.0.0/16, or none"
+        ) from None
+    return {"trusted_proxies": tuple(str(network) for network in networks)}
+
+
 COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "DATABASE_URL": as_text("database_url"),
@@ -227,6 +243,7 @@ COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(
         "AUTH_KEYS": _auth_keys,
         "RATE_LIMIT": _rate_limit,
         "ADMISSION_LIMIT": _admission_limit,
+        "TRUSTED_PROXIES": _trusted_proxies,
     }
 )
 

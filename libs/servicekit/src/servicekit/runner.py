@@ -99,7 +99,7 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
     Raises OSError if the address is taken, StorageUnavailableError, and QueueConfigurationError in a group.
     """
     stop = stop_event()
-    with HttpServer(config.listen_host, config.listen_port) as http:
+    with HttpServer(config.listen_host, config.listen_port, trusted_proxies=config.trusted_proxies) as http:
         database = Database(config.database_url, config.database_pool_size)
         try:
             await service.migrations.upgrade(database)

@@ -38,7 +38,7 @@ async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address is taken, and StorageUnavailableError."""
     stop = stop_event()
     clock = RealClock()
-    with HttpServer(config.listen_host, config.listen_port) as http:
+    with HttpServer(config.listen_host, config.listen_port, trusted_proxies=config.trusted_proxies) as http:
         database = Database(config.database_url, config.database_pool_size)
         receiver = HttpWebhooks(config.webhook_url, config.webhook_secrets, clock)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -56,10 +56,16 @@ class HttpServer:
 
     A context manager that gives the address back. Raises OSError when the address is taken. At most as many connections
     are served as `limits` and the operating system's limit on open files allow.
+
+    `trusted_proxies` are addresses and networks. Of a connection from one of them, the client is the last address of
+    X-Forwarded-For that is not itself in them, and the scheme is that of X-Forwarded-Proto. Nobody else is believed.
     """
 
-    def __init__(self, host: str, port: int, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, host: str, port: int, limits: ConnectionLimits = DEFAULT_LIMITS, *, trusted_proxies: Sequence[str] = ()
+    ) -> None:
         self._limits = limits
+        self._trusted_proxies = list(trusted_proxies)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
 
@@ -96,6 +102,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,  # a request has a span, which says more
                 timeout_graceful_shutdown=DRAIN_MAX_S,
+                forwarded_allow_ips=self._trusted_proxies,  # None would be uvicorn's own variable
             )
         )
         serving = asyncio.ensure_future(server.serve(sockets=[self._listener]))
