@@ -86,8 +86,8 @@ def test_every_variable_sets_its_field() -> None:
         (
             "SHOP_TRUSTED_PROXIES",
             "proxy.example",
-            "SHOP_TRUSTED_PROXIES='proxy.example': 'proxy.example' does not appear to be an IPv4 or IPv6 network; allowed"
-            " are addresses and networks, such as 10.0.0.7,192.168.0.0/16, or none",
+            "SHOP_TRUSTED_PROXIES='proxy.example': 'proxy.example' does not appear to be an IPv4 or IPv6 network;"
+            " allowed are addresses and networks, such as 10.0.0.7,192.168.0.0/16, or none",
         ),
         ("SHOP_TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.1/8 has host bits set; allowed are"),
         ("SHOP_TRUSTED_PROXIES", "10.0.0.1,", "'' does not appear to be an IPv4 or IPv6 network; allowed are"),

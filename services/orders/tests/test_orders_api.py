@@ -340,6 +340,13 @@ async def test_requests_are_limited_as_configured(new_database_url: NewDatabaseU
         assert (await orders.http.get("/orders", headers=orders.headers("seller", "seller-1"))).status_code == 200
 
 
+async def test_each_process_counts_requests_for_itself(new_database_url: NewDatabaseUrl) -> None:
+    url, limit = new_database_url("orders"), RateLimit(1, 60)
+    async with running_orders(url, rate_limit=limit) as one, running_orders(url, rate_limit=limit) as other:
+        answers = [await orders.http.get("/orders", headers=one.headers()) for orders in (one, other, one, other)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+
+
 async def test_health_says_what_works(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         assert (await orders.http.get("/health/live")).json() == {"status": "live"}

@@ -7,6 +7,7 @@ import pytest
 
 from orders.pages.testing_visitor import ROOT, shop_of
 from servicekit.auth import ROLES
+from servicekit.rate_limit import RateLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 FOR_SIGNED_IN = ("/orders", "/orders/ghost", "/orders/ghost/events", "/operator", "/operator/orders/ghost")
@@ -131,6 +132,18 @@ async def test_the_session_cookie_is_for_the_shops_pages_alone(new_database_url:
                 assert ("secure" in attributes) == (scheme == "https")
                 # The API looks at no cookie, so that no other site can make a browser ask anything of it.
                 assert (await http.get("/orders")).status_code == 401
+
+
+async def test_visitors_at_one_address_have_limits_of_their_own_once_signed_in(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    limited = shop_of(new_database_url("orders"), rate_limit=RateLimit(4, 60))
+    async with limited as shop, shop.visitor("ann") as ann, shop.visitor("bob") as bob, shop.visitor(None) as nobody:
+        assert [(await ann.get("/orders")).status_code for _ in range(5)] == [200, 200, 200, 200, 429]
+        assert (await bob.get("/orders")).status_code == 200
+        # Signing in was asked by two from this address; a session that is none makes nobody somebody else.
+        nobody.http.cookies.set("shop_session", "x", path="/shop")
+        assert [(await nobody.get("/session")).status_code for _ in range(3)] == [200, 200, 429]
 
 
 async def test_every_answer_of_the_pages_keeps_other_sites_out(new_database_url: NewDatabaseUrl) -> None:

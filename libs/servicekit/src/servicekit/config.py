@@ -48,7 +48,7 @@ class ServiceConfig:
 
     `auth_keys` are (name, secret): the first signs tokens, all of them verify. `rate_limit` is for each caller,
     `admission_limit` for all together; None is no limit. `database_pool_size` connections with PostgreSQL
-    are open at once, at most. `trusted_proxies` are the networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    are open at once, at most. X-Forwarded-For and X-Forwarded-Proto are believed of the networks in `trusted_proxies`.
 
     Raises ConfigError when values do not go together. No error and no `repr` tells a secret: a subclass that gives
     `database_url` a default says `repr=False` again.
@@ -222,15 +222,18 @@ def _admission_limit(name: str, text: str) -> dict[str, Any]:
 
 def _trusted_proxies(name: str, text: str) -> dict[str, Any]:
     try:
-        networks = [] if text == "none" else [ipaddress.ip_network(part.strip()) for part in text.split(",")]
-        for network in networks:
-            if network.prefixlen == 0:
-                raise ValueError(f"{network} is everybody, who could then name any address")
+        return {"trusted_proxies": () if text == "none" else tuple(map(_network, text.split(",")))}
     except ValueError as error:
         raise ConfigError(
             f"{name}={text!r}: {error}; allowed are addresses and networks, such as 10.0.0.7,192.168.0.0/16, or none"
         ) from None
-    return {"trusted_proxies": tuple(str(network) for network in networks)}
+
+
+def _network(text: str) -> str:
+    network = ipaddress.ip_network(text.strip())
+    if network.prefixlen == 0:
+        raise ValueError(f"{network} is everybody, who could then name any address")
+    return str(network)
 
 
 COMMON_PARSERS: Mapping[str, Parser] = MappingProxyType(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 
 from orders.adapters.sql_unit_of_work import SqlUnitOfWork
 from orders.api.application import build_api
@@ -23,6 +24,7 @@ from orders.domain.payment_hold import HoldLimits
 from orders.pages.application import mount_pages
 from orders.pages.parts import PageParts
 from orders.pages.renderer import Renderer
+from orders.pages.visitor import signed_in
 from orders.service.accept_payment import AcceptPayment
 from orders.service.accept_refund import AcceptRefund
 from orders.service.basket import Baskets
@@ -45,6 +47,7 @@ from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
+from servicekit.api.security import identified
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
 from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
@@ -173,6 +176,7 @@ def _serving(parts: PageParts, config: Config, health: Health) -> FastAPI:
         rate_limit=config.rate_limit,
         admission_limit=config.admission_limit,
         clock=parts.clock,
+        identify=lambda scope: identified(scope) or signed_in(HTTPConnection(scope), parts.tokens),
         more_routers=(order_events(parts.feed, parts.clock),),
     )
     mount_pages(api, parts)

@@ -19,7 +19,7 @@ from servicekit.api.load_shedding import LoadShedding
 from servicekit.api.problem import ProblemType
 from servicekit.api.request_limit import RequestLimit
 from servicekit.api.request_telemetry import IsUntraced, TraceIds, request_telemetry, untraced
-from servicekit.api.security import Identification, TokensFirst
+from servicekit.api.security import Identification, Identify, TokensFirst, identified
 from servicekit.auth import Tokens
 from servicekit.errors import ServiceError
 from servicekit.health import Health
@@ -79,11 +79,13 @@ def build_api(
     clock: Clock,
     untraced_urls: Sequence[str] = UNTRACED_URLS,
     admission_limit: AdmissionLimit | None = None,
+    identify: Identify = identified,
 ) -> ServiceApi:
     """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
 
     `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none,
-    and so is `admission_limit`, beyond which requests are told to come back later.
+    and so is `admission_limit`, beyond which requests are told to come back later. `rate_limit` is for each of those
+    whom `identify` finds.
     Whoever asks for one of `untraced_urls`, which are paths, gets no trace.
     Without `tokens` nobody is known, and the routes see for themselves who may ask.
     """
@@ -113,7 +115,7 @@ def build_api(
     if tokens is not None:
         app.add_middleware(TokensFirst, routes=lambda: iter_route_contexts(app.routes))
     if rate_limit is not None:
-        app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock))
+        app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock), identify=identify)
     if tokens is not None:
         app.add_middleware(Identification, tokens=tokens)
     problem_handlers.install(app, problem_of_error)

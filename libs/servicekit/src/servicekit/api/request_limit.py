@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from servicekit.api.problem import RATE_LIMITED, problem_response
-from servicekit.api.security import identified
+from servicekit.api.security import Identify, identified
 from servicekit.rate_limit import RequestCounter
 
 # Whoever watches the service, and the payment gateway, is never told to come back later.
@@ -24,11 +24,12 @@ _IPV6_PREFIX_BITS = 64
 
 
 class RequestLimit:
-    """ASGI middleware inside Identification: counts by caller, and without one by the client's address."""
+    """ASGI middleware inside Identification: counts by who `identify` says it is, else by the client's address."""
 
-    def __init__(self, app: ASGIApp, counter: RequestCounter) -> None:
+    def __init__(self, app: ASGIApp, counter: RequestCounter, identify: Identify = identified) -> None:
         self._app = app
         self._counter = counter
+        self._identify = identify
         limit = counter.limit
         self._policy = f'"{POLICY_NAME}";q={limit.requests};w={limit.window_s}'
 
@@ -36,7 +37,7 @@ class RequestLimit:
         if scope["type"] != "http" or scope["path"].startswith(UNLIMITED_PREFIXES):
             await self._app(scope, receive, send)
             return
-        standing = self._counter.count(_who(scope))
+        standing = self._counter.count(self._who(scope))
 
         async def send_with_standing(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -56,13 +57,12 @@ class RequestLimit:
         )
         await response(scope, receive, send_with_standing)
 
-
-def _who(scope: Scope) -> str:
-    caller = identified(scope)
-    if caller is not None:
-        return f"caller {caller.subject}"
-    client = scope.get("client")
-    return f"address {_network(client[0]) if client else 'unknown'}"
+    def _who(self, scope: Scope) -> str:
+        caller = self._identify(scope)
+        if caller is not None:
+            return f"caller {caller.subject}"
+        client = scope.get("client")
+        return f"address {_network(client[0]) if client else 'unknown'}"
 
 
 def _network(host: str) -> str:

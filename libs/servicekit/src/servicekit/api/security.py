@@ -30,6 +30,9 @@ BEARER = HTTPBearer(
     auto_error=False,
 )
 
+# Who sends a request, if that is known and proven.
+Identify = Callable[[Scope], Caller | None]
+
 _CALLER = "caller"
 
 

@@ -13,6 +13,7 @@ from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
 from servicekit.admission import AdmissionLimit
 from servicekit.api import application
+from servicekit.api.security import Identify, identified
 from servicekit.auth import Tokens
 from servicekit.health import Health
 from servicekit.rate_limit import RateLimit
@@ -26,9 +27,13 @@ def build_api(
     rate_limit: RateLimit | None,
     clock: Clock,
     admission_limit: AdmissionLimit | None = None,
+    identify: Identify = identified,
     more_routers: Iterable[APIRouter] = (),
 ) -> FastAPI:
-    """The routes of orders and `more_routers`, with all that servicekit gives a service's API."""
+    """The routes of orders and `more_routers`, with all that servicekit gives a service's API.
+
+    `rate_limit` is for each of those whom `identify` finds.
+    """
     app = application.build_api(
         title="Hourglass orders",
         summary="Orders that close by themselves when nobody pays",
@@ -46,6 +51,7 @@ def build_api(
         rate_limit=rate_limit,
         clock=clock,
         admission_limit=admission_limit,
+        identify=identify,
     )
     app.state.use_cases = use_cases
     return app

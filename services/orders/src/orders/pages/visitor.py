@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from orders.pages import cart as carts
@@ -43,20 +43,22 @@ def visitor_of(request: Request, tokens: Tokens) -> Visitor:
         or languages.chosen(request.cookies.get(languages.COOKIE))
         or languages.preferred(request.headers.get("Accept-Language", ""))
     )
-    token = request.cookies.get(SESSION_COOKIE, "")
-    caller = None
-    if token:
-        try:
-            caller = tokens.verify(token)
-        except InvalidTokenError:
-            caller = None
+    caller = signed_in(request, tokens)
     return Visitor(
         language=language,
         has_chosen=chosen is not None,
         caller=caller,
-        was_signed_in=bool(token) and caller is None,
+        was_signed_in=bool(request.cookies.get(SESSION_COOKIE)) and caller is None,
         cart=parse_cart(request.cookies.get(carts.COOKIE, "")),
     )
+
+
+def signed_in(connection: HTTPConnection, tokens: Tokens) -> Caller | None:
+    """Whose session the cookie is, while it is valid."""
+    try:
+        return tokens.verify(connection.cookies.get(SESSION_COOKIE, ""))
+    except InvalidTokenError:
+        return None
 
 
 def keep_language(request: Request, response: Response, language: Language) -> None:
