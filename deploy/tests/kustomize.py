@@ -64,9 +64,12 @@ def _is_target(document: Document, target: dict[str, str]) -> bool:
 
 
 def _patch(document: Document, op: str, path: str, value: Any = None) -> None:
-    """RFC 6902's `remove` and `replace`."""
+    """RFC 6902's `remove` and `replace`, and `add` at the end of a list."""
     *parents, last = path.removeprefix("/").split("/")
     parent = _at(document, parents)
+    if (op, last) == ("add", "-"):
+        parent.append(value)
+        return
     key: Any = int(last) if isinstance(parent, list) else last
     assert key in parent or isinstance(parent, list), path
     match op:

@@ -15,6 +15,8 @@ import pytest
 import yaml
 from kustomize import Document, load, rendered
 
+from servicekit.config import COMMON_PARSERS, read_environment
+
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy/kubernetes"
 COMPONENTS = tuple(sorted(path.parent for path in KUBERNETES.glob("components/*/kustomization.yaml")))
@@ -145,6 +147,18 @@ def test_requests_from_outside_go_to_ports_that_policies_open() -> None:
             assert {"ports": [{"protocol": "TCP", "port": port}]} in policies[backend["name"]]["ingress"]
             found += 1
     assert found == 2
+
+
+@pytest.mark.parametrize("name", ["orders", "payments"])
+def test_with_an_ingress_the_pods_believe_its_network_and_without_one_nobody_else(name: str) -> None:
+    def trusted(documents: list[Document]) -> dict[str, str]:
+        (container,) = named(documents, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+        return {one["name"]: one["value"] for one in container["env"] if "TRUSTED" in one["name"]}
+
+    assert trusted(BASE) == {}
+    variables = trusted(EVERYTHING)
+    read = read_environment(variables, f"{name.upper()}_", COMMON_PARSERS)
+    assert read == {"trusted_proxies": ("10.244.0.0/16",)}
 
 
 @pytest.mark.parametrize("name", ["orders", "payments"])
