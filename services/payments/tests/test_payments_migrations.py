@@ -12,7 +12,7 @@ from payments.testing import Step, running_payments
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import MigrationRefusedError
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.testing.migrations import checks_and_indexes, differences, table_names
+from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 
 
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new_database_url: NewDatabaseUrl) -> None:
@@ -25,6 +25,14 @@ async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new
         assert await table_names(database) == {"alembic_version"}
         await MIGRATIONS.upgrade(database)
         assert await differences(database, metadata) == []
+    finally:
+        await database.dispose()
+
+
+async def test_migrations_keep_what_they_declare_to_work(new_database_url: NewDatabaseUrl) -> None:
+    database = Database(new_database_url("payments"))
+    try:
+        assert await broken_promises(database, MIGRATIONS) == []
     finally:
         await database.dispose()
 

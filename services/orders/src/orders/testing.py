@@ -30,6 +30,7 @@ from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import OrderRequest
 from osenv import Clock, SeededRng, SimClock
 from servicekit.adapters.database import Database
+from servicekit.adapters.migrate import Migrations
 from servicekit.auth import ROLES, Caller
 from servicekit.testing import RecordingPublisher, deliver
 from servicekit.testing.migrated import migrate
@@ -128,9 +129,11 @@ async def running_orders(
     clock: SimClock | None = None,
     payment_desk: PaymentDesk | None = None,
     service_clock: Clock | None = None,
+    migrations: Migrations = MIGRATIONS,
     **settings: Any,
 ) -> AsyncIterator[RunningOrders]:
-    """Orders on this database, which is migrated. No task runs by itself; `settings` are fields of Config.
+    """Orders on this database, which is migrated by `migrations`. No task runs by itself; `settings` are fields
+    of Config.
 
     A test that restarts orders hands queue and clock on; one with real payments brings `payment_desk`.
     `service_clock` is what orders goes by, if not by `clock`.
@@ -140,7 +143,7 @@ async def running_orders(
     publisher = publisher or RecordingPublisher()
     clock = clock or SimClock()
     try:
-        await migrate(database, config.database_url, MIGRATIONS)
+        await migrate(database, config.database_url, migrations)
         desk, dead_letters = ScriptedDesk(clock), ScriptedDeadLetters()
         application = bootstrap(
             config,

@@ -1,6 +1,12 @@
-"""How a database looks that migrations have made, for the services' tests."""
+"""How a database looks that migrations have made, and what the next version makes of it, for tests of services."""
 
 from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TypeAlias
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -8,6 +14,99 @@ from sqlalchemy import Connection, MetaData, inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from servicekit.adapters.database import Database
+from servicekit.adapters.migrate import Migrations
+
+# By table: the kind of each column, and what is unique in it.
+_Schema: TypeAlias = dict[str, dict[str, str]]
+
+_LATER = """
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "{revision}", "{head}", None, None
+{declaration}
+
+
+def upgrade():
+    op.execute({statement!r})
+"""
+
+
+def with_a_later_one(migrations: Migrations, folder: Path, statement: str, oldest_code: str | None) -> Migrations:
+    """What the next version has, in `folder`: these migrations of a package, and one more that runs `statement`.
+
+    It declares that the code of `oldest_code` and later works with its schema, or nothing.
+    """
+    package, _, name = migrations.location.partition(":")
+    with as_file(files(package) / name) as source:
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    head = migrations.head
+    declaration = "" if oldest_code is None else f"oldest_code = {oldest_code!r}"
+    text = _LATER.format(revision=later_than(head), head=head, declaration=declaration, statement=statement)
+    (folder / "versions" / f"v{later_than(head)}_later.py").write_text(text, encoding="utf-8")
+    return Migrations(str(folder))
+
+
+async def migrate_alone(url: str, migrations: Migrations) -> None:
+    """Bring the database at `url` to the newest of `migrations`, as the command `migrate` does."""
+    database = Database(url)
+    try:
+        await migrations.upgrade(database)
+    finally:
+        await database.dispose()
+
+
+async def migrate_to_a_later_one(migrations: Migrations, folder: Path, url: str, oldest_code: str | None) -> None:
+    """Bring the database at `url` to a schema that the next version makes, with a table that is new."""
+    await migrate_alone(url, with_a_later_one(migrations, folder, "CREATE TABLE later (id INTEGER)", oldest_code))
+
+
+def later_than(revision: str) -> str:
+    """The revision after this one."""
+    return f"{int(revision) + 1:04}"
+
+
+async def broken_promises(database: Database, migrations: Migrations) -> list[str]:
+    """What migrations take from code that they declare to work; brings an empty database up one revision at a time.
+
+    Compared are columns and what is unique; whether older code understands the rows is for people to judge.
+    """
+    schemas: dict[str, _Schema] = {}
+    broken = []
+    for number in range(1, int(migrations.head) + 1):
+        revision = f"{number:04}"
+        await migrations.upgrade(database, revision)
+        async with database.reading() as connection:
+            schemas[revision] = await connection.run_sync(_schema)
+        oldest = migrations.oldest_code_of(revision)
+        broken += [f"{revision}: {what}" for what in _taken(schemas[oldest], schemas[revision])]
+        if number > 1 and oldest < (before := migrations.oldest_code_of(f"{number - 1:04}")):
+            broken.append(f"{revision}: works with {oldest}, and the schema before only with {before}")
+    return broken
+
+
+def _schema(connection: Connection) -> _Schema:
+    inspector = inspect(connection)
+    schema: _Schema = {}
+    for table in inspector.get_table_names():
+        schema[table] = columns = {}
+        for column in inspector.get_columns(table):
+            is_needed = not column["nullable"] and column["default"] is None
+            columns[column["name"]] = f"{column['type']}{' NOT NULL' * is_needed}"
+        for index in inspector.get_indexes(table):
+            if index["unique"]:
+                columns[f"UNIQUE {index['column_names']}"] = " NOT NULL"
+    return schema
+
+
+def _taken(before: _Schema, after: _Schema) -> Iterator[str]:
+    for table, columns in before.items():
+        now = after.get(table, {})
+        for name, kind in columns.items():
+            if now.get(name, "gone") not in (kind, kind.removesuffix(" NOT NULL")):
+                yield f"{table}.{name} was {kind} and is {now.get(name, 'gone')}"
+        for name in now.keys() - columns.keys():
+            if now[name].endswith(" NOT NULL"):
+                yield f"{table}.{name} is new and asks something of every row"
 
 
 async def differences(database: Database, metadata: MetaData) -> list[object]:

@@ -9,6 +9,7 @@ revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
+oldest_code = "0003"
 
 _TABLES = ("payable_orders", "payments", "outbox")
 
