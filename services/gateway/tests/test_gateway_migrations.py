@@ -15,7 +15,7 @@ from sandbox_gateway.app import MIGRATIONS
 from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.testing.migrations import checks_and_indexes, differences, table_names
+from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 
 
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(
@@ -32,6 +32,10 @@ async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(
         assert await differences(database, metadata) == []
     finally:
         await database.dispose()
+
+
+async def test_migrations_keep_what_they_declare_to_work(new_database_url: NewDatabaseUrl) -> None:
+    assert await broken_promises(new_database_url("gateway"), MIGRATIONS) == []
 
 
 async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(

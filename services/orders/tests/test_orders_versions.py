@@ -16,7 +16,6 @@ from orders.app import MIGRATIONS
 from orders.domain.product import Product
 from orders.testing import PRODUCT, RunningOrders, running_orders
 from osenv import SimClock
-from servicekit.adapters.database import Database
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import broken_promises, migrate_alone, with_a_later_one
@@ -68,11 +67,7 @@ async def test_two_versions_sell_from_one_database_and_the_later_one_can_be_roll
 
 
 async def test_migrations_keep_what_they_declare_to_work(new_database_url: NewDatabaseUrl) -> None:
-    database = Database(new_database_url("orders"))
-    try:
-        assert await broken_promises(database, MIGRATIONS) == []
-    finally:
-        await database.dispose()
+    assert await broken_promises(new_database_url("orders"), MIGRATIONS) == []
 
 
 @pytest.mark.parametrize(
@@ -90,10 +85,6 @@ async def test_migrations_keep_what_they_declare_to_work(new_database_url: NewDa
 async def test_a_migration_that_takes_something_from_code_that_it_declares_is_found(
     new_database_url: NewDatabaseUrl, tmp_path: Path, contract: str, broken: str | None
 ) -> None:
-    database = Database(new_database_url("orders"))
     migrations = with_a_later_one(MIGRATIONS, tmp_path / "later", contract, oldest_code=MIGRATIONS.head)
-    try:
-        found = await broken_promises(database, migrations)
-    finally:
-        await database.dispose()
+    found = await broken_promises(new_database_url("orders"), migrations)
     assert found == ([] if broken is None else [f"{migrations.head}: {broken}"])

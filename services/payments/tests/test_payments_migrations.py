@@ -30,11 +30,7 @@ async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new
 
 
 async def test_migrations_keep_what_they_declare_to_work(new_database_url: NewDatabaseUrl) -> None:
-    database = Database(new_database_url("payments"))
-    try:
-        assert await broken_promises(database, MIGRATIONS) == []
-    finally:
-        await database.dispose()
+    assert await broken_promises(new_database_url("payments"), MIGRATIONS) == []
 
 
 async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(new_database_url: NewDatabaseUrl) -> None:

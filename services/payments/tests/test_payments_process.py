@@ -15,7 +15,7 @@ import pytest
 from osenv import RealClock
 from payments.app import MIGRATIONS
 from servicekit.auth import ROLES, Tokens
-from servicekit.testing.migrations import later_than, migrate_to_a_later_one
+from servicekit.testing.migrations import migrate_to_a_later_one
 from servicekit.testing.service_process import ServiceProcess, service_process
 
 pytestmark = pytest.mark.processes
@@ -125,20 +125,6 @@ async def test_a_version_behind_starts_on_a_schema_that_works_with_it(tmp_path: 
     async with process(tmp_path) as started, http_of(await started.port()) as http:
         assert (await http.get("/health/ready")).json()["checks"]["schema"] == "ok"
         assert (await http.get("/payments")).status_code == 200
-
-
-async def test_a_version_behind_does_not_start_on_a_schema_that_says_nothing_of_it(tmp_path: Path) -> None:
-    url, later = f"sqlite+aiosqlite:///{tmp_path / 'payments.db'}", later_than(MIGRATIONS.head)
-    await migrate_to_a_later_one(MIGRATIONS, tmp_path / "later", url, oldest_code=None)
-    for command in ((), ("migrate",), ("reconcile",)):
-        async with process(tmp_path, *command) as started:
-            code, log = await started.ended()
-        assert code == 1, log
-        assert (
-            f"payments: the schema is at {later} and works with versions of the code from {later} on; this one is"
-            f" {MIGRATIONS.head}: start a later version"
-        ) in log
-        assert "Traceback" not in log
 
 
 async def test_an_unknown_key_ends_the_start_with_its_name(tmp_path: Path) -> None:

@@ -65,22 +65,27 @@ def later_than(revision: str) -> str:
     return f"{int(revision) + 1:04}"
 
 
-async def broken_promises(database: Database, migrations: Migrations) -> list[str]:
-    """What migrations take from code that they declare to work; brings an empty database up one revision at a time.
+async def broken_promises(url: str, migrations: Migrations) -> list[str]:
+    """What migrations take from code that they declare to work; brings the empty database up one revision at a time.
 
     Compared are columns and what is unique; whether older code understands the rows is for people to judge.
     """
+    database = Database(url)
     schemas: dict[str, _Schema] = {}
-    broken = []
-    for number in range(1, int(migrations.head) + 1):
-        revision = f"{number:04}"
-        await migrations.upgrade(database, revision)
-        async with database.reading() as connection:
-            schemas[revision] = await connection.run_sync(_schema)
-        oldest = migrations.oldest_code_of(revision)
-        broken += [f"{revision}: {what}" for what in _taken(schemas[oldest], schemas[revision])]
-        if number > 1 and oldest < (before := migrations.oldest_code_of(f"{number - 1:04}")):
-            broken.append(f"{revision}: works with {oldest}, and the schema before only with {before}")
+    broken, before = [], ""
+    try:
+        for number in range(1, int(migrations.head) + 1):
+            revision = f"{number:04}"
+            await migrations.upgrade(database, revision)
+            async with database.reading() as connection:
+                schemas[revision] = await connection.run_sync(_schema)
+            oldest = migrations.oldest_code_of(revision)
+            broken += [f"{revision}: {what}" for what in _taken(schemas[oldest], schemas[revision])]
+            if oldest < before:
+                broken.append(f"{revision}: works with {oldest}, and the schema before only with {before}")
+            before = oldest
+    finally:
+        await database.dispose()
     return broken
 
 
