@@ -9,6 +9,7 @@ revision = "0007"
 down_revision = "0006"
 branch_labels = None
 depends_on = None
+oldest_code = "0006"
 
 
 def upgrade() -> None:

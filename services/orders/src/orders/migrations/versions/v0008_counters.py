@@ -10,6 +10,7 @@ revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
+oldest_code = "0006"
 
 COUNTED = (
     Counted("orders", "orders", ("status",), "'orders/' || {row}.status"),

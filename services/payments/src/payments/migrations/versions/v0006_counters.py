@@ -10,6 +10,7 @@ revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
+oldest_code = "0005"
 
 _LEDGER = ("account", "amount_minor")
 _AT_THE_GATEWAY = "{row}.account = 'gateway' AND {row}.amount_minor"
