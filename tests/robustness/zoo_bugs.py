@@ -800,7 +800,7 @@ BUGS: tuple[Bug, ...] = (
         "known.renewals < asked.renewals",
         "False",
         f"{BROKER_TESTS}/test_broker_slave_requests.py"
-        "::test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on",
+        "::TestPulling::test_messages_go_to_the_same_version_of_progress_and_others_hear_where_to_go_on",
     ),
     bug(
         "81",
