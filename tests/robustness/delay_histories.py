@@ -17,7 +17,7 @@ from simulation import SimLoop
 from mq_broker.processor.recalling import NewTime
 from mq_broker.store.message_store import FlushDiskType
 
-HISTORIES, PARTS = 1_000, 4  # of `make test`; `make robustness` goes on
+HISTORIES, PARTS = 500, 2  # of `make test`; `make robustness` goes on
 STEPS_MAX = 14
 COUNT = st.integers(1, 12)
 KEY = st.sampled_from(KEYS)

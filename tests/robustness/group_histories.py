@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from simulation import SimLoop
 
-HISTORIES, PARTS = 2_000, 4  # of `make test`
+HISTORIES, PARTS = 1_000, 2  # of `make test`
 STEPS_MAX = 14
 RULES = frozenset(
     {

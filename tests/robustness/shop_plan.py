@@ -110,13 +110,21 @@ class RoundPlan:
     gateway_seed: int
 
 
-def make_plan(seed: int, orders: int, victims: Sequence[str], outages: Sequence[Outage] = ()) -> RoundPlan:
-    """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile.
+def make_plan(
+    seed: int,
+    orders: int,
+    victims: Sequence[str],
+    outages: Sequence[Outage] = (),
+    *,
+    long_outages: int = LONG_OUTAGES,
+) -> RoundPlan:
+    """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile; so many
+    services are away for long.
 
     With `outages` these happen, one after the other and each for long, and nothing else.
     """
     rng = SeededRng(seed)
-    blows = tuple(_long_blow(rng, outage) for outage in outages) or _blows(rng, victims)
+    blows = tuple(_long_blow(rng, outage) for outage in outages) or _blows(rng, victims, long_outages)
     ways = _shuffled(rng, Way, orders)
     endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
     turns = [number * len(blows) // orders for number in range(orders)]
@@ -154,7 +162,7 @@ def _products(purchases: Sequence[Purchase]) -> tuple[Product, ...]:
     return (*seats, Product(LAST_SEATS, LAST_SEATS, SEATS["G1-first"], CURRENCY, LAST_SEATS_UNITS))
 
 
-def _blows(rng: SeededRng, victims: Sequence[str]) -> tuple[Blow, ...]:
+def _blows(rng: SeededRng, victims: Sequence[str], long_outages: int) -> tuple[Blow, ...]:
     deck: list[Outage] = [(deed, (victim,)) for deed in Deed for victim in victims]
     deck += [(Deed.KILL, tuple(rng.sample(list(victims), 2))) for _ in range(KILLS_OF_TWO)]
     blows = [
@@ -162,7 +170,7 @@ def _blows(rng: SeededRng, victims: Sequence[str]) -> tuple[Blow, ...]:
         for deed, chosen in deck
     ]
     services = sorted({name.partition("-")[0] for name in victims})
-    for service in rng.sample(services, LONG_OUTAGES):
+    for service in rng.sample(services, long_outages):
         instances = tuple(name for name in victims if name.partition("-")[0] == service)
         blows.append(_long_blow(rng, (rng.choice(list(Deed)), instances)))
     rng.shuffle(blows)

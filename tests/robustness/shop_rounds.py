@@ -28,6 +28,7 @@ import httpx
 from shop_plan import (
     BROKER,
     GATEWAY,
+    LONG_OUTAGES,
     ORDERS,
     PAYMENT_WINDOW_S,
     PAYMENTS,
@@ -97,16 +98,21 @@ def victims(*, postgresql: bool) -> list[str]:
 
 
 def play(
-    seed: int, orders: int = ROUND_ORDERS, *, postgresql: bool | None = None, outages: Sequence[Outage] = ()
+    seed: int,
+    orders: int = ROUND_ORDERS,
+    *,
+    postgresql: bool | None = None,
+    outages: Sequence[Outage] = (),
+    long_outages: int = LONG_OUTAGES,
 ) -> Outcome:
-    """One round; `postgresql` says on which database, instead of the seed.
+    """One round; `postgresql` says on which database, instead of the seed. So many services are away for long.
 
     With `outages` nothing else happens than these long ones, and the broker has a replica.
     """
     folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
     on_postgresql = seed % SQLITE_EVERY != 0 if postgresql is None else postgresql
     try:
-        outcome = asyncio.run(_Round(folder, seed, orders, on_postgresql, outages).run())
+        outcome = asyncio.run(_Round(folder, seed, orders, on_postgresql, outages, long_outages).run())
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         raise
@@ -129,11 +135,13 @@ class _Round:
     orders: int
     postgresql: bool
     outages: Sequence[Outage]
+    long_outages: int
     truth: Truth = field(default_factory=Truth)
     counts: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Outcome:
-        plan = make_plan(self.seed, self.orders, victims(postgresql=self.postgresql), self.outages)
+        names = victims(postgresql=self.postgresql)
+        plan = make_plan(self.seed, self.orders, names, self.outages, long_outages=self.long_outages)
         cluster = self._cluster(plan.gateway_seed)
         found: list[str] = []
         async with cluster, AsyncExitStack() as stack:

@@ -22,7 +22,7 @@ from transaction_world import Departure, Restart, TransactionWorld
 
 from mq_broker.store.message_store import FlushDiskType
 
-HISTORIES, PARTS = 2_000, 8  # of `make test`
+HISTORIES, PARTS = 1_000, 4  # of `make test`
 STEPS_MAX = 6
 WAIT = st.sampled_from([Wait.NONE, Wait.NONE, *Wait])
 FLAG = st.booleans()
