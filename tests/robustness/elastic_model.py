@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from group_model import GroupModel, InvariantError, Place
 
-RETRY_LOST_S = 10.0  # a listener fails, and its message's copy is on the broker's disk at the latest so much later
-HEARD_S = 30.0  # after a power cut that took messages: every member knows which
 EARLY_MS_MAX = 1_000  # docs/guarantees.md: deliver_at, on a clock that is stepped
 
 
@@ -36,8 +34,6 @@ class ElasticModel(GroupModel):
         self._due: dict[bytes, int] = {}  # also of what was perhaps not stored
         self._latest_wall_ms: dict[bytes, int] = {}  # the latest that the clock has shown since it was sent
         self._removed: dict[bytes, int] = {}  # by a recall, with the log's end at its answer
-        self._in_doubt: dict[str, set[bytes]] = {group: set() for group in groups}  # its retry may be lost
-        self._failed_at: dict[str, dict[bytes, float]] = {group: {} for group in groups}
         self._begun_with_topic: set[str] = set()
 
     # ------------------------------------------------------------------------------------------ waiting messages
@@ -71,10 +67,6 @@ class ElasticModel(GroupModel):
             raise InvariantError(f"{group} got {body!r} {early_ms} ms before it was due")
         return super().begun(group, member, body, place)
 
-    def failed(self, group: str, body: bytes, now: float) -> None:
-        """A listener has sent it back at this time."""
-        self._failed_at[group][body] = now
-
     # -------------------------------------------------------------------------------------------- topic and disk
 
     def deleted_below(self, group: str, queue_id: int, begin: int, *, has_begun: bool) -> None:
@@ -104,24 +96,16 @@ class ElasticModel(GroupModel):
                 self._queues[group][queue_id].version = 0
         self._begun_with_topic.clear()
 
-    def power_cut(
-        self, held: Mapping[bytes, Place], before: Mapping[int, int], ends: Mapping[int, int], log_end: int, now: float
-    ) -> None:
-        """Under ASYNC_FLUSH: what the queues still hold, their ends before and now, and the log's end in bytes.
-
-        The copy of a message that a listener has sent back in the last seconds may be lost as well.
-        """
+    def power_cut(self, held: Mapping[bytes, Place], ends: Mapping[int, int], log_end: int) -> None:
+        """Under ASYNC_FLUSH: what the queues still hold, the ends of all now, and the log's end in bytes."""
         for body, place in list(self._places.items()):
             if place.offset >= ends[place.queue_id] or held.get(body, place) != place:
                 del self._places[body]  # lost; or, if it waited, delivered again
         self._timed = {body: one for body, one in self._timed.items() if one.log_offset < log_end}
         self._removed = {body: end for body, end in self._removed.items() if end <= log_end}
-        for group, queues in self._queues.items():
-            self._in_doubt[group] |= {body for body, at in self._failed_at[group].items() if at >= now - RETRY_LOST_S}
+        for queues in self._queues.values():
             for queue_id, queue in queues.items():
                 end = ends.get(queue_id, 0)
-                if end < before.get(queue_id, 0):
-                    queue.unordered_until = now + HEARD_S
                 for kept in (queue.answered, queue.consumed, queue.skipped, queue.stored, queue.known):
                     kept.intersection_update(range(end))
                 queue.set_to = min(queue.set_to, end)
@@ -143,8 +127,6 @@ class ElasticModel(GroupModel):
             f"{group} has not consumed {body!r} at {place}"
             for group, queues in self._queues.items()
             for body, place in self._places.items()
-            if not self._consumed[group][body]
-            and place.offset not in queues[place.queue_id].skipped
-            and body not in self._in_doubt[group]
+            if not self._consumed[group][body] and place.offset not in queues[place.queue_id].skipped
         ]
         return placed + waiting

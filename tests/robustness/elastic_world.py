@@ -54,7 +54,6 @@ class ElasticWorld(GroupWorld):
         self.model.late = frozenset({LATE})
         self._is_async = flush is FlushDiskType.ASYNC_FLUSH
         self._lost: set[tuple[bytes, int, int]] = set()  # copies that a power cut took: body, place in the log, time
-        self._ends_before: dict[int, int] = {}  # the power cut
         self._by_id: dict[str, bytes] = {}  # message id -> body, of what was sent to wait
         self._wall_offset_ms = 0
         self._processes = patch.object(client_instance, "process_name", lambda _: CLIENT.get())
@@ -105,10 +104,7 @@ class ElasticWorld(GroupWorld):
         if (message.body, message.log_offset, message.store_timestamp_ms) in self._lost:
             return True  # it was pulled before the power cut, and its number may belong to another one
         self.model.wall_shows(self.clock.wall_ms())
-        consumed = await super().listen(member, messages)
-        if not consumed:
-            self.model.failed(member.group, message.body, self.clock.monotonic())
-        return consumed
+        return await super().listen(member, messages)
 
     # ------------------------------------------------------------------------------------------------- members
 
@@ -191,16 +187,15 @@ class ElasticWorld(GroupWorld):
             await super().restart_broker(power=power)
             return
         self._lost |= {_copy(record) for record in await self._records()}
-        self._ends_before = self._ends()
         await super().restart_broker(power=power)
 
     async def started_again(self, *, power: bool) -> None:
         if power and self._is_async:
-            now, log_end, ends = self.clock.monotonic(), self.broker.broker.store.log_end, self._ends()
+            log_end, ends = self.broker.broker.store.log_end, self._ends()
             records = await self._records()
             self._lost -= {_copy(record) for record in records}
             held = {record.body: _place(record) for record in records}
-            self.model.power_cut(held, self._ends_before, ends, log_end, now)
+            self.model.power_cut(held, ends, log_end)
             await self.clock.advance(0.001)  # so that nothing is a copy of the same body, place and time
 
     def look(self, seconds: float = 0.0) -> None:

@@ -41,7 +41,6 @@ class _Queue:
     stored: set[int] = field(default_factory=set)  # what the broker had at the last look
     known: set[int] = field(default_factory=set)  # what it has had for long enough to have it on its disk
     resets: int = 0
-    unordered_until: float = 0.0  # numbers were given again: a member goes on where it was, before it hears of that
     running: dict[int, str] = field(default_factory=dict)  # listener number -> member
     began_in: dict[int, tuple[int, int]] = field(default_factory=dict)  # listener -> offset, resets when it began
 
@@ -83,7 +82,7 @@ class GroupModel:
             queue = self._queues[group][place.queue_id]
             queue.began_in[number] = place.offset, queue.resets
             if group == self._orderly:
-                _begin_in_order(queue, number, member, place, self._sent_at[body])
+                _begin_in_order(queue, number, member, place)
         self._begun[group][body] += 1
         since = self._sent_at[body] - LASTS_S
         reasons = 1 + self._failures_of[body] + sum(count for at, count in self._disturbances[group] if at >= since)
@@ -182,12 +181,10 @@ class GroupModel:
             raise InvariantError(f"{body!r} stands at {known} and at {place}")
 
 
-def _begin_in_order(queue: _Queue, number: int, member: str, place: Place, sent_at: float) -> None:
+def _begin_in_order(queue: _Queue, number: int, member: str, place: Place) -> None:
     if queue.running:
         raise InvariantError(f"{member} and {sorted(queue.running.values())} consume {place} at the same time")
     queue.running[number] = member
-    if sent_at < queue.unordered_until:
-        return
     missing = [offset for offset in range(queue.set_to, place.offset) if offset not in queue.consumed]
     if missing:
         raise InvariantError(f"{member} got {place} before {missing}")
