@@ -770,8 +770,7 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER}/core/replication/replica_state.py",
         "max(self.renewal_origin, renewal_origin)",
         "renewal_origin",
-        f"{BROKER_TESTS}/test_broker_restored_replicas.py"
-        "::test_a_slave_of_a_master_that_was_restored_twice_counts_no_report_of_what_it_lacks",
+        f"{BROKER_TESTS}/test_broker_restored_replicas.py::test_a_slave_keeps_the_higher_origin",
     ),
     bug(
         "78",
