@@ -5,7 +5,7 @@ is written in servicekit.runner.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from orders.adapters.http_payments import HttpPayments
@@ -21,7 +21,7 @@ from orders.service.events import (
     ORDER_TIMEOUTS_TOPIC,
     PAYMENT_EVENTS_TOPIC,
 )
-from osenv import RealClock, SystemRng
+from osenv import SystemRng
 from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.database_clock import DatabaseClock
@@ -61,10 +61,11 @@ async def reconcile(config: Config, is_dry_run: bool) -> Reconciled:
 
 @asynccontextmanager
 async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterator[Compose]:
-    its_clock = RealClock()
-    payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, its_clock), its_clock)
+    connections = AsyncExitStack()
 
     def compose(database: Database, queue: MqConnection, clock: DatabaseClock) -> Composition:
+        payments = HttpPayments(config.payments_url, Tokens(config.auth_keys, clock), clock)
+        connections.push_async_callback(payments.close)
         health_parts = {
             "schema": MIGRATIONS.health_of(database),
             "clock": clock.health,
@@ -98,7 +99,5 @@ async def _composing(config: Config, sweep_window_ms: int | None) -> AsyncIterat
             reconciler=reconciler,
         )
 
-    try:
+    async with connections:
         yield compose
-    finally:
-        await payments.close()
