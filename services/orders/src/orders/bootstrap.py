@@ -93,14 +93,7 @@ def bootstrap(
     accept_payment = AcceptPayment(units, transactions, clock, meter)
     late_payment = LatePayments(payment_desk, accept_payment)
     hold_limits = HoldLimits(config.hold_ms, config.hold_past_expiry_ms)
-    close_order = CloseOrder(
-        units,
-        transactions,
-        clock,
-        meter,
-        late_payment=late_payment,
-        past_expiry_max_ms=hold_limits.past_expiry_max_ms,
-    )
+    close_order = CloseOrder(units, transactions, clock, meter, late_payment=late_payment, hold_limits=hold_limits)
     timeouts = OrderTimeouts(close_order, queue, clock, config.delay_levels)
     complete_order = CompleteOrder(units, transactions, queue, clock, config.completion_after_ms)
     use_cases = UseCases(

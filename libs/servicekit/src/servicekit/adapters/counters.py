@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, bindparam, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,6 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 NAME_LENGTH_MAX = 64
 SHARDS = 64  # more than the connections of some instances; process ids of a server's connections follow each other
 SHARD_LOCK = 0x436F_756E  # any number that no other program uses for two-part advisory locks in this database
+
+E = TypeVar("E", bound=StrEnum)
 
 _CREATE = (
     "CREATE TABLE counters (name VARCHAR(64) NOT NULL, shard INTEGER NOT NULL, value BIGINT NOT NULL,"
@@ -147,3 +151,8 @@ class CountersTable:
         """The counters whose names begin so, by the rest of it; one that has never counted anything is left out."""
         rows = await connection.execute(self._values, {"prefix": prefix})
         return {name.removeprefix(prefix): int(value) for name, value in rows}
+
+    async def of_each(self, connection: AsyncConnection, prefix: str, kinds: type[E]) -> dict[E, int]:
+        """The same for every member of an enumeration; one that has never counted anything is 0."""
+        counts = await self.values(connection, prefix)
+        return {kind: counts.get(kind, 0) for kind in kinds}

@@ -124,23 +124,12 @@ class Pulling:
             return PullResult(ResponseCode.SYSTEM_ERROR, str(error))  # RocketMQ's code
         queue = self.store.queue(query.topic, query.queue_id)
         low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
-        known = self.offsets.progress(query.group, query.topic, query.queue_id)
-        if query.version is not None and known is not None and known.version != query.version:
-            asked = Progress(0, version=query.version)
-            if not self.store.follows or known.version > asked.version:
-                status, begin = PullStatus.OFFSET_ILLEGAL, known.offset
-                return PullResult(
-                    status=status, next_begin_offset=begin, min_offset=low, max_offset=high, progress=known
-                )
-            if known.renewals < asked.renewals:
-                return self._nothing_new(query, low, high)  # this log has still to be compared with the master's
+        if query.version is not None and (elsewhere := self._compare(query, query.version, low, high)) is not None:
+            return elsewhere
         if query.queue_offset > high and self.store.follows:
             return self._nothing_new(query, low, high)  # the master may have it
         if not low <= query.queue_offset <= high:
-            nearest = low if query.queue_offset < low else high
-            return PullResult(
-                status=PullStatus.OFFSET_ILLEGAL, next_begin_offset=nearest, min_offset=low, max_offset=high
-            )
+            return _illegal(low if query.queue_offset < low else high, low, high)
         if queue is None or query.queue_offset == high:
             return self._nothing_new(query, low, high)
         return _Plan(
@@ -150,6 +139,17 @@ class Pulling:
             max_messages=max(1, min(query.max_messages, PULL_MESSAGES_MAX)),
             max_bytes=max(1, min(query.max_bytes, PULL_BYTES_MAX)),
         )
+
+    def _compare(self, query: PullQuery, version: int, low: int, high: int) -> PullResult | None:
+        """What a member gets instead of messages when the group's progress has another version than its own."""
+        known = self.offsets.progress(query.group, query.topic, query.queue_id)
+        if known is None or known.version == version:
+            return None
+        if not self.store.follows or known.version > version:
+            return _illegal(known.offset, low, high, known)
+        if known.renewals < Progress(0, version=version).renewals:
+            return self._nothing_new(query, low, high)  # this log has still to be compared with the master's
+        return None
 
     def _admit(self, query: PullQuery) -> SubscriptionGroup | PullResult:
         """The group, when it may pull from the queue."""
@@ -202,3 +202,9 @@ class Pulling:
         return PullResult(
             status=PullStatus.NO_NEW_MSG, next_begin_offset=query.queue_offset, min_offset=low, max_offset=high
         )
+
+
+def _illegal(begin: int, low: int, high: int, progress: Progress | None = None) -> PullResult:
+    return PullResult(
+        status=PullStatus.OFFSET_ILLEGAL, next_begin_offset=begin, min_offset=low, max_offset=high, progress=progress
+    )

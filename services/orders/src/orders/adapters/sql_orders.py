@@ -147,8 +147,7 @@ class SqlOrders:
         return [_change(row) for row in rows]
 
     async def count_by_status(self) -> dict[OrderStatus, int]:
-        counts = await counters.values(self._connection, "orders/")
-        return {status: counts.get(status, 0) for status in OrderStatus}
+        return await counters.of_each(self._connection, "orders/", OrderStatus)
 
     async def count_paid(self) -> int:
         return await counters.value(self._connection, "paid-orders")

@@ -22,6 +22,9 @@ class HoldLimits:
     past_expiry_max_ms: int = PAST_EXPIRY_MAX_MS
 
 
+DEFAULT_HOLD_LIMITS = HoldLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class PaymentHold:
     """Which payment holds the order, until which wall-clock millisecond; kept when it is over, as the last one."""

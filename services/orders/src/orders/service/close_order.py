@@ -15,7 +15,7 @@ from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import Order
 from orders.domain.order_status import ChangeReason, OrderStatus
 from orders.domain.payment import RefundReason, RefundRequest
-from orders.domain.payment_hold import PAST_EXPIRY_MAX_MS
+from orders.domain.payment_hold import DEFAULT_HOLD_LIMITS, HoldLimits
 from orders.domain.status_change import Origin
 from orders.service import events
 from orders.service.asked_change import Command
@@ -58,10 +58,10 @@ class CloseOrder:
         meter: OrderMeter = NOT_METERED,
         *,
         late_payment: Callable[[Order], Awaitable[LatePayment]] = not_asked,
-        past_expiry_max_ms: int = PAST_EXPIRY_MAX_MS,
+        hold_limits: HoldLimits = DEFAULT_HOLD_LIMITS,
     ) -> None:
         self._units = units
-        self._past_expiry_max_ms = past_expiry_max_ms
+        self._hold_limits = hold_limits
         self._late_payment = late_payment
         self._transactions = transactions
         self._clock = clock
@@ -89,7 +89,7 @@ class CloseOrder:
         """Close the order if it still waits for its payment and its time is over; calling it again is harmless.
 
         If a payment has held it, payments is asked first what became of that; no answer, or an undecided payment, keeps
-        the order open for `past_expiry_max_ms` after its expiry.
+        the order open for the limits' `past_expiry_max_ms` after its expiry.
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         async with self._units.looking() as unit:
@@ -108,7 +108,8 @@ class CloseOrder:
             late = await self._late_payment(order)
             if late is LatePayment.PAID:
                 return ExpiryOutcome.ALREADY_DECIDED
-            if late is LatePayment.UNDECIDED and origin.at_ms < order.expires_at_ms + self._past_expiry_max_ms:
+            open_until_ms = order.expires_at_ms + self._hold_limits.past_expiry_max_ms
+            if late is LatePayment.UNDECIDED and origin.at_ms < open_until_ms:
                 return ExpiryOutcome.HELD
 
         async def consume(unit: UnitOfWork) -> None:

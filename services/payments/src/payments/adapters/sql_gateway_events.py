@@ -54,8 +54,7 @@ class SqlGatewayEvents:
             raise EventKnownError(event.event_id) from error
 
     async def count_by_status(self) -> dict[EventStatus, int]:
-        counts = await counters.values(self._connection, "gateway-events/")
-        return {status: counts.get(status, 0) for status in EventStatus}
+        return await counters.of_each(self._connection, "gateway-events/", EventStatus)
 
     async def refused(self, limit: int) -> list[KnownEvent]:
         return [_known(row) for row in await self._connection.execute(_REFUSED, {"rows_max": limit})]

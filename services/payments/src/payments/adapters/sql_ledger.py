@@ -39,8 +39,7 @@ class SqlLedger:
             raise PostedBeforeError(posting.posting_id) from error
 
     async def balances(self) -> dict[Account, int]:
-        balances = await counters.values(self._connection, "ledger/")
-        return {account: balances.get(account, 0) for account in Account}
+        return await counters.of_each(self._connection, "ledger/", Account)
 
     async def captured_and_refunded_minor(self) -> tuple[int, int]:
         captured_minor = await counters.value(self._connection, "captured")

@@ -142,8 +142,7 @@ class SqlPayments:
         return [_change(row) for row in rows]
 
     async def count_by_status(self) -> dict[PaymentStatus, int]:
-        counts = await counters.values(self._connection, "payments/")
-        return {status: counts.get(status, 0) for status in PaymentStatus}
+        return await counters.of_each(self._connection, "payments/", PaymentStatus)
 
     async def unfinished(self, after: str, limit: int) -> list[UnfinishedPayment]:
         rows = await self._connection.execute(_UNFINISHED, {"after_id": after, "rows_max": limit})

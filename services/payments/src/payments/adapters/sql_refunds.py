@@ -86,8 +86,7 @@ class SqlRefunds:
         return [_refund(row) for row in await self._connection.execute(query)]
 
     async def count_by_status(self) -> dict[RefundStatus, int]:
-        counts = await counters.values(self._connection, "refunds/")
-        return {status: counts.get(status, 0) for status in RefundStatus}
+        return await counters.of_each(self._connection, "refunds/", RefundStatus)
 
     async def count_failed(self) -> int:
         return (await self._connection.execute(_COUNT_FAILED)).scalar_one()
