@@ -19,6 +19,7 @@ class Wrong:
     def __init__(self, *names: str, stubborn: Sequence[str] = (), page: int = 100) -> None:
         self.names = list(names)
         self.stubborn = set(stubborn)
+        self.waiting: set[str] = set()
         self.repaired: list[str] = []
         self.is_away = False
         self.has_more = False
@@ -38,10 +39,13 @@ class Wrong:
         return [self._finding(name) for name in names]
 
     def _finding(self, name: str) -> Finding:
-        async def repair() -> None:
+        async def repair() -> bool:
             if name in self.stubborn:
                 raise RefusedError("no")
+            if name in self.waiting:
+                return False
             self.repaired.append(name)
+            return True
 
         return Finding(name, repair)
 
@@ -77,6 +81,18 @@ async def test_what_was_put_right_is_left_alone_for_a_while() -> None:
     await clock.advance(1)
     await reconciler.round()
     assert check.repaired == ["a", "a"]
+
+
+async def test_what_had_to_wait_is_looked_at_again_in_the_next_round() -> None:
+    check = Wrong("a")
+    check.waiting.add("a")
+    reconciler = reconciler_of(check)
+    with capture_logs() as lines:
+        await reconciler.round()
+    assert (check.repaired, lines) == ([], [])
+    check.waiting.clear()
+    await reconciler.round()
+    assert check.repaired == ["a"]
 
 
 @pytest.mark.parametrize("is_dry_run", [True, False])

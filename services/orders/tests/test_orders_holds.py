@@ -12,6 +12,7 @@ from orders.domain.order_status import OrderStatus
 from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
+from orders.service.complete_order import CompletionOutcome
 from orders.service.events import OrderDeadline
 from orders.service.payment_desk import OrderToPay
 from orders.service.shop_errors import PaymentRefusedError
@@ -140,6 +141,39 @@ async def test_whoever_closes_on_an_old_reading_loses_to_the_hold(
         assert await orders.pay(order) is PaymentOutcome.PAID
 
 
+def let_go_before_the_next_write(orders: RunningOrders, order: Order) -> None:
+    """The payment that holds the order lets it go after the next use case has read it, and before that writes."""
+    go_on = orders.publisher.before_local
+
+    async def let_go(_transaction_id: str) -> None:
+        orders.publisher.before_local = go_on
+        assert (await ask(orders, "DELETE", order)).status_code == 204
+
+    orders.publisher.before_local = let_go
+
+
+async def test_an_order_that_its_payment_lets_go_while_its_timer_closes_it_is_closed(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await order_with_payment(orders, "DECLINED")
+        let_go_before_the_next_write(orders, order)
+        assert await ring(orders, order) is CLOSED
+        assert (await orders.order(order.order_id)).status is OrderStatus.CLOSED
+
+
+async def test_an_order_that_another_payment_lets_go_while_it_completes_is_completed(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await placed(orders)
+        await ask(orders, "PUT", order)
+        await orders.pay_and_ship(order, "a payment that held it before")
+        await orders.pass_completion_window()
+        let_go_before_the_next_write(orders, order)
+        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.COMPLETED
+
+
 # ---------------------------------------------------------------------- before an order closes, payments is asked
 
 
@@ -200,3 +234,16 @@ async def test_no_answer_and_an_undecided_payment_keep_the_order_open_for_ten_mi
         assert await ring(orders, order) is HELD
         orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS)
         assert await ring(orders, order) is CLOSED
+
+
+async def test_the_reconciler_closes_an_order_as_soon_as_its_payment_is_decided(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_orders(new_database_url("orders")) as orders:
+        order = await order_with_payment(orders, "CREATED")
+        orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS - 1)
+        await orders.application.reconciler.round()
+        assert (await orders.order(order.order_id)).status is OrderStatus.PENDING_PAYMENT
+        orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS)
+        await orders.application.reconciler.round()
+        assert (await orders.order(order.order_id)).status is OrderStatus.CLOSED

@@ -64,10 +64,12 @@ class ParkedTransactionsCheck:
         return False
 
     def _finding(self, one: ParkedTransaction) -> Finding:
-        async def repair() -> None:
+        async def repair() -> bool:
             outcome = await self._check(one.transaction_id)
-            if outcome is not LocalOutcome.UNKNOWN:
-                await self._parked.decide(one.transaction_id, commit=outcome is LocalOutcome.COMMITTED)
+            if outcome is LocalOutcome.UNKNOWN:
+                return False
+            await self._parked.decide(one.transaction_id, commit=outcome is LocalOutcome.COMMITTED)
+            return True
 
         what = f"transaction {one.transaction_id} ({one.topic}, {' '.join(one.keys)}) is parked: its row decides"
         return Finding(what, repair)

@@ -32,10 +32,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be; `what` is one sentence, always the same for the same thing."""
+    """Something that is not as it should be; `what` is one sentence, always the same for the same thing.
+
+    `repair` answers whether it is put right; what has to wait for something else is looked at again in the next round.
+    """
 
     what: str
-    repair: Callable[[], Awaitable[object]] = field(compare=False, repr=False)
+    repair: Callable[[], Awaitable[bool]] = field(compare=False, repr=False)
 
 
 class Check(Protocol):
@@ -145,7 +148,8 @@ class Reconciler:
                 break
             try:
                 if not is_dry_run:
-                    await finding.repair()
+                    if not await finding.repair():
+                        continue
                     log.warning("the reconciler has put something right", found=finding.what)
             except ServiceError as error:
                 errors.append(f"{finding.what}: {error}")

@@ -117,8 +117,10 @@ class CloseOrder:
 
         try:
             await self.close(order, ChangeReason.EXPIRED, origin, first=consume)
-        except (ConsumedBeforeError, StatusChangedError):
+        except ConsumedBeforeError:
             return ExpiryOutcome.ALREADY_DECIDED
+        except StatusChangedError:  # or a payment has let the order go: it waits still, and nothing else closes it
+            return await self.expire(order_id)
         return ExpiryOutcome.CLOSED
 
     async def close(

@@ -94,6 +94,8 @@ class CompleteOrder:
 
         try:
             await self._transactions.publish(events.completed(completed, change), write)
-        except (ConsumedBeforeError, StatusChangedError):
-            return CompletionOutcome.ALREADY_COMPLETED  # by its buyer, or by another delivery, since it was read
+        except ConsumedBeforeError:  # by another delivery, since the order was read
+            return CompletionOutcome.ALREADY_COMPLETED
+        except StatusChangedError:  # its buyer has confirmed it, or a payment has let it go
+            return await self.ring(order.order_id)
         return CompletionOutcome.COMPLETED

@@ -19,7 +19,7 @@ from orders.domain.order_status import PAID_STATUSES, OrderStatus
 from orders.domain.payment import Payment
 from orders.service import events
 from orders.service.accept_payment import AcceptPayment
-from orders.service.close_order import CloseOrder
+from orders.service.close_order import CloseOrder, ExpiryOutcome
 from orders.service.complete_order import CompleteOrder
 from orders.service.order_trace import in_trace_of
 from orders.service.payment_desk import PaymentDesk
@@ -89,10 +89,11 @@ class ToldOrdersCheck:
         what = f"order {order.order_id} is {order.status}, and payments {heard}: tell payments"
         return Finding(what, lambda: self._tell(order))
 
-    async def _tell(self, order: Order) -> None:
+    async def _tell(self, order: Order) -> bool:
         message = await self._message(order)
         with in_trace_of(order, TELL_AGAIN):
             await self._publisher.publish(message)
+        return True
 
     async def _message(self, order: Order) -> OutgoingMessage:
         match _word(order):
@@ -115,7 +116,7 @@ class OverdueOrdersCheck:
         status: OrderStatus,
         *,
         due_at_ms: Callable[[Order], int],
-        move_on: Callable[[Order], Awaitable[object]],
+        move_on: Callable[[Order], Awaitable[bool]],
     ) -> None:
         self._units = units
         self._clock = clock
@@ -153,14 +154,21 @@ def order_checks(
 ) -> tuple[Check, ...]:
     """The checks of orders; an overdue order is moved on before payments is told where it stands."""
 
-    async def pay_or_close(order: Order) -> None:
-        """Money that is here pays the order, however late its event: its buyer has paid in time, or it goes back."""
+    async def pay_or_close(order: Order) -> bool:
+        """Money that is here pays the order, however late its event: its buyer has paid in time, or it goes back.
+
+        An order that an undecided payment keeps open is asked for again in the next round.
+        """
         for payment in await desk.payments_of(RECONCILER, order.order_id):
             if payment.was_captured and payment.captured_at_ms is not None:
                 money = (payment.amount_minor, payment.currency, payment.captured_at_ms)
                 await accept_payment(Payment(payment.payment_id, order.order_id, *money))
-                return
-        await close_order.expire(order.order_id)
+                return True
+        return await close_order.expire(order.order_id) not in {ExpiryOutcome.HELD, ExpiryOutcome.TOO_EARLY}
+
+    async def complete(order: Order) -> bool:
+        await complete_order.ring(order.order_id)
+        return True
 
     return (
         OverdueOrdersCheck(
@@ -175,7 +183,7 @@ def order_checks(
             clock,
             OrderStatus.SHIPPED,
             due_at_ms=lambda order: (order.shipped_at_ms or 0) + options.completion_after_ms + options.after_ms,
-            move_on=lambda order: complete_order.ring(order.order_id),
+            move_on=complete,
         ),
         ToldOrdersCheck(units, publisher, desk, clock, options),
     )

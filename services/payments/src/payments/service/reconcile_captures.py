@@ -81,11 +81,12 @@ class CapturesCheck:
             return Finding(f"{which}, and the order neither paid nor closed: tell orders", lambda: self._tell(payment))
         return Finding(f"{which}, and the order closed: send the money back", lambda: self._send_back(payment))
 
-    async def _tell(self, payment: Payment) -> None:
+    async def _tell(self, payment: Payment) -> bool:
         with in_trace_of(payment, TELL_AGAIN):
             await self._publisher.publish(events.succeeded(payment))
+        return True
 
-    async def _send_back(self, payment: Payment) -> None:
+    async def _send_back(self, payment: Payment) -> bool:
         """Orders is told first, so that its books have the request too."""
         await self._tell(payment)
         await self._refund_payment(
@@ -93,3 +94,4 @@ class CapturesCheck:
                 payment.order_id, payment.payment_id, payment.amount_minor, payment.currency, ORDER_CLOSED
             )
         )
+        return True
