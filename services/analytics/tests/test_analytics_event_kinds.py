@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from analytics import event_kinds as kinds
 from analytics.events import MEMBERS
-from analytics.jobs import silver_orders, silver_timers
+from analytics.jobs import silver
 from analytics.testing import BUYER, START_MS, BronzeRows
 from mqproto import names, properties
 from orders.domain.order import OrderLine, place
@@ -79,11 +79,11 @@ def test_the_builder_of_bronze_rows_writes_what_the_services_write() -> None:
 
 
 def test_silver_has_the_statuses_of_orders() -> None:
-    assert set(silver_orders.STATUS_OF.values()) == {str(status) for status in OrderStatus}
+    assert set(silver.STATUS_OF.values()) == {str(status) for status in OrderStatus}
 
 
 def test_the_timers_read_what_the_broker_writes() -> None:
-    assert set(silver_timers.WAITING_TOPICS) == names.WAITING_TOPICS
-    assert (silver_timers.SCHEDULE_TOPIC, silver_timers.TIMER_TOPIC) == (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
-    assert silver_timers.SCHEDULE_POSITION == properties.SCHEDULE_POSITION
-    assert silver_timers.DUE_TIMESTAMP == properties.DUE_TIMESTAMP
+    assert set(silver.WAITING_TOPICS) == names.WAITING_TOPICS
+    assert (silver.SCHEDULE_TOPIC, silver.TIMER_TOPIC) == (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
+    assert silver.SCHEDULE_POSITION == properties.SCHEDULE_POSITION
+    assert silver.DUE_TIMESTAMP == properties.DUE_TIMESTAMP

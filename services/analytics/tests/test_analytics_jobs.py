@@ -22,16 +22,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from analytics.events import events, read_bodies, rejects
-from analytics.jobs import times
 from analytics.jobs.bronze import bronze, unique
-from analytics.jobs.gold import GOLD_TABLES, GoldInputs
-from analytics.jobs.gold_order_totals import order_totals
-from analytics.jobs.gold_stock_turnover import stock_turnover
-from analytics.jobs.lateness_classes import class_from_ms, class_to_ms
-from analytics.jobs.quantiles import SHARES, quantiles
-from analytics.jobs.silver_orders import ORDERS, orders
-from analytics.jobs.silver_payments import PAYMENTS, payments
-from analytics.jobs.silver_timers import TIMER_TOPIC, TIMERS, timers
+from analytics.jobs.gold import GOLD_TABLES, GoldInputs, order_totals, stock_turnover
+from analytics.jobs.gold_durations import SHARES, class_from_ms, class_to_ms, quantiles
+from analytics.jobs.silver import ORDERS, PAYMENTS, TIMER_TOPIC, TIMERS, orders, payments, timers
+from analytics.jobs.times import start_of
 from analytics.schemas import BRONZE, EVENTS, REJECTS
 from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from mq_broker.core.lateness import Lateness
@@ -419,7 +414,7 @@ def test_days_and_hours_are_utc_and_bronze_is_unique_by_place(spark: SparkSessio
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")  # half an hour beside the others
     try:
         rows = unique(bronze(told.dataframe(spark).drop("day")))
-        hour_ms = F.unix_millis(times.start_of("storeTimestamp", times.HOUR_MS))
+        hour_ms = F.unix_millis(start_of("storeTimestamp", HOUR_MS))
         assert rows.select("day", hour_ms).collect() == [(at(START_MS - 1).date(), START_MS - HOUR_MS)]
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -11,9 +11,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from analytics.jobs.gold import GOLD_TABLES
 from analytics.jobs.reconciliation import FINDINGS
-from analytics.jobs.silver_orders import ORDERS
-from analytics.jobs.silver_payments import PAYMENTS
-from analytics.jobs.silver_timers import TIMERS
+from analytics.jobs.silver import ORDERS, PAYMENTS, TIMERS
 from analytics.schemas import BRONZE, EVENTS, REJECTS
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

@@ -74,7 +74,7 @@ def unknown(order_id: str, **others: Any) -> dict[str, Any]:
 
 
 def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    from analytics.jobs.silver_orders import ORDERS
+    from analytics.jobs.silver import ORDERS
 
     return spark.createDataFrame([tuple(row.get(name) for name in ORDERS.names) for row in rows], ORDERS)
 
@@ -184,8 +184,7 @@ def test_every_kind_of_the_messages_is_tested() -> None:
 
 
 def test_what_is_under_way_is_found_only_when_its_grace_is_over(spark: SparkSession) -> None:
-    from analytics.jobs.reconciliation import reconcile
-    from analytics.jobs.reconciliation_moment import Grace
+    from analytics.jobs.reconciliation import Grace, reconcile
 
     rows = {kind: row | {"order_id": kind, "last_stored_at": at(40)} for (kind, *_), row in FAULTY.items()}
     orders = silver(spark, *(with_own_payments(row) for row in rows.values()))
@@ -344,7 +343,7 @@ def test_every_planted_fault_is_found_in_generated_histories_and_nothing_else(
     from analytics.events import events, read_bodies, rejects
     from analytics.generator.generation import Generation
     from analytics.jobs.reconciliation import reconcile
-    from analytics.jobs.silver_orders import orders
+    from analytics.jobs.silver import orders
 
     bronze, truth = generated
     read = read_bodies(bronze)

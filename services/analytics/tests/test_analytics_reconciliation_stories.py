@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from analytics.events import events, read_bodies
 from analytics.jobs.reconciliation import reconcile
-from analytics.jobs.silver_orders import orders
+from analytics.jobs.silver import orders
 from analytics.testing import LEFT_OUT, START_MS, BronzeRows, at
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]

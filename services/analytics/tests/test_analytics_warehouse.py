@@ -13,9 +13,7 @@ from analytics_rows import Row
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from analytics.pipeline.progress import Progress
-from analytics.pipeline.run import run_backfill
-from analytics.pipeline.tables import read_since
+from analytics.pipeline.run import Progress, read_since, run_backfill
 from analytics.schemas import BRONZE
 from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from analytics.warehouse import DAY, Warehouse

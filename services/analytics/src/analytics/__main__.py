@@ -20,15 +20,14 @@ from analytics import options as wanted
 from analytics.adapters.books import BooksError
 from analytics.adapters.broker_lateness import LatenessFileError
 from analytics.adapters.stopping import StoppedError, stopped_by_signals
-from analytics.benchmarks.command import NAME as BENCH
-from analytics.benchmarks.command import run_bench
+from analytics.benchmarks.measurements import NAME as BENCH
+from analytics.benchmarks.measurements import run_bench
 from analytics.generator.command import NAME as GENERATE
 from analytics.generator.command import run_generate, truth_path
 from analytics.generator.generation import Generation
-from analytics.live.run import run_live
+from analytics.live import run_live
 from analytics.options import PROGRAM, OptionsError, TablesOptions
-from analytics.pipeline.progress import Progress
-from analytics.pipeline.run import run_backfill, run_stream, run_tables
+from analytics.pipeline.run import Progress, run_backfill, run_stream, run_tables
 from analytics.pipeline.source_mark import claim
 from analytics.report.write import Report
 from analytics.session import SessionOptions, open_session

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analytics.adapters.books import BooksUrls
-from analytics.benchmarks.command import add_bench_parser
+from analytics.benchmarks.measurements import add_bench_parser
 from analytics.generator.command import add_generate_parser, generation_of
 from analytics.generator.generation import Generation
 from analytics.queue_choice import OFFSETS_PER_BATCH, Queue

@@ -9,7 +9,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics.event_kinds import TOPICS
-from analytics.jobs.silver_timers import WAITING_TOPICS
+from analytics.jobs.silver import WAITING_TOPICS
 
 # A pattern, since a queue in which nothing was told yet lacks some of them. What waited says when it was due.
 TOPIC_PATTERN = "|".join(re.escape(topic) for topic in (*TOPICS, *WAITING_TOPICS))

@@ -8,14 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from analytics.generator.baskets import baskets
-from analytics.generator.chance import Chance
-from analytics.generator.generation import Generation
-from analytics.generator.messages import messages
-from analytics.generator.moments import moments
-from analytics.generator.places import broker_of, queue_of, with_offsets
-from analytics.generator.stories import Second, is_told
-from analytics.generator.timers import timers
+from analytics.generator.generation import Chance, Generation, broker_of, queue_of, with_offsets
+from analytics.generator.messages import messages, timers
+from analytics.generator.stories import Second, baskets, is_told, moments
 from analytics.jobs.reconciliation_kinds import Kind
 from analytics.jobs.times import utc_day
 from analytics.schemas import BRONZE

@@ -16,11 +16,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.jobs.reconciliation import findings, found
-from analytics.jobs.reconciliation_accounts import with_accounts
+from analytics.jobs.reconciliation import DEFAULT_GRACE, NO_GRACE, Grace, Moment, findings, found, with_accounts
 from analytics.jobs.reconciliation_kinds import Kind, Rule
-from analytics.jobs.reconciliation_moment import DEFAULT_GRACE, NO_GRACE, Grace, Moment
-from analytics.jobs.silver_orders import ORDERS
+from analytics.jobs.silver import ORDERS
 
 ORDERS_AND_PAYMENTS = "orders and payments"
 MESSAGES_AND_ORDERS = "messages and orders"

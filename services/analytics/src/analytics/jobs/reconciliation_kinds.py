@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from analytics.jobs.reconciliation_moment import Moment
-from analytics.jobs.silver_orders import PENDING_PAYMENT
+from analytics.jobs.reconciliation import Moment
+from analytics.jobs.silver import PENDING_PAYMENT
 
 LATE_HOURS = (
     6  # longer than services that are down make an order wait; a payment that late is for the buyer to get back

@@ -14,19 +14,16 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from analytics.jobs.gold_close_lateness import (
+from analytics.jobs.gold import EVENT_COUNTS, FUNNEL, ORDER_TOTALS, STOCK_TURNOVER
+from analytics.jobs.gold_durations import (
     CLOSE_LATENESS,
     LATENESS_CLASSES,
     ORDER_CLOSED,
     TIMER_DELIVERED,
+    class_to_ms,
+    quantiles,
 )
-from analytics.jobs.gold_event_counts import EVENT_COUNTS
-from analytics.jobs.gold_funnel import FUNNEL
-from analytics.jobs.gold_order_totals import ORDER_TOTALS
-from analytics.jobs.gold_stock_turnover import STOCK_TURNOVER
-from analytics.jobs.lateness_classes import class_to_ms
-from analytics.jobs.quantiles import quantiles
-from analytics.jobs.silver_orders import is_closed, is_paid
+from analytics.jobs.silver import is_closed, is_paid
 from analytics.jobs.times import elapsed_ms, start_of
 from analytics.warehouse import Warehouse
 

@@ -1,15 +1,4 @@
-"""Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).
-
-Invariants: the row depends on which events were told, not on their order in the queue, on how late they were stored or
-how often they were told. Of an event that was told in several wordings the newest version counts, and of those the
-earliest time. A capture is known by its payment_id, a refund by its refund_id, a refund request by its payment_id.
-
-Status: an order moves only forward, and the kinds of its events say how far it came, in this order: closed, completed,
-shipped, paid, created. That is its status in the database of orders, once all its events are there. An order of which
-only payments or refund requests are known has no status.
-
-One pass: the events are grouped by order once, and no join is made.
-"""
+"""The silver tables: what happened to each order, each payment and each timer."""
 
 from __future__ import annotations
 
@@ -19,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DateType,
     IntegerType,
     LongType,
@@ -33,6 +23,7 @@ from analytics.event_kinds import (
     COMPLETED,
     CREATED,
     ORDER_EVENTS_TOPIC,
+    ORDER_TIMEOUTS_TOPIC,
     PAID,
     PAYMENT_EVENTS_TOPIC,
     REFUND_REQUESTED,
@@ -40,8 +31,23 @@ from analytics.event_kinds import (
     SHIPPED,
     SUCCEEDED,
 )
-from analytics.jobs.times import utc_day
+from analytics.jobs.bronze import PLACE
+from analytics.jobs.times import elapsed_ms, utc_day
 from analytics.schemas import LINES
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).
+#
+# Invariants: the row depends on which events were told, not on their order in the queue, on how late they were stored
+# or how often they were told. Of an event that was told in several wordings the newest version counts, and of those the
+# earliest time. A capture is known by its payment_id, a refund by its refund_id, a refund request by its payment_id.
+#
+# Status: an order moves only forward, and the kinds of its events say how far it came, in this order: closed,
+# completed, shipped, paid, created. That is its status in the database of orders, once all its events are there. An
+# order of which only payments or refund requests are known has no status.
+#
+# One pass: the events are grouped by order once, and no join is made.
+
 
 CAPTURE = StructType(
     [
@@ -271,3 +277,150 @@ def is_paid() -> Column:
 def is_closed() -> Column:
     """Whether an order is over without having been completed."""
     return F.coalesce(F.col("status") == CLOSED_STATUS, F.lit(False))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Orders -> one row per payment: what was captured, and how much of it went back (MISSION Y6).
+#
+# Invariants: status, amounts and captured_at are those of the payment in the database of payments once all its events
+# are there. A payment of which only refunds or refund requests were told has no status and no amount.
+
+
+PAYMENTS = StructType(
+    [
+        StructField("payment_id", StringType()),
+        StructField("order_id", StringType()),
+        StructField("status", StringType()),
+        StructField("amount_minor", LongType()),
+        StructField("currency", StringType()),
+        StructField("captured_at", TimestampType()),
+        StructField("pays_order", BooleanType()),
+        StructField("refund_request_reason", StringType()),
+        StructField("refunds", IntegerType()),
+        StructField("refunded_minor", LongType()),
+        StructField("last_refunded_at", TimestampType()),
+        StructField("day", DateType()),
+    ]
+)
+
+
+def payments(orders: DataFrame) -> DataFrame:
+    """PAYMENTS of what ORDERS say; no shuffle."""
+    ids = F.concat("captures.payment_id", "refunds.payment_id", "refund_requests.payment_id")
+    named = orders.withColumnRenamed("payment_id", "paid_by").withColumn("payment_id", F.explode(F.array_distinct(ids)))
+    own = named.select(
+        "payment_id",
+        "order_id",
+        "paid_by",
+        F.get(_own("captures"), 0).alias("capture"),
+        _own("refunds").alias("of_refunds"),
+        F.get(_own("refund_requests"), 0)["reason"].alias("refund_request_reason"),
+        F.col("day").alias("order_day"),
+    )
+    return (
+        own.withColumn("refunded_minor", sum_minor("of_refunds", F.col("capture.currency")))
+        .select(
+            "*",
+            "capture.amount_minor",
+            "capture.currency",
+            "capture.captured_at",
+            F.coalesce(F.col("payment_id") == F.col("paid_by"), F.lit(False)).alias("pays_order"),
+            F.size("of_refunds").alias("refunds"),
+            F.array_max("of_refunds.refunded_at").alias("last_refunded_at"),
+            F.coalesce(utc_day("capture.captured_at"), "order_day").alias("day"),
+        )
+        .withColumn("status", _payment_status())
+        .select(*PAYMENTS.names)
+    )
+
+
+def _own(facts: str) -> Column:
+    return F.filter(facts, lambda fact: fact["payment_id"] == F.col("payment_id"))
+
+
+def _payment_status() -> Column:
+    captured = F.col("captured_at").isNotNull()
+    return (
+        F.when(captured & (F.col("refunded_minor") == 0), "CAPTURED")
+        .when(captured & (F.col("refunded_minor") < F.col("amount_minor")), "PARTIALLY_REFUNDED")
+        .when(captured, "REFUNDED")
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Bronze -> one row per delivered timeout: when it was due, and how late the broker delivered it (MISSION Y6).
+#
+# Invariants: a timeout that waited names the waiting record that it was, and that one says when it was due, so the
+# broker's own lateness is read and not guessed. A timeout that did not wait (its order was due when it was sent), and
+# one whose waiting record is not in bronze, have no due time and no lateness.
+#
+# Bronze must hold the broker's queues of waiting records, WAITING_TOPICS, beside the topic of the timeouts.
+
+
+TIMERS = StructType(
+    [
+        StructField("order_id", StringType()),
+        StructField("msg_id", StringType()),
+        StructField("delivered_at", TimestampType()),
+        StructField("due_at", TimestampType()),
+        StructField("lateness_ms", LongType()),
+        StructField("level", IntegerType()),
+    ]
+)
+
+# The broker's names (mqproto), kept here as the shop's topics are: a test holds that both agree.
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # queue n holds what waits by level n + 1
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # what waits by a due time of its own; "level" -1
+CARRIED_TOPIC = "SCHEDULE_TOPIC_CARRIED"  # the same, as earlier versions kept it; "level" 0
+WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, CARRIED_TOPIC)
+SCHEDULE_POSITION = "__SCHEDULE_POSITION"  # of a delivered record: level:queue offset
+DUE_TIMESTAMP = "__DUE_TIMESTAMP"  # of a waiting record, in ms
+
+_POSITION = r"^-?\d{1,4}:\d{1,18}$"
+
+
+def timers(bronze: DataFrame) -> DataFrame:
+    """TIMERS of the timeouts in BRONZE, each place of the queue once."""
+    delivered = _delivered(bronze)
+    waiting = _waiting(bronze)
+    joined = delivered.join(waiting, ["broker", "topic", "queueId", "queueOffset"], "left")
+    return joined.withColumn("lateness_ms", elapsed_ms("due_at", "delivered_at")).select(*TIMERS.names)
+
+
+def _delivered(bronze: DataFrame) -> DataFrame:
+    """The delivered timeouts, with the place of the waiting record that each was."""
+    position = F.col("properties")[SCHEDULE_POSITION]
+    told = F.when(position.rlike(_POSITION), F.split(position, ":"))
+    level = F.get(told, 0).cast("int")
+    return (
+        bronze.where(F.col("topic") == ORDER_TIMEOUTS_TOPIC)
+        .dropDuplicates(list(PLACE))
+        .select(
+            F.get("keys", 0).alias("order_id"),
+            F.col("msgId").alias("msg_id"),
+            F.col("storeTimestamp").alias("delivered_at"),
+            level.alias("level"),
+            "broker",
+            _waiting_topic(level).alias("topic"),
+            F.when(level > 0, level - 1).otherwise(F.when(level.isNotNull(), 0)).alias("queueId"),
+            F.get(told, 1).cast("long").alias("queueOffset"),
+        )
+    )
+
+
+def _waiting(bronze: DataFrame) -> DataFrame:
+    """The waiting records' places and due times."""
+    due_ms = F.col("properties")[DUE_TIMESTAMP].try_cast("long")
+    return (
+        bronze.where(F.col("topic").isin(*WAITING_TOPICS))
+        .select(*PLACE, F.timestamp_millis(due_ms).alias("due_at"))
+        .dropDuplicates(list(PLACE))
+    )
+
+
+def _waiting_topic(level: Column) -> Column:
+    return (
+        F.when(level > 0, F.lit(SCHEDULE_TOPIC))
+        .when(level == 0, F.lit(CARRIED_TOPIC))
+        .when(level.isNotNull(), F.lit(TIMER_TOPIC))
+    )

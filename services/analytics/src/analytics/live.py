@@ -1,4 +1,4 @@
-"""Query progress as OpenTelemetry metrics, on a page for Prometheus or over OTLP, as telemetry's variables ask."""
+"""`python -m analytics live`: the streaming job until it is asked to stop, and its metrics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from pyspark.sql import SparkSession
 
-from analytics.pipeline.stream import Batch
+import telemetry
+from analytics.adapters.stopping import stop_asked
+from analytics.pipeline.run import Progress
+from analytics.pipeline.stream import Batch, follow, start_bronze
+from analytics.queue_choice import Queue
+from analytics.warehouse import Warehouse
 from telemetry import names
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Query progress as OpenTelemetry metrics, on a page for Prometheus or over OTLP, as telemetry's variables ask.
+
 
 METER_NAME = "analytics"
 
@@ -83,3 +93,31 @@ class PipelineMetrics:
             return [] if last is None else [Observation(value, attributes) for value, attributes in read(last)]
 
         return observe
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `python -m analytics live`: the streaming job until somebody asks it to stop.
+
+
+SERVICE_NAME = "analytics"
+
+
+def run_live(warehouse: Warehouse, queue: Queue, spark: SparkSession, progress: Progress, *, trigger_s: float) -> None:
+    """Return when SIGTERM or SIGINT came; the batch that was under way is run again at the next start.
+
+    Raises StreamingQueryException when the query fails, and TelemetryConfigError.
+    """
+    telemetry.observe(SERVICE_NAME)
+    metrics = PipelineMetrics()
+    rows = 0
+    with stop_asked() as asked:
+        query = start_bronze(spark, warehouse, queue, trigger_s=trigger_s)
+        try:
+            for batch in follow(query, until=asked.is_set):
+                metrics.tell(batch)
+                rows += batch.rows
+                progress.show(f"bronze: batch {batch.number}, {rows:,} messages; {sum(batch.lag.values()):,} wait")
+        finally:
+            query.stop()
+            telemetry.shutdown()
+    progress.say(f"Stopped; {rows:,} messages were written to {warehouse.events}.")

@@ -1,1 +1,0 @@
-"""The streaming job without an end, and its progress as metrics."""
