@@ -30,11 +30,10 @@ from payments.service.gateway import (
 )
 from payments.service.webhook_signature import HEADER, WINDOW_S, WebhookSignatures
 from payments.testing import WEBHOOK_SECRET, ScriptedGateway, Step, running_payments
-from sandbox_gateway.adapters.http_webhooks import HttpWebhooks
-from sandbox_gateway.domain.errors import DeliveryError
-from sandbox_gateway.domain.failures import Failures
-from sandbox_gateway.service.behaviour import Behaviour
+from sandbox_gateway.domain import DeliveryError, Failures
+from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import API_KEY, URL, RecordingReceiver, RunningGateway, running_gateway
+from sandbox_gateway.webhooks import HttpWebhooks
 from servicekit.config import SQLITE_PREFIX
 
 REQUEST = ChargeRequest("p", "o", 100, "CNY", PaymentMethod.CARD)

@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import orders.api.application
 import payments.api.application
-import sandbox_gateway.api.application
+import sandbox_gateway.api
 from orders.api.order_events import order_events
 from osenv import SimClock
 from servicekit.auth import Tokens
@@ -51,7 +51,7 @@ def _payments() -> Document:
 
 def _gateway() -> Document:
     clock = SimClock()
-    return sandbox_gateway.api.application.build_api(NOBODY, Health({}, clock), clock).openapi()
+    return sandbox_gateway.api.build_api(NOBODY, Health({}, clock), clock).openapi()
 
 
 DOCUMENTS: dict[str, Callable[[], Document]] = {"orders": _orders, "payments": _payments, "gateway": _gateway}

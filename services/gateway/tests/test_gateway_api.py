@@ -10,8 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from sandbox_gateway.domain.failures import BANK_REFUSED, OVER_THE_LIMIT
-from sandbox_gateway.service.behaviour import Behaviour
+from sandbox_gateway.domain import BANK_REFUSED, OVER_THE_LIMIT
+from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import RunningGateway, running_gateway
 from servicekit.testing.databases import NewDatabaseUrl
 

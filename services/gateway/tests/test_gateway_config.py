@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_gateway.config import Config, from_environment
-from sandbox_gateway.domain.failures import Failures
+from sandbox_gateway.domain import Failures
 from servicekit.config import ConfigError
 
 KEY, SECRET, OLD_SECRET = "k" * 32, "s" * 32, "o" * 32

@@ -6,7 +6,7 @@ import asyncio
 
 from osenv import SimClock
 from osenv.sim_clock import settle
-from sandbox_gateway.service.due_work import SLEEP_MAX_S, STORAGE_RETRY_MS, DueWork
+from sandbox_gateway.webhooks import SLEEP_MAX_S, STORAGE_RETRY_MS, DueWork
 from servicekit.errors import StorageUnavailableError
 
 

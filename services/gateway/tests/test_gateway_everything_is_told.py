@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osenv import SimClock
-from sandbox_gateway.adapters.sql_unit_of_work import SqlUnitOfWork
-from sandbox_gateway.domain.errors import DeliveryError
-from sandbox_gateway.domain.failures import REORDERED_HOLD_MAX_MS, Failures
-from sandbox_gateway.service.behaviour import Behaviour
-from sandbox_gateway.service.webhook_sender import BACKOFF_MAX_S
+from sandbox_gateway.domain import REORDERED_HOLD_MAX_MS, DeliveryError, Failures
+from sandbox_gateway.gateway import Behaviour
+from sandbox_gateway.sql import SqlUnitOfWork
 from sandbox_gateway.testing import RunningGateway, running_gateway
+from sandbox_gateway.webhooks import BACKOFF_MAX_S
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import StorageUnavailableError
 

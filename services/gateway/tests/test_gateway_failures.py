@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox_gateway.domain.failures import REORDERED_HOLD_MAX_MS, Failures
+from sandbox_gateway.domain import REORDERED_HOLD_MAX_MS, Failures
 
 IDS = [f"payment-{number}" for number in range(2_000)]
 

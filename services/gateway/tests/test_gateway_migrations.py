@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Select, text
 from sqlalchemy.exc import IntegrityError
 
-from sandbox_gateway.adapters import sql_charges, sql_refunds, sql_webhooks
-from sandbox_gateway.adapters.tables import metadata
+from sandbox_gateway import sql
 from sandbox_gateway.app import MIGRATIONS
+from sandbox_gateway.sql import metadata
 from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.databases import NewDatabaseUrl
@@ -98,9 +98,9 @@ async def test_the_schema_itself_refuses_what_must_never_be(tmp_path: Path, stat
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (sql_charges._NEXT_DUE, "ix_charges_pending"),
-        (sql_refunds._NEXT_DUE, "ix_refunds_pending"),
-        (sql_webhooks._NEXT_DUE, "ix_webhooks_unsent"),
+        (sql._NEXT_DUE_CHARGE, "ix_charges_pending"),
+        (sql._NEXT_DUE_REFUND, "ix_refunds_pending"),
+        (sql._NEXT_DUE_WEBHOOK, "ix_webhooks_unsent"),
     ],
 )
 async def test_what_is_due_is_found_without_reading_what_is_done(

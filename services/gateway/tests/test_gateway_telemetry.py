@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import telemetry
-from sandbox_gateway.service.behaviour import Behaviour
+from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import RecordingReceiver, running_gateway
 from servicekit.testing.databases import NewDatabaseUrl
 from telemetry.testing.recorder import Recorder

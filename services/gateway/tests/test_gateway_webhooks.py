@@ -14,12 +14,17 @@ import pytest
 
 from osenv import SimClock
 from osenv.sim_clock import settle
-from sandbox_gateway.adapters.http_webhooks import ANSWER_SHOWN_MAX_CHARACTERS, HttpWebhooks
-from sandbox_gateway.domain.errors import DeliveryError
-from sandbox_gateway.domain.failures import REORDERED_HOLD_MAX_MS, Failures
-from sandbox_gateway.service.behaviour import Behaviour
-from sandbox_gateway.service.webhook_sender import ATTEMPT_MAX_S, BACKOFF_FIRST_S, BACKOFF_MAX_S, BATCH_MAX
+from sandbox_gateway.domain import REORDERED_HOLD_MAX_MS, DeliveryError, Failures
+from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import RecordingReceiver, RunningGateway, running_gateway
+from sandbox_gateway.webhooks import (
+    ANSWER_SHOWN_MAX_CHARACTERS,
+    ATTEMPT_MAX_S,
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    BATCH_MAX,
+    HttpWebhooks,
+)
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
 

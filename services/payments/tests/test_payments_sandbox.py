@@ -16,10 +16,8 @@ from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service import events
 from payments.testing import TOTAL_MINOR, WEBHOOK_SECRET, RunningPayments, running_payments
-from sandbox_gateway.domain.errors import DeliveryError
-from sandbox_gateway.domain.failures import Failures
-from sandbox_gateway.domain.webhook import SIGNATURE_HEADER, signature
-from sandbox_gateway.service.behaviour import Behaviour
+from sandbox_gateway.domain import SIGNATURE_HEADER, DeliveryError, Failures, signature
+from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.testing import API_KEY, URL, RunningGateway, running_gateway
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -10,7 +10,7 @@ from sqlalchemy import MetaData, Table, text
 from hourglass_invariants import Sources
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
-from sandbox_gateway.adapters import tables as gateway
+from sandbox_gateway import sql as gateway
 from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -20,7 +20,7 @@ from hourglass_invariants import Kind, Violation, check
 from hourglass_invariants.adapters.sql_files import read_checks
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
-from sandbox_gateway.adapters import tables as gateway
+from sandbox_gateway import sql as gateway
 from servicekit.testing.databases import NewDatabaseUrl
 
 # ------------------------------------------------------------------------------------------------- what can be wrong

@@ -21,7 +21,7 @@ from osenv import SimClock
 from payments.adapters.http_gateway import HttpGateway
 from payments.domain.payment import PaymentMethod, PaymentRequest
 from payments.testing import RunningPayments, running_payments
-from sandbox_gateway.domain.failures import Failures
+from sandbox_gateway.domain import Failures
 from sandbox_gateway.testing import API_KEY, URL, RunningGateway, running_gateway
 from servicekit.auth import Tokens
 from servicekit.message import OutgoingMessage

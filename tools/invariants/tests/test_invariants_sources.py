@@ -18,7 +18,7 @@ from hourglass_invariants.checks import parse_check
 from hourglass_invariants.wanted import WANTED
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
-from sandbox_gateway.adapters import tables as gateway
+from sandbox_gateway import sql as gateway
 from servicekit.config import SQLITE_PREFIX
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -12,9 +12,9 @@ import structlog
 
 from osenv import Clock, RealClock, SystemRng
 from osenv.signals import stop_event
-from sandbox_gateway.adapters.http_webhooks import HttpWebhooks
 from sandbox_gateway.bootstrap import Application, bootstrap
 from sandbox_gateway.config import Config
+from sandbox_gateway.webhooks import HttpWebhooks
 from servicekit import runner
 from servicekit.adapters.database import Database
 from servicekit.adapters.http_server import HttpServer

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from osenv import Clock, Rng
-from sandbox_gateway.adapters.sql_unit_of_work import SqlUnitOfWork
-from sandbox_gateway.api.application import build_api
-from sandbox_gateway.api.dependencies import UseCases
-from sandbox_gateway.service.behaviour import Behaviour
-from sandbox_gateway.service.decisions import Decisions
-from sandbox_gateway.service.due_work import DueWork
-from sandbox_gateway.service.gateway import Gateway
-from sandbox_gateway.service.webhook_sender import WebhookReceiver, WebhookSender
+from sandbox_gateway.api import UseCases, build_api
+from sandbox_gateway.gateway import Behaviour, Decisions, Gateway
+from sandbox_gateway.sql import SqlUnitOfWork
+from sandbox_gateway.webhooks import DueWork, WebhookReceiver, WebhookSender
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.health import Health

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sandbox_gateway.domain.failures import NO_FAILURES, Failures
-from sandbox_gateway.service.behaviour import DECLINES_ABOVE_DEFAULT_MINOR, Behaviour
+from sandbox_gateway.domain import NO_FAILURES, Failures
+from sandbox_gateway.gateway import DECLINES_ABOVE_DEFAULT_MINOR, Behaviour
 from servicekit.config import (
     COMMON_PARSERS,
     SQLITE_PREFIX,

@@ -14,9 +14,9 @@ import httpx
 from osenv import SeededRng, SimClock
 from sandbox_gateway.app import MIGRATIONS
 from sandbox_gateway.bootstrap import Application, bootstrap
-from sandbox_gateway.domain.errors import DeliveryError
-from sandbox_gateway.service.behaviour import Behaviour
-from sandbox_gateway.service.webhook_sender import WebhookReceiver
+from sandbox_gateway.domain import DeliveryError
+from sandbox_gateway.gateway import Behaviour
+from sandbox_gateway.webhooks import WebhookReceiver
 from servicekit.adapters.database import Database
 from servicekit.testing.migrated import migrate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from sandbox_gateway.adapters.tables import metadata
+from sandbox_gateway.sql import metadata
 
 # The caller's transaction covers all of it; SQLite and PostgreSQL both roll schema changes back.
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)

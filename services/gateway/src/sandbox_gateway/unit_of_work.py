@@ -11,10 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandbox_gateway.domain.charge import Charge
-from sandbox_gateway.domain.failures import Delivery
-from sandbox_gateway.domain.refund import Refund, RefundTerms
-from sandbox_gateway.domain.webhook import Event
+from sandbox_gateway.domain import Charge, Delivery, Event, Refund, RefundTerms
 
 
 @dataclass(frozen=True, slots=True)

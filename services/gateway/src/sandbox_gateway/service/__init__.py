@@ -1,1 +1,0 @@
-"""What the gateway does, against ports for database, receiver of webhooks, time and chance."""
