@@ -184,7 +184,8 @@ def test_every_kind_of_the_messages_is_tested() -> None:
 
 
 def test_what_is_under_way_is_found_only_when_its_grace_is_over(spark: SparkSession) -> None:
-    from analytics.jobs.reconciliation import Grace, reconcile
+    from analytics.jobs.reconciliation import reconcile
+    from analytics.jobs.reconciliation_accounts import Grace
 
     rows = {kind: row | {"order_id": kind, "last_stored_at": at(40)} for (kind, *_), row in FAULTY.items()}
     orders = silver(spark, *(with_own_payments(row) for row in rows.values()))

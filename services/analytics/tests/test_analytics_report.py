@@ -21,9 +21,9 @@ from analytics.adapters.stopping import StoppedError
 from analytics.options import OptionsError, TablesOptions
 from analytics.pipeline.stream import batch_of
 from analytics.queue_choice import TOPIC_PATTERN
+from analytics.report.compare import compare_lateness
 from analytics.report.page import page_of
 from analytics.report.pictures import CHARTS, draw, duration
-from analytics.report.write import compare_lateness
 from analytics.session import SessionOptions, master_of, settings_of
 from analytics.verdict import EXIT_FOUND, EXIT_GOOD, say_verdict
 from analytics.warehouse import Warehouse, WarehouseError

@@ -27,8 +27,9 @@ from analytics.generator.command import run_generate, truth_path
 from analytics.generator.generation import Generation
 from analytics.live import run_live
 from analytics.options import PROGRAM, OptionsError, TablesOptions
-from analytics.pipeline.run import Progress, run_backfill, run_stream, run_tables
+from analytics.pipeline.run import run_backfill, run_stream, run_tables
 from analytics.pipeline.source_mark import claim
+from analytics.pipeline.tables import Progress
 from analytics.report.write import Report
 from analytics.session import SessionOptions, open_session
 from analytics.verdict import EXIT_GOOD, say_verdict

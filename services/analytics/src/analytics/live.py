@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 import telemetry
 from analytics.adapters.stopping import stop_asked
-from analytics.pipeline.run import Progress
 from analytics.pipeline.stream import Batch, follow, start_bronze
+from analytics.pipeline.tables import Progress
 from analytics.queue_choice import Queue
 from analytics.warehouse import Warehouse
 from telemetry import names

@@ -16,7 +16,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.jobs.reconciliation import DEFAULT_GRACE, NO_GRACE, Grace, Moment, findings, found, with_accounts
+from analytics.jobs.reconciliation import findings, found
+from analytics.jobs.reconciliation_accounts import DEFAULT_GRACE, NO_GRACE, Grace, Moment, with_accounts
 from analytics.jobs.reconciliation_kinds import Kind, Rule
 from analytics.jobs.silver import ORDERS
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from analytics.jobs.reconciliation import Moment
+from analytics.jobs.reconciliation_accounts import Moment
 from analytics.jobs.silver import PENDING_PAYMENT
 
 LATE_HOURS = (
