@@ -93,6 +93,7 @@ EXCEPTIONS = {
     # Runs a server, in a folder of its own and on a port that is free.
     "servicekit.testing.postgresql": {"read_text", "shutil", "tempfile", "time"},
     "servicekit.testing.postgresql_programs": {"shutil"},
+    "analytics.benchmarks.measurements": {"tempfile"},  # a folder for each run
     "pyspark_mq.data_source": {"shutil"},  # which Python Spark's workers will run
 }
 # One module of mqclient asks the resolver for the name servers (MISSION L6).

@@ -28,7 +28,7 @@ from payments.service.gateway import (
     Refunded,
     RefundOrder,
 )
-from payments.service.webhook_signature import HEADER, WINDOW_S, WebhookSignatures
+from payments.service.receive_event import HEADER, WINDOW_S, WebhookSignatures
 from payments.testing import WEBHOOK_SECRET, ScriptedGateway, Step, running_payments
 from sandbox_gateway.domain import DeliveryError, Failures
 from sandbox_gateway.gateway import Behaviour

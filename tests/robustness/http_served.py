@@ -19,7 +19,7 @@ import telemetry
 from orders.domain.product import Product
 from orders.testing import RunningOrders, running_orders
 from payments.domain.payment import Payment
-from payments.service import webhook_signature
+from payments.service import receive_event
 from payments.testing import RunningPayments, running_payments
 from payments.testing.running_payments import WEBHOOK_SECRET
 from servicekit.auth import ROLES, SCOPES, Tokens
@@ -67,8 +67,8 @@ class Served:
         if choice % 8 == 7 or not (prepared.url or "").endswith(SIGNED_PATH):
             return
         raw = body_of(prepared)
-        value = f"t={self.now_s},v1={webhook_signature.sign(WEBHOOK_SECRET, str(self.now_s), raw)}"
-        prepared.headers[webhook_signature.HEADER] = value
+        value = f"t={self.now_s},v1={receive_event.sign(WEBHOOK_SECRET, str(self.now_s), raw)}"
+        prepared.headers[receive_event.HEADER] = value
 
     def _bearer(self, which: int) -> str | None:
         if which == 15:

@@ -16,10 +16,7 @@ from gift_lottery.order_event import OrderEvent
 from gift_lottery.ticket import TicketStatus
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, ClientConfig, Message, Producer
-from orders.domain.order import Order, OrderLine, place
-from orders.domain.order_status import ChangeReason
-from orders.domain.payment import Payment
-from orders.domain.status_change import Origin
+from orders.domain.order import ChangeReason, Order, OrderLine, Origin, Payment, place
 from orders.service import events
 from orders.testing import SELLER, running_orders
 from servicekit.config import SQLITE_PREFIX

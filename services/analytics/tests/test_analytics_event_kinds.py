@@ -10,10 +10,16 @@ from analytics.events import MEMBERS
 from analytics.jobs import silver
 from analytics.testing import BUYER, START_MS, BronzeRows
 from mqproto import names, properties
-from orders.domain.order import OrderLine, place
-from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.payment import Payment, RefundReason, RefundRequest
-from orders.domain.status_change import Origin
+from orders.domain.order import (
+    ChangeReason,
+    OrderLine,
+    OrderStatus,
+    Origin,
+    Payment,
+    RefundReason,
+    RefundRequest,
+    place,
+)
 from orders.service import events as order_events
 from payments.domain.payment import Payment as TakenPayment
 from payments.domain.payment import PaymentMethod

@@ -7,8 +7,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.service import events
 from orders.service.complete_order import DELIVER_AFTER_MAX_MS, CompletionOutcome
 from orders.service.events import ShippedOrder, read_shipped

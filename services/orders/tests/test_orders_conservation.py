@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from orders.adapters.tables import counters, metadata
-from orders.domain.order import Order, RequestedLine
-from orders.domain.order_status import PAID_STATUSES, OrderStatus
+from orders.domain.order import PAID_STATUSES, Order, OrderStatus, RequestedLine
 from orders.domain.product import Product
 from orders.service.place_order import OrderRequest
 from orders.service.unit_of_work import OrderFilter

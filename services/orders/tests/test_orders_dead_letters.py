@@ -12,7 +12,7 @@ from mqclient import Message
 from mqclient.testing.dead_letters import send_dead_letters
 from orders.adapters.mq_dead_letters import LETTERS_MAX, MqDeadLetters
 from orders.service.dead_letters import SHOP_GROUPS
-from orders.service.shop_errors import UnknownDeadLetterError
+from orders.service.payment_desk import UnknownDeadLetterError
 from osenv import RealClock, SimClock
 from servicekit.adapters.mq_admin import ANSWER_MAX_S
 from servicekit.errors import QueueUnreachableError

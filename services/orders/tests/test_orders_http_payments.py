@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from orders.adapters.http_payments import REPEAT_FOR_S, HttpPayments
-from orders.service.payment_desk import OrderToPay
-from orders.service.shop_errors import PaymentRefusedError, PaymentsUnavailableError
+from orders.service.payment_desk import OrderToPay, PaymentRefusedError, PaymentsUnavailableError
 from orders.testing import AUTH_KEYS, BUYER, caller
 from osenv import SimClock
 from servicekit.auth import Tokens

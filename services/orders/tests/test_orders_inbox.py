@@ -8,8 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from orders.adapters.tables import inbox
 from orders.app import MIGRATIONS
-from orders.domain.order_status import OrderStatus
-from orders.domain.payment import Payment
+from orders.domain.order import OrderStatus, Payment
 from orders.service import events
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome

@@ -18,16 +18,22 @@ import pytest
 from orders.adapters.sql_unit_of_work import SqlUnitOfWork
 from orders.app import MIGRATIONS
 from orders.domain.errors import IllegalTransitionError, OrderHeldError, OrderNotPayableError, StatusChangedError
-from orders.domain.order import Order, OrderLine, place
-from orders.domain.order_status import TRANSITIONS, ChangeReason, OrderStatus
-from orders.domain.payment import Payment
-from orders.domain.payment_hold import HoldLimits
+from orders.domain.order import (
+    TRANSITIONS,
+    ChangeReason,
+    HoldLimits,
+    Order,
+    OrderLine,
+    OrderStatus,
+    Origin,
+    Payment,
+    place,
+)
 from orders.domain.product import Product
-from orders.domain.status_change import Origin
 from orders.service.accept_payment import AcceptPayment, PaymentOutcome
 from orders.service.close_order import CloseOrder, ExpiryOutcome
 from orders.service.hold_order import HoldOrder
-from orders.service.ship_order import ShipOrder
+from orders.service.status_commands import ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from orders.testing import BUYER, SELLER
 from orders.testing_units import MemoryState, MemoryUnits

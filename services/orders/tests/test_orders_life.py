@@ -9,8 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from orders.domain.errors import IllegalTransitionError, UnknownOrderError, VersionMismatchError
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.domain.product import Product
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.unit_of_work import OrderFilter

@@ -11,8 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from orders.adapters.tables import metadata
 from orders.app import MIGRATIONS
-from orders.domain.order_status import ChangeReason
-from orders.domain.status_change import StatusChange
+from orders.domain.order import ChangeReason, StatusChange
 from orders.testing import BUYER, SELLER, caller, running_orders
 from servicekit.adapters.database import Database
 from servicekit.adapters.migrate import MigrationRefusedError

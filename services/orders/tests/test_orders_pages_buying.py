@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from orders.domain.order_status import OrderStatus
+from orders.domain.order import OrderStatus
 from orders.domain.product import Product
 from orders.pages.testing_visitor import shop_of
-from orders.service.shop_errors import PaymentRefusedError
+from orders.service.payment_desk import PaymentRefusedError
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from orders.domain.order import Order
 from orders.pages.testing_visitor import Shop, shop_of
 from orders.service.dead_letters import DeadLetterView
-from orders.service.payment_desk import OrderToPay
-from orders.service.shop_errors import PaymentRefusedError
+from orders.service.payment_desk import OrderToPay, PaymentRefusedError
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 

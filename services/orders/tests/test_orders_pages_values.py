@@ -9,15 +9,24 @@ from string import Formatter
 
 import pytest
 
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, OrderStatus
 from orders.pages.cart import Cart, parse_cart
-from orders.pages.language import Language, preferred
-from orders.pages.money import NotAnAmountError, format_amount, format_money, parse_amount
-from orders.pages.page_errors import PageError
+from orders.pages.language import (
+    CATALOGS,
+    Language,
+    NotAnAmountError,
+    Texts,
+    format_amount,
+    format_moment,
+    format_money,
+    format_remaining,
+    parse_amount,
+    preferred,
+    remaining_seconds,
+)
+from orders.pages.parts import PageError
 from orders.pages.problem_pages import PROBLEMS
 from orders.pages.testing import METHODS
-from orders.pages.texts import CATALOGS, Texts
-from orders.pages.times import format_moment, format_remaining, remaining_seconds
 from servicekit.auth import ROLES
 
 ENGLISH, CHINESE = Language.ENGLISH, Language.CHINESE

@@ -8,9 +8,7 @@ import json
 import pytest
 
 from orders.domain.errors import UnknownOrderError
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
-from orders.domain.payment import Payment
+from orders.domain.order import Order, OrderStatus, Payment
 from orders.domain.product import Product
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.events import read_payment

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from orders.domain.errors import IllegalTransitionError, InsufficientStockError, StatusChangedError
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
+from orders.domain.order import Order, OrderStatus
 from orders.domain.product import Product
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from orders.domain.errors import PaymentNotHeardOfError, UnknownOrderError
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.domain.product import Product
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.events import read_refunded

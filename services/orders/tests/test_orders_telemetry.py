@@ -8,9 +8,7 @@ from sqlalchemy import text
 import telemetry
 from orders.adapters.otel_order_meter import REASON, OtelOrderMeter
 from orders.app import MIGRATIONS
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.status_change import StatusChange
+from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl

@@ -7,7 +7,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, OrderStatus
 from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline, read_deadline
 from orders.testing import RunningOrders, running_orders

@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from orders.domain.errors import IllegalTransitionError
-from orders.domain.order import Order, OrderLine
-from orders.domain.order_status import PAID_STATUSES, TRANSITIONS, ChangeReason, OrderStatus, next_status
-from orders.domain.payment import Payment
-from orders.domain.status_change import Origin, StatusChange
+from orders.domain.order import (
+    PAID_STATUSES,
+    TRANSITIONS,
+    ChangeReason,
+    Order,
+    OrderLine,
+    OrderStatus,
+    Origin,
+    Payment,
+    StatusChange,
+    next_status,
+)
 
 # Written out by hand, so that a slip in the table is seen: from, why, to.
 ALLOWED = {

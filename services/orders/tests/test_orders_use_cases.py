@@ -15,10 +15,8 @@ from orders.domain.errors import (
     UnknownOrderError,
     UnknownProductError,
 )
-from orders.domain.order import RequestedLine
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, OrderStatus, Origin, RequestedLine
 from orders.domain.product import Product
-from orders.domain.status_change import Origin
 from orders.service.close_order import ExpiryOutcome
 from orders.service.place_order import OrderRequest, Placed
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders

@@ -21,11 +21,9 @@ from payments.domain.gateway_event import EventKind, GatewayEvent
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, begin
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import RefundRequest, WholeRefundRequest
-from payments.service.bookkeeper import Bookkeeper
 from payments.service.receive_event import ReceiveEvent
-from payments.service.refund_part import RefundPart
-from payments.service.refund_payment import RefundPayment
-from payments.service.settlement import Settlement
+from payments.service.refund_payment import RefundPart, RefundPayment
+from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.unit_of_work import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
 from servicekit.adapters.database import Database

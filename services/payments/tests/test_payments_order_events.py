@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from payments.domain.errors import StatusChangedError
-from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
+from payments.domain.gateway_event import PayableOrder, PayableStatus, Terms
 from payments.service import events
 from payments.service.events import read_order_event
 from payments.testing import BUYER, TOTAL_MINOR, RunningPayments, order_event, running_payments

@@ -13,7 +13,7 @@ from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import RefundStatus, whole_refund_id
 from payments.service import events
 from payments.service.gateway import GatewayBook
-from payments.service.refund_part import PartRefunded
+from payments.service.refund_payment import PartRefunded
 from payments.testing import OPERATOR, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.errors import TryAgainError
 from servicekit.message_body import MessageBody

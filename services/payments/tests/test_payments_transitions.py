@@ -13,7 +13,7 @@ from payments.domain.errors import (
     RefundMismatchError,
     RefundTooLargeError,
 )
-from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
+from payments.domain.gateway_event import PayableOrder, PayableStatus, Terms
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange, begin
 from payments.domain.payment_status import TOOK_MONEY, TRANSITIONS, ChangeReason, PaymentStatus, next_status
 from payments.domain.refund import (

@@ -9,7 +9,7 @@ import pytest
 
 from osenv import SimClock
 from payments.domain.errors import InvalidSignatureError
-from payments.service.webhook_signature import SIGNATURES_MAX, WINDOW_S, WebhookSignatures, sign
+from payments.service.receive_event import SIGNATURES_MAX, WINDOW_S, WebhookSignatures, sign
 from payments.testing import WEBHOOK_SECRET, running_payments
 from servicekit.testing.databases import NewDatabaseUrl
 

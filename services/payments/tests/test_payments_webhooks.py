@@ -17,7 +17,7 @@ from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.adapters.tables import gateway_events, ledger_entries
 from payments.domain.payment_status import PaymentStatus
 from payments.service import events
-from payments.service.webhook_signature import WINDOW_S
+from payments.service.receive_event import WINDOW_S
 from payments.testing import NO_MONEY, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.errors import PublishError, StorageUnavailableError
 from servicekit.rate_limit import RateLimit

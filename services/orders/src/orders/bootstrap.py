@@ -13,36 +13,31 @@ from orders.api.application import build_api
 from orders.api.dependencies import UseCases
 from orders.api.order_events import order_events
 from orders.config import Config
-from orders.consumers.completion_handler import completion_handler
-from orders.consumers.completion_scheduler import completion_scheduler
-from orders.consumers.order_feed import order_feed
-from orders.consumers.payment_handler import payment_handler
-from orders.consumers.refund_handler import refund_handler
-from orders.consumers.timeout_handler import timeout_handler
-from orders.consumers.timeout_scheduler import timeout_scheduler
-from orders.domain.payment_hold import HoldLimits
+from orders.consumers import (
+    completion_handler,
+    completion_scheduler,
+    order_feed,
+    payment_handler,
+    refund_handler,
+    timeout_handler,
+    timeout_scheduler,
+)
+from orders.domain.order import HoldLimits
 from orders.pages.application import mount_pages
-from orders.pages.parts import PageParts
-from orders.pages.renderer import Renderer
+from orders.pages.parts import PageParts, Renderer
 from orders.pages.visitor import signed_in
 from orders.service.accept_payment import AcceptPayment
-from orders.service.accept_refund import AcceptRefund
-from orders.service.basket import Baskets
-from orders.service.close_order import CloseOrder
+from orders.service.close_order import AcceptRefund, CloseOrder, LatePayments, OrderTimeouts
 from orders.service.complete_order import CompleteOrder
-from orders.service.confirm_receipt import ConfirmReceipt
 from orders.service.dead_letters import DeadLetters
 from orders.service.hold_order import HoldOrder
-from orders.service.late_payment import LatePayments
+from orders.service.order_access import NOT_METERED, OrderMeter
 from orders.service.order_feed import OrderFeed
-from orders.service.order_meter import NOT_METERED, OrderMeter
-from orders.service.order_timeouts import OrderTimeouts
 from orders.service.payment_desk import PaymentDesk
-from orders.service.place_order import PlaceOrder
-from orders.service.products import AddProduct, ChangeProduct
-from orders.service.queries import Queries
+from orders.service.place_order import Baskets, PlaceOrder
+from orders.service.queries import AddProduct, ChangeProduct, Queries
 from orders.service.reconcile_orders import ReconcileOptions, order_checks
-from orders.service.ship_order import ShipOrder
+from orders.service.status_commands import ConfirmReceipt, ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.adapters.database import Database

@@ -13,7 +13,7 @@ from orders.domain.delay_levels import (
     default_delay_levels,
     parse_delay_levels,
 )
-from orders.domain.payment_hold import HOLD_MS, PAST_EXPIRY_MAX_MS
+from orders.domain.order import HOLD_MS, PAST_EXPIRY_MAX_MS
 from servicekit.config import (
     RECONCILING_PARSERS,
     SQLITE_PREFIX,

@@ -20,10 +20,8 @@ import httpx
 from orders.app import MIGRATIONS
 from orders.bootstrap import Application, bootstrap
 from orders.config import Config
-from orders.domain.order import Order, RequestedLine
-from orders.domain.payment import Payment
+from orders.domain.order import Order, Payment, RequestedLine, StatusChange
 from orders.domain.product import Product
-from orders.domain.status_change import StatusChange
 from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.service.accept_payment import PaymentOutcome
 from orders.service.payment_desk import PaymentDesk

@@ -19,12 +19,8 @@ from orders.domain.errors import (
     UnknownOrderError,
     UnknownProductError,
 )
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
-from orders.domain.payment import RefundRequest
-from orders.domain.payment_hold import PaymentHold
+from orders.domain.order import Order, OrderStatus, PaymentHold, RefundRequest, StatusChange
 from orders.domain.product import Product
-from orders.domain.status_change import StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums
 from servicekit.errors import RequestInFlightError, TransactionGivenUpError
 from servicekit.idempotency import KeyClaim

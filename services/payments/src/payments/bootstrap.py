@@ -12,24 +12,18 @@ from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.api.application import build_api
 from payments.api.dependencies import UseCases
 from payments.config import Config
-from payments.consumers.payable_orders import payable_orders
-from payments.consumers.refund_handler import refund_handler
-from payments.service.bookkeeper import Bookkeeper
-from payments.service.gateway import PatientGateway, PaymentGateway
-from payments.service.order_holds import OrderHolds
+from payments.consumers import payable_orders, refund_handler
+from payments.service.gateway import OrderHolds, PatientGateway, PaymentGateway
 from payments.service.pay_order import PayOrder
 from payments.service.payable_orders import PayableOrders
 from payments.service.payment_meter import NOT_METERED, PaymentMeter
 from payments.service.queries import Queries
-from payments.service.receive_event import ReceiveEvent
+from payments.service.receive_event import ReceiveEvent, WebhookSignatures
 from payments.service.reconcile_captures import CapturesCheck
-from payments.service.refund_part import RefundPart
-from payments.service.refund_payment import RefundPayment
+from payments.service.refund_payment import RefundPart, RefundPayment, RetryRefund
 from payments.service.resumer import Resumer
-from payments.service.retry_refund import RetryRefund
-from payments.service.settlement import Settlement
+from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
-from payments.service.webhook_signature import WebhookSignatures
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens

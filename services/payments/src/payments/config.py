@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from payments.service.gateway import PATIENCE_S
+from payments.service.receive_event import SECRET_MIN_CHARACTERS
 from payments.service.settlement import CHARGE_LATE_MAX_MS
-from payments.service.webhook_signature import SECRET_MIN_CHARACTERS
 from servicekit.config import (
     RECONCILING_PARSERS,
     SQLITE_PREFIX,

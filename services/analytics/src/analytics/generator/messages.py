@@ -23,7 +23,7 @@ _TERMS = ("order_id", "buyer_id", "total_minor", "currency", "expires_at_ms")
 
 
 def messages(orders: DataFrame, wanted: Generation) -> DataFrame:
-    """One row per message of the rows of moments.py, some of them twice.
+    """One row per message of the rows of stories.py, some of them twice.
 
     Columns: number, part (which of its order's messages), copy, order_id, topic, tag, born_ms, stored_ms, text (the
     body), message_id.

@@ -101,7 +101,7 @@ LATENESS_MEAN_MS, LATENESS_MAX_MS = 4.0, 900.0  # of the broker's timers
 
 
 def moments(baskets: DataFrame, wanted: Generation) -> DataFrame:
-    """The rows of baskets.py with the times of their stories, and their payments."""
+    """The rows of `baskets` with the times of their stories, and their payments."""
     return _goods(_closings(_payments(baskets, Chance(wanted.seed)), Chance(wanted.seed)), Chance(wanted.seed))
 
 
@@ -205,7 +205,7 @@ def _goods(orders: DataFrame, chance: Chance) -> DataFrame:
 # ----------------------------------------------------------------------------------------------------------------------
 # The stories that an order can live through, and how often: the table that the generator goes by.
 #
-# A story says which messages are told; when they are follows from chance (moments.py). What is wrong in a story is
+# A story says which messages are told; when they are follows from chance (`moments`). What is wrong in a story is
 # named by its fault, and is found by reconciliation as exactly one finding.
 
 

@@ -1,7 +1,7 @@
 """Reconciliation (MISSION Y7): what should not be, order by order. No rows is the daily proof.
 
 Invariants: an order is judged by what silver knows of it, however late or often that was told; one fault is one
-finding. What cannot be decided yet, or not at all, is no finding (reconciliation_moment.py). Everything is decided
+finding. What cannot be decided yet, or not at all, is no finding (reconciliation_accounts.py). Everything is decided
 within an order's own row, but what only two orders together show: a payment or a refund that both have.
 """
 

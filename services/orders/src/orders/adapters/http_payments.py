@@ -14,8 +14,14 @@ import httpx
 import structlog
 
 import telemetry
-from orders.service.payment_desk import OrderToPay, PaymentView, RefundPage, RefundView
-from orders.service.shop_errors import PaymentRefusedError, PaymentsUnavailableError
+from orders.service.payment_desk import (
+    OrderToPay,
+    PaymentRefusedError,
+    PaymentsUnavailableError,
+    PaymentView,
+    RefundPage,
+    RefundView,
+)
 from osenv import Clock
 from servicekit.adapters.instrumentation import trace_requests
 from servicekit.auth import Caller, Tokens

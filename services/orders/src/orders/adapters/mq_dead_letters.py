@@ -8,7 +8,7 @@ from contextlib import aclosing
 from mqclient import Admin, DeadLetter, DeadLetterFilter
 from mqclient.errors import IllegalStateError
 from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
-from orders.service.shop_errors import UnknownDeadLetterError
+from orders.service.payment_desk import UnknownDeadLetterError
 from osenv import Clock
 from servicekit.adapters.mq_admin import asking_queue
 

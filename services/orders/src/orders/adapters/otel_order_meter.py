@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import telemetry
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.status_change import StatusChange
+from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.service.queries import Queries
 from osenv import Clock
 from servicekit.adapters.gauges import StoredGauge

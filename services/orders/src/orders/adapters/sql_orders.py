@@ -16,16 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from orders.adapters.tables import counters, idempotency_keys, order_history, order_lines, orders
 from orders.domain.errors import StatusChangedError, UnknownOrderError
-from orders.domain.order import Order, OrderLine
-from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.payment_hold import PaymentHold
-from orders.domain.status_change import StatusChange
+from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, PaymentHold, StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey
 from servicekit.adapters.insert_together import InsertTogether
 from servicekit.errors import RequestInFlightError
 from servicekit.idempotency import KeyClaim
 
-# Built once, as in sql_products.py.
+# Built once, as in sql_unit_of_work.py.
 _ADD = InsertTogether(orders, order_lines, order_history, idempotency_keys.table)
 _GET = (
     select(orders, order_lines.c.product_id, order_lines.c.quantity, order_lines.c.unit_price_minor)

@@ -94,7 +94,7 @@ orders = Table(
     Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: placed outside a trace, or by an older version
     Column(
         "hold_payment_id", String(ID_LENGTH_MAX)
-    ),  # the last payment that held the order, see domain/payment_hold.py
+    ),  # the last payment that held the order, see domain/order.py
     Column("hold_until_ms", BigInteger),
     CheckConstraint(
         "status IN ('PENDING_PAYMENT', 'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED', 'CLOSED')", name="status"

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from fastapi import APIRouter, FastAPI
 
-from orders.api import operations, order_commands, order_holds, orders, products
+from orders.api import operations, products
 from orders.api.dependencies import UseCases
-from orders.api.problem import PROBLEM_OF_ERROR
-from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
+from orders.api.orders import commands_router, holds_router, orders_router
+from orders.api.problem import PROBLEM_OF_ERROR, STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
 from servicekit.admission import AdmissionLimit
 from servicekit.api import application
@@ -39,9 +39,9 @@ def build_api(
         summary="Orders that close by themselves when nobody pays",
         routers=(
             products.router,
-            orders.router,
-            order_commands.router,
-            order_holds.router,
+            orders_router,
+            commands_router,
+            holds_router,
             operations.router,
             *more_routers,
         ),

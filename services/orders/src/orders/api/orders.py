@@ -1,25 +1,37 @@
-"""The routes of orders: placing and reading. What happens to them afterwards is in order_commands.py."""
+"""The routes of orders: placing and reading them, the commands of buyers and sellers, the holds of payments."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from orders.api import problem
-from orders.api.dependencies import UseCasesOf
-from orders.api.order_version import tag_of
-from orders.api.schemas import NewOrder, OrderAnswer, OrderHistory, OrderPage, StatusChangeAnswer, WantedOrders
+from orders.api.dependencies import UseCasesOf, tag_of, wanted_version
+from orders.api.schemas import (
+    HoldAnswer,
+    NewOrder,
+    OrderAnswer,
+    OrderHistory,
+    OrderPage,
+    StatusChangeAnswer,
+    WantedOrders,
+)
+from orders.domain.order import Order
 from servicekit.api import problem as common
-from servicekit.api.etag import ETAG_HEADER, NOT_MODIFIED, IfNoneMatch
+from servicekit.api.etag import ETAG_HEADER, NOT_MODIFIED, IfMatch, IfNoneMatch
 from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
 from servicekit.api.problem import documented
 from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
 from servicekit.api.security import requires
-from servicekit.auth import ORDERS_ALL, ORDERS_READ, ORDERS_WRITE, Caller
+from servicekit.auth import ORDERS_ALL, ORDERS_HOLD, ORDERS_READ, ORDERS_SHIP, ORDERS_WRITE, Caller
 
-router = APIRouter(prefix="/orders", tags=["orders"])
+# ----------------------------------------------------------------------------------------------------------------------
+# The routes of orders: placing and reading. What happens to them afterwards are commands, below.
+
+
+orders_router = APIRouter(prefix="/orders", tags=["orders"])
 
 OrderId = Annotated[str, Path(pattern=ID_PATTERN, examples=["8e03978e40d543e8bc936894a57f9324"])]
 Buyer = Annotated[Caller, Depends(requires(ORDERS_WRITE))]
@@ -29,7 +41,7 @@ Reader = Annotated[Caller, Depends(requires(ORDERS_READ))]
 CACHE_CONTROL = "private, no-cache"
 
 
-@router.post(
+@orders_router.post(
     "",
     status_code=201,
     summary="Place an order",
@@ -72,7 +84,7 @@ async def place_order(
     return OrderAnswer.of(placed.order)
 
 
-@router.get(
+@orders_router.get(
     "",
     summary="List orders, newest first",
     responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
@@ -88,7 +100,7 @@ async def list_orders(caller: Reader, wanted: Annotated[WantedOrders, Query()], 
     return OrderPage.of(await use_cases.queries.orders(orders, wanted.limit, wanted.cursor))
 
 
-@router.get(
+@orders_router.get(
     "/{order_id}",
     summary="One order",
     response_model=OrderAnswer,
@@ -115,7 +127,7 @@ async def get_order(
     return OrderAnswer.of(order)
 
 
-@router.get(
+@orders_router.get(
     "/{order_id}/history",
     summary="Every change of an order's status, oldest first",
     responses=documented(problem.UNKNOWN_ORDER, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
@@ -124,3 +136,127 @@ async def get_order_history(order_id: OrderId, caller: Reader, use_cases: UseCas
     """Who changed it and why, and the trace in which it happened."""
     changes = await use_cases.queries.history(order_id, caller)
     return OrderHistory(order_id=order_id, changes=[StatusChangeAnswer.of(change) for change in changes])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The routes that change an order which was placed: cancel, ship, confirm.
+#
+# Each takes If-Match: with the ETag of the order as the caller has seen it, the command is carried out in that state or
+# not at all. Without it the order's status decides, and an order in another status is refused all the same. A command
+# that its caller has carried out before is answered as then, so that it can be sent again when its answer was lost.
+
+
+commands_router = APIRouter(prefix="/orders/{order_id}", tags=["orders"])
+
+Seller = Annotated[Caller, Depends(requires(ORDERS_SHIP))]
+BuyerOrSeller = Annotated[Caller, Depends(requires(ORDERS_WRITE, ORDERS_SHIP))]
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG_HEADER},
+    **documented(
+        common.MALFORMED_REQUEST,
+        problem.UNKNOWN_ORDER,
+        problem.ILLEGAL_TRANSITION,
+        problem.ORDER_HELD,
+        problem.STATUS_CHANGED,
+        common.PRECONDITION_FAILED,
+        common.INVALID_REQUEST,
+        common.QUEUE_UNAVAILABLE,
+        common.TRANSACTION_GIVEN_UP,
+        common.STORAGE_UNAVAILABLE,
+    ),
+}
+
+
+@commands_router.post(
+    "/cancel",
+    summary="Cancel an order",
+    response_description="The order, closed",
+    responses=_RESPONSES,
+)
+async def cancel_order(
+    order_id: OrderId, caller: BuyerOrSeller, if_match: IfMatch, use_cases: UseCasesOf, response: Response
+) -> OrderAnswer:
+    """Its buyer cancels an order that waits for its payment; whoever has `orders:ship` one that was paid, too, and the
+    money goes back. The units are on sale again.
+
+    While a payment of the order is in progress, which may have taken the money, the answer is 409 `order-held`."""
+    version = await wanted_version(if_match, order_id, caller, use_cases.queries)
+    return _answer(await use_cases.close_order.cancel(order_id, caller, version), response)
+
+
+@commands_router.post(
+    "/ship",
+    summary="Say that an order is on its way",
+    response_description="The order, shipped",
+    responses=_RESPONSES,
+)
+async def ship_order(
+    order_id: OrderId, caller: Seller, if_match: IfMatch, use_cases: UseCasesOf, response: Response
+) -> OrderAnswer:
+    """For an order that is paid. Its buyer confirms the receipt, or it is completed by itself some days later."""
+    version = await wanted_version(if_match, order_id, caller, use_cases.queries)
+    return _answer(await use_cases.ship_order(order_id, caller, version), response)
+
+
+@commands_router.post(
+    "/confirm",
+    summary="Confirm the receipt of an order",
+    response_description="The order, completed",
+    responses=_RESPONSES,
+)
+async def confirm_order(
+    order_id: OrderId, caller: Buyer, if_match: IfMatch, use_cases: UseCasesOf, response: Response
+) -> OrderAnswer:
+    """Only its buyer confirms, once it is shipped."""
+    version = await wanted_version(if_match, order_id, caller, use_cases.queries)
+    return _answer(await use_cases.confirm_receipt(order_id, caller, version), response)
+
+
+def _answer(order: Order, response: Response) -> OrderAnswer:
+    response.headers["ETag"] = tag_of(order)
+    return OrderAnswer.of(order)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The routes by which payments holds an order while it takes the money (ADR 122).
+
+
+holds_router = APIRouter(prefix="/orders/{order_id}/holds/{payment_id}", tags=["orders"])
+
+PaymentId = Annotated[str, Path(pattern=ID_PATTERN, examples=["5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f"])]
+Holder = Annotated[Caller, Depends(requires(ORDERS_HOLD))]
+
+
+@holds_router.put(
+    "",
+    summary="Hold an order for a payment",
+    response_description="The hold, taken or prolonged",
+    responses=documented(
+        problem.UNKNOWN_ORDER,
+        problem.ORDER_NOT_PAYABLE,
+        problem.ORDER_HELD,
+        common.INVALID_REQUEST,
+        common.STORAGE_UNAVAILABLE,
+    ),
+)
+async def hold_order(order_id: OrderId, payment_id: PaymentId, caller: Holder, use_cases: UseCasesOf) -> HoldAnswer:
+    """Before a payment is begun, by the service that takes the money, with a token for the order's buyer.
+
+    While the order is held it is neither closed nor cancelled. A hold lasts 30 s, can be taken again by its payment,
+    and ends 10 minutes after the order's expiry at the latest. The first one is taken before the expiry."""
+    hold = await use_cases.hold_order.take(order_id, payment_id, caller)
+    return HoldAnswer(order_id=order_id, payment_id=payment_id, held_until_ms=hold.until_ms)
+
+
+@holds_router.delete(
+    "",
+    status_code=204,
+    summary="Let an order go",
+    responses=documented(
+        problem.UNKNOWN_ORDER, problem.STATUS_CHANGED, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE
+    ),
+)
+async def release_order(order_id: OrderId, payment_id: PaymentId, caller: Holder, use_cases: UseCasesOf) -> None:
+    """Of a payment that was declined. If another payment, or none, holds the order, nothing changes."""
+    await use_cases.hold_order.release(order_id, payment_id, caller)

@@ -9,10 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
-from orders.domain.order import Order, OrderLine, RequestedLine
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, RequestedLine, StatusChange
 from orders.domain.product import Product, ProductChange
-from orders.domain.status_change import StatusChange
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
 from orders.service.unit_of_work import OrderFilter

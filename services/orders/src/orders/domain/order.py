@@ -1,19 +1,14 @@
-"""An order: who buys what for how much, until when it can be paid, and where it stands.
-
-Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but its
-status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each row of
-the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED or
-COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when the
-status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid before.
-`hold` is the last one; it means something while the status is PENDING_PAYMENT, and is no part of the version.
-"""
+"""An order: its lines, its states and their changes, the hold of a payment, and what a payment makes of it."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from orders.domain.errors import (
+    IllegalTransitionError,
     InsufficientStockError,
     MixedCurrenciesError,
     OrderHeldError,
@@ -21,11 +16,139 @@ from orders.domain.errors import (
     SaleEndedError,
     UnknownProductError,
 )
-from orders.domain.order_status import PAID_STATUSES, ChangeReason, OrderStatus, next_status
-from orders.domain.payment import Payment
-from orders.domain.payment_hold import HoldLimits, PaymentHold
 from orders.domain.product import Product
-from orders.domain.status_change import Origin, StatusChange
+
+# ----------------------------------------------------------------------------------------------------------------------
+# An order: its lines, its states and their changes, and the hold of a payment.
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The five states of an order (MISSION X1) and the changes between them.
+#
+# Invariants: a status changes only by a row of TRANSITIONS; COMPLETED and CLOSED have no row and are final. Status and
+# reason together say which change it was: a reason that leads somewhere from two states is the same act in both.
+
+
+class OrderStatus(enum.StrEnum):
+    """Where an order stands."""
+
+    PENDING_PAYMENT = "PENDING_PAYMENT"
+    AWAITING_SHIPMENT = "AWAITING_SHIPMENT"
+    SHIPPED = "SHIPPED"
+    COMPLETED = "COMPLETED"
+    CLOSED = "CLOSED"
+
+
+PAID_STATUSES = frozenset({OrderStatus.AWAITING_SHIPMENT, OrderStatus.SHIPPED, OrderStatus.COMPLETED})
+
+
+class ChangeReason(enum.StrEnum):
+    """Why an order changed its status; kept in its history."""
+
+    PLACED = "placed"
+    PAID = "paid"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"  # by its buyer
+    SELLER_CANCELLED = "seller-cancelled"
+    REFUNDED = "refunded"  # all of its money went back before it was shipped
+    SHIPPED = "shipped"
+    RECEIVED = "received"
+    COMPLETED_AUTOMATICALLY = "completed-automatically"
+
+
+TRANSITIONS = MappingProxyType(
+    {
+        (OrderStatus.PENDING_PAYMENT, ChangeReason.PAID): OrderStatus.AWAITING_SHIPMENT,
+        (OrderStatus.PENDING_PAYMENT, ChangeReason.EXPIRED): OrderStatus.CLOSED,
+        (OrderStatus.PENDING_PAYMENT, ChangeReason.CANCELLED): OrderStatus.CLOSED,
+        (OrderStatus.PENDING_PAYMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
+        (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SHIPPED): OrderStatus.SHIPPED,
+        (OrderStatus.AWAITING_SHIPMENT, ChangeReason.SELLER_CANCELLED): OrderStatus.CLOSED,
+        (OrderStatus.AWAITING_SHIPMENT, ChangeReason.REFUNDED): OrderStatus.CLOSED,
+        (OrderStatus.SHIPPED, ChangeReason.RECEIVED): OrderStatus.COMPLETED,
+        (OrderStatus.SHIPPED, ChangeReason.COMPLETED_AUTOMATICALLY): OrderStatus.COMPLETED,
+    }
+)
+
+
+def next_status(status: OrderStatus, reason: ChangeReason) -> OrderStatus:
+    """The status after `reason` happened to an order in `status`. Raises IllegalTransitionError if it cannot happen."""
+    try:
+        return TRANSITIONS[status, reason]
+    except KeyError:
+        raise IllegalTransitionError(status, reason) from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One change of an order's status, and where it came from: the rows of an order's history.
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who makes a change, at which wall-clock millisecond, and in which trace.
+
+    `actor` is the caller's subject, or the consumer group that acts by itself. `trace_id` is None outside a trace.
+    """
+
+    actor: str
+    at_ms: int
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """One row of an order's history; `old_status` is None for the first."""
+
+    order_id: str
+    old_status: OrderStatus | None
+    new_status: OrderStatus
+    reason: ChangeReason
+    at_ms: int
+    actor: str
+    trace_id: str | None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A payment's hold on its order: while it lasts, the order is not closed under the payment's hands.
+#
+# A hold begins before the order's time to pay is over, and ends by itself: `lifetime_ms` after it was last taken, and
+# at the latest `past_expiry_max_ms` after the order's expiry, however often its payment takes it again.
+
+
+HOLD_MS = (
+    30_000  # payments waits 10 s for the gateway, and takes a hold again each time it asks what became of a charge
+)
+PAST_EXPIRY_MAX_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLimits:
+    """How long an order may be held."""
+
+    lifetime_ms: int = HOLD_MS
+    past_expiry_max_ms: int = PAST_EXPIRY_MAX_MS
+
+
+DEFAULT_HOLD_LIMITS = HoldLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentHold:
+    """Which payment holds the order, until which wall-clock millisecond; kept when it is over, as the last one."""
+
+    payment_id: str
+    until_ms: int
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# An order: who buys what for how much, until when it can be paid, and where it stands.
+#
+# Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but its
+# status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each row of
+# the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED or
+# COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when the
+# status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid
+# before. `hold` is the last one; it means something while the status is PENDING_PAYMENT, and is no part of the version.
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +358,75 @@ def _change(
     order_id: str, old_status: OrderStatus | None, new_status: OrderStatus, reason: ChangeReason, origin: Origin
 ) -> StatusChange:
     return StatusChange(order_id, old_status, new_status, reason, origin.at_ms, origin.actor, origin.trace_id)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Money that arrived for an order, and money that has to go back.
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """Money that arrived for an order: minor units, and wall-clock milliseconds."""
+
+    payment_id: str
+    order_id: str
+    amount_minor: int
+    currency: str
+    paid_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefundedPayment:
+    """Money of a payment that went back: `refunded_minor` is all of it so far, by however many refunds."""
+
+    payment_id: str
+    order_id: str
+    refunded_minor: int
+
+
+class RefundReason(enum.StrEnum):
+    """Why the money goes back."""
+
+    ORDER_CLOSED = "order-closed"
+    ALREADY_PAID = "already-paid"
+    WRONG_AMOUNT = "wrong-amount"
+    ORDER_CANCELLED = "order-cancelled"  # by its seller, after it was paid
+
+
+@dataclass(frozen=True, slots=True)
+class RefundRequest:
+    """A payment whose money has to go back."""
+
+    payment: Payment
+    reason: RefundReason
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a payment does to an order: it pays for it, or it has to go back.
+#
+# Invariants: an order is paid by one payment at most; a payment pays, or its money goes back. Both happen to one
+# payment only when the seller cancels the order that it has paid, and then the money goes back once. Each answer but
+# PAY is final: an order that is closed or paid is never unpaid again, and an amount does not change.
+
+
+class Verdict(enum.Enum):
+    """What else may come of a payment."""
+
+    PAY = "pay"
+    IGNORE = "ignore"
+
+
+def judge(order: Order, payment: Payment) -> Verdict | RefundReason:
+    """PAY, IGNORE for the payment that has paid the order already, or the reason why the money goes back.
+
+    An order that was cancelled after it was paid asked for its money when it was closed: its payment is ignored here.
+    """
+    if order.payment_id == payment.payment_id:
+        return Verdict.IGNORE
+    if order.status is OrderStatus.CLOSED:
+        return RefundReason.ORDER_CLOSED
+    if order.payment_id is not None:
+        return RefundReason.ALREADY_PAID
+    if (payment.amount_minor, payment.currency) != (order.total_minor, order.currency):
+        return RefundReason.WRONG_AMOUNT
+    return Verdict.PAY

@@ -18,8 +18,7 @@ from orders.pages import (
     product_pages,
     session_pages,
 )
-from orders.pages.parts import PageParts, require_own_site
-from orders.pages.renderer import ROOT
+from orders.pages.parts import ROOT, PageParts, require_own_site
 from servicekit.api.request_telemetry import request_telemetry
 
 # Styles, scripts and images come from here and nowhere else, nothing is inline, and nobody frames the shop.

@@ -14,9 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 from orders.api.schemas import LINES_MAX, QUANTITY_MAX
 from orders.domain.order import Order
 from orders.pages.cart import Cart, is_quantity, parse_cart
-from orders.pages.page_errors import BadFormError
-from orders.pages.parts import PageParts, PartsOf, VisitorOf, needs
-from orders.pages.renderer import ROOT
+from orders.pages.parts import ROOT, BadFormError, PageParts, PartsOf, VisitorOf, needs
 from orders.pages.visitor import keep_cart
 from orders.service.place_order import OrderRequest
 from servicekit.api.schemas import ID_PATTERN

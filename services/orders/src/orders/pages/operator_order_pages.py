@@ -12,15 +12,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
-from orders.domain.order_status import TRANSITIONS, ChangeReason, OrderStatus
+from orders.domain.order import TRANSITIONS, ChangeReason, OrderStatus
 from orders.pages.cart_pages import Key
-from orders.pages.money import NotAnAmountError, parse_amount
+from orders.pages.language import NotAnAmountError, parse_amount
 from orders.pages.order_pages import OrderId
-from orders.pages.page_errors import BadAmountError
-from orders.pages.parts import PageParts, PartsOf, VisitorOf, needs
-from orders.pages.renderer import ROOT
-from orders.service.payment_desk import PaymentView, RefundView
-from orders.service.shop_errors import PaymentsUnavailableError, UnknownPaymentError
+from orders.pages.parts import ROOT, BadAmountError, PageParts, PartsOf, VisitorOf, needs
+from orders.service.payment_desk import PaymentsUnavailableError, PaymentView, RefundView, UnknownPaymentError
 from servicekit.api.schemas import ID_PATTERN
 from servicekit.auth import ORDERS_ALL, ORDERS_SHIP, PAYMENTS_ALL, REFUNDS_WRITE, Caller
 

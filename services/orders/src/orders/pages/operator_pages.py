@@ -8,10 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from orders.domain.order_status import OrderStatus
-from orders.pages.page_errors import BadFormError
-from orders.pages.parts import PartsOf, VisitorOf, needs
-from orders.pages.renderer import ROOT
+from orders.domain.order import OrderStatus
+from orders.pages.parts import ROOT, BadFormError, PartsOf, VisitorOf, needs
 from orders.service.payment_desk import FAILED
 from orders.service.unit_of_work import OrderFilter
 from servicekit.api.schemas import ID_PATTERN, Cursor

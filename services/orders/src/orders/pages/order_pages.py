@@ -10,14 +10,11 @@ from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from orders.api.order_events import OrderEventsResponse
-from orders.domain.order_status import OrderStatus
+from orders.domain.order import OrderStatus
 from orders.pages.cart_pages import Key
-from orders.pages.page_errors import UnknownMethodError
-from orders.pages.parts import PageParts, PartsOf, VisitorOf, needs
-from orders.pages.renderer import ROOT
-from orders.pages.times import remaining_seconds
-from orders.service.payment_desk import DECLINED, OrderToPay, PaymentView
-from orders.service.shop_errors import PaymentRefusedError, PaymentsUnavailableError
+from orders.pages.language import remaining_seconds
+from orders.pages.parts import ROOT, PageParts, PartsOf, UnknownMethodError, VisitorOf, needs
+from orders.service.payment_desk import DECLINED, OrderToPay, PaymentRefusedError, PaymentsUnavailableError, PaymentView
 from orders.service.unit_of_work import OrderFilter
 from servicekit.api.schemas import ID_PATTERN, Cursor
 from servicekit.auth import ORDERS_READ, ORDERS_WRITE, PAYMENTS_WRITE, Caller

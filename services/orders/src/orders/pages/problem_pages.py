@@ -16,15 +16,12 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 import telemetry
-from orders.api.problem import PROBLEM_OF_ERROR
-from orders.api.shop_problem import PAGE_PROBLEM_OF_ERROR
+from orders.api.problem import PAGE_PROBLEM_OF_ERROR, PROBLEM_OF_ERROR
 from orders.domain.errors import InsufficientStockError
-from orders.pages.page_errors import NotSignedInError, PageError
-from orders.pages.parts import parts_of
-from orders.pages.renderer import ROOT
-from orders.pages.texts import Texts
+from orders.pages.language import Texts
+from orders.pages.parts import ROOT, NotSignedInError, PageError, parts_of
 from orders.pages.visitor import visitor_of
-from orders.service.shop_errors import PaymentRefusedError
+from orders.service.payment_desk import PaymentRefusedError
 from servicekit.api import problem
 from servicekit.api.problem import COMMON_PROBLEMS, ProblemType
 from servicekit.errors import ServiceError, StorageUnavailableError

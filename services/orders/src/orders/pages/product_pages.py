@@ -9,10 +9,8 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import ValidationError
 
 from orders.api.schemas import STOCK_MAX, ChangedProduct, NewProduct
-from orders.pages.money import NotAnAmountError, parse_amount
-from orders.pages.page_errors import BadAmountError, BadFormError
-from orders.pages.parts import PageParts, PartsOf, VisitorOf, needs
-from orders.pages.renderer import ROOT
+from orders.pages.language import NotAnAmountError, parse_amount
+from orders.pages.parts import ROOT, BadAmountError, BadFormError, PageParts, PartsOf, VisitorOf, needs
 from servicekit.api.schemas import ID_PATTERN, Cursor, RequestModel
 from servicekit.auth import PRODUCTS_WRITE, Caller
 

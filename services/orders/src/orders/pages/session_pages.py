@@ -8,9 +8,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from orders.pages.cart import Cart
-from orders.pages.page_errors import ForbiddenError
-from orders.pages.parts import PartsOf, VisitorOf
-from orders.pages.renderer import ROOT
+from orders.pages.parts import ROOT, ForbiddenError, PartsOf, VisitorOf
 from orders.pages.visitor import keep_cart, sign_in, sign_out
 from servicekit.api.schemas import ID_PATTERN
 from servicekit.auth import ROLES, TOKEN_MAX_CHARACTERS

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
-from orders.service.payment_desk import DECLINED, IN_PROGRESS, OrderToPay, PaymentView, RefundPage, RefundView
-from orders.service.shop_errors import (
+from orders.service.payment_desk import (
+    DECLINED,
+    IN_PROGRESS,
+    OrderToPay,
     PaymentRefusedError,
     PaymentsUnavailableError,
+    PaymentView,
+    RefundPage,
+    RefundView,
     UnknownDeadLetterError,
 )
 from osenv import Clock

@@ -9,12 +9,9 @@ from __future__ import annotations
 import enum
 
 from orders.domain.errors import RefundRequestedError, StatusChangedError
-from orders.domain.order import Order
-from orders.domain.payment import Payment, RefundReason, RefundRequest
-from orders.domain.verdict import Verdict, judge
+from orders.domain.order import Order, Payment, RefundReason, RefundRequest, Verdict, judge
 from orders.service import events
-from orders.service.order_access import origin_of
-from orders.service.order_meter import NOT_METERED, OrderMeter
+from orders.service.order_access import NOT_METERED, OrderMeter, origin_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.errors import ConsumedBeforeError

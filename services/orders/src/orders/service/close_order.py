@@ -1,34 +1,108 @@
-"""Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
-
-Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back on
-sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
-committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is back
-already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been taken.
-"""
+"""Closing an order: its buyer or its seller cancelled it, its time to pay is over, or its money is back."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable
 
-from orders.domain.errors import StatusChangedError, UnknownOrderError
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
-from orders.domain.payment import RefundReason, RefundRequest
-from orders.domain.payment_hold import DEFAULT_HOLD_LIMITS, HoldLimits
-from orders.domain.status_change import Origin
+import structlog
+
+from orders.domain.delay_levels import DelayLevels
+from orders.domain.errors import PaymentNotHeardOfError, StatusChangedError, UnknownOrderError
+from orders.domain.order import (
+    DEFAULT_HOLD_LIMITS,
+    ChangeReason,
+    HoldLimits,
+    Order,
+    OrderStatus,
+    Origin,
+    Payment,
+    RefundedPayment,
+    RefundReason,
+    RefundRequest,
+)
 from orders.service import events
-from orders.service.asked_change import Command
-from orders.service.late_payment import LatePayment, not_asked
-from orders.service.order_access import origin_of, require_buyer
-from orders.service.order_meter import NOT_METERED, OrderMeter
-from orders.service.order_trace import in_trace_of
+from orders.service.accept_payment import AcceptPayment, PaymentOutcome
+from orders.service.events import OrderDeadline
+from orders.service.order_access import NOT_METERED, OrderMeter, in_trace_of, origin_of, require_buyer
+from orders.service.payment_desk import IN_PROGRESS, PaymentDesk, PaymentRefusedError, PaymentsUnavailableError
+from orders.service.status_commands import Command
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
-from servicekit.auth import ORDERS_SHIP, Caller
+from servicekit.auth import ORDERS_SHIP, PAYMENTS_READ, Caller
 from servicekit.errors import ConsumedBeforeError
 from servicekit.inbox import require_first
+from servicekit.message import MessagePublisher
 from servicekit.transactions import TransactionalPublisher
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What orders asks payments before it closes an order that a payment has held: the news of its capture may be late.
+#
+# Only such orders are asked about, because nothing is captured without a hold (ADR 122). A payment that has captured
+# the order's money pays for it now, and its message finds it paid.
+
+
+UNKNOWN_PAYMENT = "unknown-payment"
+
+log = structlog.get_logger(__name__)
+
+
+class LatePayment(enum.Enum):
+    """What payments says of the payment that has held an order."""
+
+    NONE = "keeps no money, and will not take any"
+    PAID = "has paid the order"
+    UNDECIDED = "may have captured the money"
+
+
+async def not_asked(_order: Order) -> LatePayment:
+    """Where there are no payments to ask."""
+    return LatePayment.NONE
+
+
+class LatePayments:
+    """Asks payments, for the order's buyer and inside no unit of work."""
+
+    def __init__(self, desk: PaymentDesk, accept_payment: AcceptPayment) -> None:
+        self._desk = desk
+        self._accept_payment = accept_payment
+
+    async def __call__(self, order: Order) -> LatePayment:
+        """Raises what AcceptPayment raises."""
+        if order.hold is None:
+            return LatePayment.NONE
+        caller = Caller(order.buyer_id, frozenset({PAYMENTS_READ}))
+        try:
+            found = await self._desk.payment(caller, order.hold.payment_id)
+        except (PaymentsUnavailableError, PaymentRefusedError) as error:
+            if isinstance(error, PaymentRefusedError) and error.problem == UNKNOWN_PAYMENT:
+                return LatePayment.NONE
+            log.warning("payments does not say what became of a payment", order_id=order.order_id, error=str(error))
+            return LatePayment.UNDECIDED
+        if found.status == IN_PROGRESS:
+            return LatePayment.UNDECIDED
+        if not found.was_captured or found.captured_at_ms is None:
+            return LatePayment.NONE
+        outcome = await self._accept_payment(
+            Payment(found.payment_id, order.order_id, found.amount_minor, found.currency, found.captured_at_ms)
+        )
+        log.info("a payment was asked for before its message came", order_id=order.order_id, outcome=outcome.value)
+        is_sent_back = outcome in {PaymentOutcome.REFUND_REQUESTED, PaymentOutcome.REFUND_REQUESTED_BEFORE}
+        return LatePayment.NONE if is_sent_back else LatePayment.PAID
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
+#
+# Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back
+# on sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
+# committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is back
+# already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been taken.
+
 
 CANCEL = "cancel order"
 
@@ -156,3 +230,106 @@ class CloseOrder:
         await self._transactions.publish_all(messages, write)
         self._meter.changed(closed_order, change)
         return closed_order
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The timer of every order: a delayed message that comes back when the time to pay is over (MISSION X3, U5).
+#
+# Both handlers may be called again with the same message: a second timer finds the order decided and ignores it.
+
+
+LOOK_AGAIN_MS = 5_000  # at an order whose payment is in progress
+
+
+class OrderTimeouts:
+    """Sets timers and acts on those that ring."""
+
+    def __init__(self, close_order: CloseOrder, publisher: MessagePublisher, clock: Clock, levels: DelayLevels) -> None:
+        self._close_order = close_order
+        self._publisher = publisher
+        self._clock = clock
+        self._levels = levels
+
+    async def schedule(self, deadline: OrderDeadline) -> int:
+        """Send the order's timer for the time that remains; returns the delay level. Raises PublishError."""
+        return await self._send(deadline, deadline.expires_at_ms - self._clock.wall_ms())
+
+    async def ring(self, deadline: OrderDeadline) -> ExpiryOutcome:
+        """Close the order if it is due and unpaid; a timer that rings early is sent again for the rest.
+
+        So is one that finds the order held by a payment in progress: it rings every few seconds until that has ended.
+
+        Raises PublishError or StorageUnavailableError; the message must then be delivered again.
+        """
+        outcome = await self._close_order.expire(deadline.order_id)
+        if outcome is ExpiryOutcome.TOO_EARLY:
+            await self.schedule(deadline)
+        elif outcome is ExpiryOutcome.HELD:
+            await self._send(deadline, LOOK_AGAIN_MS)
+        elif outcome is ExpiryOutcome.UNKNOWN_ORDER:
+            # Orders are never deleted: this is a message of another database, or a lost one.
+            log.warning("the timeout of an unknown order is ignored", order_id=deadline.order_id)
+        return outcome
+
+    async def _send(self, deadline: OrderDeadline, remaining_ms: int) -> int:
+        level = self._levels.choose(remaining_ms)
+        await self._publisher.publish(events.timeout(deadline, level))
+        return level
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Money has gone back: an order that has none left, and waits for its shipment, is closed.
+#
+# Invariants: of a refund and a shipping exactly one gets the order, by compare-and-set; what is on its way or with its
+# buyer stays as it is, because money that goes back then is between the buyer and the operator.
+
+
+class RefundOutcome(enum.Enum):
+    """What became of an order whose money went back."""
+
+    CLOSED = "closed"
+    KEPT = "kept"  # money of it is left, it is on its way, or another payment has paid it
+    CONSUMED_BEFORE = "consumed before"
+
+
+class AcceptRefund:
+    """The use case behind `payment-events`/`refunded`."""
+
+    def __init__(self, units: Units, close_order: CloseOrder, clock: Clock) -> None:
+        self._units = units
+        self._close_order = close_order
+        self._clock = clock
+
+    async def __call__(self, refunded: RefundedPayment) -> RefundOutcome:
+        """Close the order if this has been all of its money; calling it again is harmless.
+
+        Raises UnknownOrderError, PaymentNotHeardOfError, PublishError, TransactionGivenUpError and
+        StorageUnavailableError; the message must then be delivered again.
+        """
+        # Whoever lost the order reads it again. That ends: a status only moves forward.
+        while True:
+            async with self._units.looking() as unit:
+                order = await unit.orders.get(refunded.order_id)
+                if order.status is OrderStatus.PENDING_PAYMENT:
+                    if await unit.refunds.is_requested(refunded.payment_id):
+                        return RefundOutcome.KEPT  # it did not pay: its amount was wrong
+                    raise PaymentNotHeardOfError(refunded.order_id, refunded.payment_id)
+            is_whole = refunded.refunded_minor >= order.total_minor
+            is_kept = order.status is not OrderStatus.AWAITING_SHIPMENT or order.payment_id != refunded.payment_id
+            if is_kept or not is_whole:
+                return RefundOutcome.KEPT
+            try:
+                await self._close(order)
+            except ConsumedBeforeError:  # by another delivery of it, since the order was read
+                return RefundOutcome.CONSUMED_BEFORE
+            except StatusChangedError:
+                continue
+            return RefundOutcome.CLOSED
+
+    async def _close(self, order: Order) -> None:
+        origin = origin_of(events.REFUND_HANDLER_GROUP, self._clock, order)
+
+        async def consume(unit: UnitOfWork) -> None:
+            await require_first(unit.inbox, events.REFUND_HANDLER_GROUP, order.order_id, origin.at_ms)
+
+        await self._close_order.close(order, ChangeReason.REFUNDED, origin, first=consume)

@@ -12,8 +12,7 @@ import enum
 import structlog
 
 from orders.domain.errors import StatusChangedError, UnknownOrderError
-from orders.domain.order import Order
-from orders.domain.order_status import ChangeReason, OrderStatus
+from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.service import events
 from orders.service.order_access import origin_of
 from orders.service.unit_of_work import UnitOfWork, Units

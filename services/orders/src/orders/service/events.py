@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orders.domain.order import Order
-from orders.domain.payment import Payment, RefundedPayment, RefundRequest
-from orders.domain.status_change import StatusChange
+from orders.domain.order import Order, Payment, RefundedPayment, RefundRequest, StatusChange
 from servicekit import message_body
 from servicekit.message import OutgoingMessage
 from servicekit.message_body import MessageBody

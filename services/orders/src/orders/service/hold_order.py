@@ -1,13 +1,13 @@
 """A payment holds its order before it captures money, and lets it go when it captures none (ADR 122).
 
 Invariants: an order that is held is not closed; of a hold and a closing exactly one gets the order, by compare-and-set;
-a payment that takes its hold again prolongs it, within the bounds of domain/payment_hold.py.
+a payment that takes its hold again prolongs it, within the bounds of domain/order.py.
 """
 
 from __future__ import annotations
 
 from orders.domain.errors import StatusChangedError
-from orders.domain.payment_hold import HoldLimits, PaymentHold
+from orders.domain.order import HoldLimits, PaymentHold
 from orders.service.order_access import find_visible
 from orders.service.unit_of_work import Units
 from osenv import Clock

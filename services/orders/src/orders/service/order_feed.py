@@ -18,9 +18,8 @@ from typing import Protocol
 
 import structlog
 
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
-from orders.service.shop_errors import FeedClosedError, TooManyStreamsError
+from orders.domain.order import Order, OrderStatus
+from orders.service.payment_desk import FeedClosedError, TooManyStreamsError
 from osenv import Clock
 from osenv.clock import timeout
 from servicekit.auth import Caller

@@ -1,30 +1,94 @@
-"""Placing an order: key, stock, order and history in one unit of work, told by a transactional message.
-
-Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly then
-its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is
-back. Prices are read before the message is sent, because it names them; stock is decided inside the unit, and so is
-whether the product is still on sale at that price.
-"""
+"""Placing an order, and the basket of which it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import telemetry
 from orders.domain.errors import InsufficientStockError, PriceChangedError, SaleEndedError
-from orders.domain.order import Order, OrderLine, RequestedLine, place, price_lines
+from orders.domain.order import Order, OrderLine, RequestedLine, StatusChange, place, price_lines
 from orders.domain.product import Product
-from orders.domain.status_change import StatusChange
 from orders.service import events
-from orders.service.order_access import origin_of
-from orders.service.order_meter import NOT_METERED, OrderMeter
-from orders.service.order_trace import say_which
+from orders.service.order_access import NOT_METERED, OrderMeter, origin_of, say_which
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.errors import RefusedError
 from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
 from servicekit.transactions import TransactionalPublisher
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.
+#
+# Nothing is reserved here, and a price may change until the order is placed: PlaceOrder decides.
+
+
+@dataclass(frozen=True, slots=True)
+class BasketLine:
+    """One wish; `product` is None when there is no such product any more."""
+
+    product_id: str
+    quantity: int
+    product: Product | None
+
+    @property
+    def total_minor(self) -> int:
+        return 0 if self.product is None else self.quantity * self.product.price_minor
+
+    @property
+    def is_available(self) -> bool:
+        """Whether an order of this line alone would be taken now."""
+        return self.product is not None and self.product.is_on_sale and self.product.available >= self.quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Basket:
+    """All wishes; `currency` is None for an empty one, and for one that mixes currencies."""
+
+    lines: tuple[BasketLine, ...]
+
+    @property
+    def currency(self) -> str | None:
+        currencies = {line.product.currency for line in self.lines if line.product is not None}
+        return currencies.pop() if len(currencies) == 1 else None
+
+    @property
+    def total_minor(self) -> int:
+        return sum(line.total_minor for line in self.lines)
+
+    @property
+    def can_be_ordered(self) -> bool:
+        return self.currency is not None and all(line.is_available for line in self.lines)
+
+
+class Baskets:
+    """The questions of the cart and of whoever shows an order's lines."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    async def price(self, wishes: Sequence[RequestedLine]) -> Basket:
+        """The wishes at this moment's prices, in their own order."""
+        products = await self.products([wish.product_id for wish in wishes])
+        return Basket(
+            tuple(BasketLine(wish.product_id, wish.quantity, products.get(wish.product_id)) for wish in wishes)
+        )
+
+    async def products(self, product_ids: Collection[str]) -> dict[str, Product]:
+        """Those of the products that exist, by id."""
+        if not product_ids:
+            return {}
+        async with self._units.reading() as unit:
+            return await unit.products.find(product_ids)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Placing an order: key, stock, order and history in one unit of work, told by a transactional message.
+#
+# Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly then
+# its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is
+# back. Prices are read before the message is sent, because it names them; stock is decided inside the unit, and so is
+# whether the product is still on sale at that price.
 
 
 @dataclass(frozen=True, slots=True)

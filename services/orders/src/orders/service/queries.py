@@ -1,6 +1,4 @@
-"""What can be read. An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the
-statistics are of one moment.
-"""
+"""What can be asked, and the products that can be changed."""
 
 from __future__ import annotations
 
@@ -8,14 +6,55 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orders.domain.errors import UnknownProductError
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
-from orders.domain.product import Product
-from orders.domain.status_change import StatusChange
+from orders.domain.order import Order, OrderStatus, StatusChange
+from orders.domain.product import Product, ProductChange
 from orders.service.order_access import find_visible
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
 from servicekit import page_cursor
 from servicekit.auth import Caller
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a seller does: bringing products and their stock, and changing what is on sale.
+
+
+class AddProduct:
+    """The use case behind POST /products."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    async def __call__(self, product: Product) -> Product:
+        """Put the product on sale. Raises ProductExistsError."""
+        async with self._units.writing() as unit:
+            await unit.products.add(product)
+            await unit.commit()
+        return product
+
+
+class ChangeProduct:
+    """The use case behind PATCH /products/{product_id}."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    async def __call__(self, product_id: str, wanted: ProductChange) -> Product:
+        """The product as the seller wants it, which it may have been before.
+
+        Raises UnknownProductError, ProductChangedError, UnitsInOrdersError.
+        """
+        async with self._units.writing() as unit:
+            found = await unit.products.get_locked(product_id)
+            changed = found.changed(wanted)
+            if changed is not found:
+                await unit.products.change(changed)
+                await unit.commit()
+        return changed
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What can be read. An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the
+# statistics are of one moment.
+
 
 T = TypeVar("T")
 

@@ -14,14 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from orders.domain.order import Order
-from orders.domain.order_status import PAID_STATUSES, OrderStatus
-from orders.domain.payment import Payment
+from orders.domain.order import PAID_STATUSES, Order, OrderStatus, Payment
 from orders.service import events
 from orders.service.accept_payment import AcceptPayment
 from orders.service.close_order import CloseOrder, ExpiryOutcome
 from orders.service.complete_order import CompleteOrder
-from orders.service.order_trace import in_trace_of
+from orders.service.order_access import in_trace_of
 from orders.service.payment_desk import PaymentDesk
 from orders.service.unit_of_work import OrderFilter, PageKey, Units
 from osenv import Clock

@@ -11,12 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from orders.domain.order import Order
-from orders.domain.order_status import OrderStatus
-from orders.domain.payment import RefundRequest
-from orders.domain.payment_hold import PaymentHold
+from orders.domain.order import Order, OrderStatus, PaymentHold, RefundRequest, StatusChange
 from orders.domain.product import Product
-from orders.domain.status_change import StatusChange
 from servicekit.idempotency import IdempotencyKeys, KeyClaim
 from servicekit.inbox import Inbox
 from servicekit.transactions import TransactionRows

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from payments.adapters.sql_gateway_events import SqlGatewayEvents
-from payments.adapters.sql_ledger import SqlLedger
-from payments.adapters.sql_payable_orders import SqlPayableOrders
-from payments.adapters.sql_payments import SqlPayments
-from payments.adapters.sql_refunds import SqlRefunds
+from payments.adapters.sql_gateway_events import SqlGatewayEvents, SqlPayableOrders
+from payments.adapters.sql_payments import SqlLedger, SqlPayments, SqlRefunds
 from payments.adapters.tables import idempotency_keys, inbox, outbox, transactions
 from servicekit.adapters.sql_inbox import SqlInbox
 from servicekit.adapters.sql_transactions import SqlTransactionRows

@@ -9,10 +9,8 @@ from fastapi import Depends, Request
 
 from payments.service.pay_order import PayOrder
 from payments.service.queries import Queries
-from payments.service.receive_event import ReceiveEvent
-from payments.service.refund_part import RefundPart
-from payments.service.retry_refund import RetryRefund
-from payments.service.webhook_signature import WebhookSignatures
+from payments.service.receive_event import ReceiveEvent, WebhookSignatures
+from payments.service.refund_payment import RefundPart, RetryRefund
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from payments.domain.gateway_event import EventKind, EventStatus
+from payments.domain.gateway_event import EventKind, EventStatus, PayableStatus
 from payments.domain.ledger import Account
-from payments.domain.payable_order import PayableStatus
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange
 from payments.domain.payment_status import ChangeReason, PaymentStatus
 from payments.domain.refund import Refund, RefundRequest, RefundStatus

@@ -1,19 +1,127 @@
-"""The route for the payment gateway, whose requests are signed and carry no token."""
+"""The webhooks of the gateway: their schemas and their route."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Header, Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from payments.api import problem
 from payments.api.dependencies import UseCasesOf
-from payments.api.webhook_schemas import Webhook, WebhookAnswer, webhook_schema
+from payments.api.schemas import NewAmount
 from payments.domain.errors import InvalidSignatureError
-from payments.service import webhook_signature
+from payments.domain.gateway_event import EventKind, EventStatus, GatewayEvent
+from payments.service import receive_event
 from servicekit.api import problem as common
 from servicekit.api.problem import ProblemError, documented
+from servicekit.api.schemas import TIME_MAX_MS, AnswerModel, Currency
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The JSON of the gateway's webhooks. Members that are not known here are the gateway's own business.
+
+
+# Ids of somebody else's system: what the columns hold, and nothing that a log or a terminal would stumble over.
+_VISIBLE = r"^[\x21-\x7e]+$"
+EventId = Annotated[str, Field(pattern=_VISIBLE, max_length=255)]
+ForeignId = Annotated[str, Field(pattern=_VISIBLE, max_length=128)]
+
+
+class WebhookData(BaseModel):
+    """What the event is about; the charge's id is the payment's."""
+
+    charge_id: ForeignId
+    order_id: ForeignId
+    amount_minor: NewAmount
+    currency: Currency
+    decline_reason: Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
+    refund_id: ForeignId | None = None
+
+
+class Webhook(BaseModel):
+    """An event of the gateway."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "event_id": "event-5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f-captured",
+                    "type": "charge.captured",
+                    "occurred_at_ms": 1767226200000,
+                    "data": {
+                        "charge_id": "5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f",
+                        "order_id": "8e03978e40d543e8bc936894a57f9324",
+                        "amount_minor": 15800,
+                        "currency": "CNY",
+                    },
+                }
+            ]
+        }
+    )
+
+    event_id: EventId
+    type: EventKind
+    occurred_at_ms: Annotated[StrictInt, Field(ge=0, le=TIME_MAX_MS, description="milliseconds since 1970-01-01 UTC")]
+    data: WebhookData
+
+    @model_validator(mode="after")
+    def _names_its_refund(self) -> Self:
+        if self.type is EventKind.REFUND_REFUNDED and self.data.refund_id is None:
+            raise ValueError(f"an event of type {self.type} needs data.refund_id")
+        return self
+
+    def to_event(self) -> GatewayEvent:
+        data = self.data
+        return GatewayEvent(
+            event_id=self.event_id,
+            kind=self.type,
+            occurred_at_ms=self.occurred_at_ms,
+            payment_id=data.charge_id,
+            order_id=data.order_id,
+            amount_minor=data.amount_minor,
+            currency=data.currency,
+            decline_reason=data.decline_reason if self.type is EventKind.CHARGE_DECLINED else None,
+            refund_id=data.refund_id if self.type is EventKind.REFUND_REFUNDED else None,
+        )
+
+
+class WebhookAnswer(AnswerModel):
+    """What became of the event, now or when it came first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"event_id": "event-5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f-captured", "status": "HANDLED"}]
+        }
+    )
+
+    event_id: str
+    status: Annotated[
+        EventStatus,
+        Field(description="REPEATED told what was known; REFUSED contradicts it: repeating it would mend nothing"),
+    ]
+
+
+def webhook_schema() -> dict[str, Any]:
+    """The JSON schema of a webhook's body, in one piece: what it refers to is written where it is meant."""
+    schema = Webhook.model_json_schema()
+    definitions = schema.pop("$defs")
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return inlined(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: inlined(value) for name, value in part.items()}
+
+    found: dict[str, Any] = inlined(schema)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The route for the payment gateway, whose requests are signed and carry no token.
+
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
@@ -49,11 +157,11 @@ async def receive_webhook(
     """An event that comes again is answered with what became of it when it came first; it changes nothing. Everything
     but 200 asks the gateway to deliver the event again."""
     body = await request.body()
-    signatures = request.headers.getlist(webhook_signature.HEADER)
+    signatures = request.headers.getlist(receive_event.HEADER)
     try:
         use_cases.signatures.verify(",".join(signatures) if signatures else gateway_signature, body)
     except InvalidSignatureError as error:
-        headers = {"WWW-Authenticate": webhook_signature.HEADER}
+        headers = {"WWW-Authenticate": receive_event.HEADER}
         raise ProblemError(problem.INVALID_SIGNATURE, str(error), headers=headers) from error
     try:
         event = Webhook.model_validate_json(body).to_event()

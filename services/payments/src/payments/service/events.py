@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from payments.domain.payable_order import PayableOrder, PayableStatus, Terms
+from payments.domain.gateway_event import PayableOrder, PayableStatus, Terms
 from payments.domain.payment import Payment
 from payments.domain.refund import Refund, WholeRefundRequest
 from servicekit import message_body

@@ -7,7 +7,7 @@ from dataclasses import replace
 import telemetry
 from osenv import Clock
 from payments.domain.errors import StatusChangedError
-from payments.domain.payable_order import PayableOrder
+from payments.domain.gateway_event import PayableOrder
 from payments.service import events
 from payments.service.unit_of_work import Units
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from payments.domain.errors import UnknownPaymentError
-from payments.domain.gateway_event import EventStatus
+from payments.domain.gateway_event import EventStatus, PayableOrder
 from payments.domain.ledger import Account
-from payments.domain.payable_order import PayableOrder
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund, RefundStatus

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from osenv import Clock
-from payments.domain.payable_order import PayableOrder, PayableStatus
+from payments.domain.gateway_event import PayableOrder, PayableStatus
 from payments.domain.payment import Payment
 from payments.domain.refund import WholeRefundRequest
 from payments.service import events
-from payments.service.payment_trace import in_trace_of
+from payments.service.payment_meter import in_trace_of
 from payments.service.refund_payment import RefundPayment
 from payments.service.unit_of_work import PageKey, PaymentFilter, Units
 from servicekit.message import MessagePublisher

@@ -11,9 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement
+from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement, PayableOrder, PayableStatus
 from payments.domain.ledger import Account, Posting
-from payments.domain.payable_order import PayableOrder, PayableStatus
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund, RefundStatus

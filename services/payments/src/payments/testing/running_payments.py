@@ -18,10 +18,10 @@ from payments.bootstrap import Application, bootstrap
 from payments.config import Config
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest
 from payments.domain.refund import Refund, RefundRequest
-from payments.service import events, webhook_signature
+from payments.service import events, receive_event
 from payments.service.gateway import PaymentGateway
 from payments.service.pay_order import Paid
-from payments.service.refund_part import PartRefunded
+from payments.service.refund_payment import PartRefunded
 from payments.service.unit_of_work import PaymentFilter
 from payments.testing.scripted_gateway import ScriptedGateway
 from payments.testing.scripted_orders import ScriptedOrders
@@ -146,8 +146,8 @@ class RunningPayments:
     async def signed(self, body: bytes, secret: str = WEBHOOK_SECRET, late_s: int = 0) -> httpx.Response:
         """A webhook that was signed `late_s` seconds ago, with any body."""
         time_text = str(self.clock.wall_ms() // 1000 - late_s)
-        header = f"t={time_text},v1={webhook_signature.sign(secret, time_text, body)}"
-        return await self.http.post("/webhooks/gateway", content=body, headers={webhook_signature.HEADER: header})
+        header = f"t={time_text},v1={receive_event.sign(secret, time_text, body)}"
+        return await self.http.post("/webhooks/gateway", content=body, headers={receive_event.HEADER: header})
 
     async def payment(self, payment_id: str) -> Payment:
         return await self.application.use_cases.queries.payment(payment_id, OPERATOR)

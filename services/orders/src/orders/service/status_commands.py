@@ -1,9 +1,4 @@
-"""A change of an order that one of its people asks for: read, decided by the domain, written and told in one piece.
-
-Invariants: of two changes that are asked for at once exactly one gets the order, by compare-and-set; who asks again for
-the change that they have made is answered as the first time, because the answer may have been lost. The order's history
-says who has made which change.
-"""
+"""The changes of its status for which somebody asks: a seller ships, a buyer confirms."""
 
 from __future__ import annotations
 
@@ -13,16 +8,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from orders.domain.errors import StatusChangedError, VersionMismatchError
-from orders.domain.order import Order
-from orders.domain.order_status import TRANSITIONS, ChangeReason
-from orders.domain.status_change import StatusChange
-from orders.service.order_access import find_visible, origin_of, require_version
-from orders.service.order_trace import in_trace_of
+from orders.domain.order import TRANSITIONS, ChangeReason, Order, StatusChange
+from orders.service import events
+from orders.service.order_access import find_visible, in_trace_of, origin_of, require_buyer, require_version
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.auth import Caller
 from servicekit.message import OutgoingMessage
 from servicekit.transactions import TransactionalPublisher
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A change of an order that one of its people asks for: read, decided by the domain, written and told in one piece.
+#
+# Invariants: of two changes that are asked for at once exactly one gets the order, by compare-and-set; who asks again
+# for the change that they have made is answered as the first time, because the answer may have been lost. The order's
+# history says who has made which change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,39 @@ class AskedChange(ABC):
     @abstractmethod
     def message(self, changed: Order, change: StatusChange) -> OutgoingMessage:
         """What tells of the change."""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Shipping an order that is paid.
+#
+# Invariant: an order is shipped or cancelled, never both: both change it from AWAITING_SHIPMENT by compare-and-set.
+
+
+class ShipOrder(AskedChange):
+    """The use case behind POST /orders/{id}/ship; whether the caller may ship at all is asked there."""
+
+    reason = ChangeReason.SHIPPED
+    what = "ship order"
+
+    def require_allowed(self, order: Order, caller: Caller) -> None:
+        """Whoever may ship ships any order that he may see."""
+
+    def message(self, changed: Order, change: StatusChange) -> OutgoingMessage:
+        return events.shipped(changed)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The buyer has received the order: it is completed, and what is completed stays so.
+
+
+class ConfirmReceipt(AskedChange):
+    """The use case behind POST /orders/{id}/confirm. Only the order's buyer confirms, whatever else a caller may do."""
+
+    reason = ChangeReason.RECEIVED
+    what = "confirm receipt"
+
+    def require_allowed(self, order: Order, caller: Caller) -> None:
+        require_buyer(order, caller)
+
+    def message(self, changed: Order, change: StatusChange) -> OutgoingMessage:
+        return events.completed(changed, change)

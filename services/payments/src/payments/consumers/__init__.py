@@ -1,1 +1,0 @@
-"""The consumer groups of payments: entry points like api, with messages for requests."""
