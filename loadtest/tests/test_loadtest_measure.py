@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hourglass_loadtest.measure.arrivals import Arrivals, numbered_body
 from hourglass_loadtest.measure.due import beside_metrics, due_times_ms, require_none_early
 from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.measure.latency import Arrivals, numbered_body
 from hourglass_loadtest.measure.pacing import start_on_time
 from hourglass_loadtest.workload import parse_workload
 from mqclient import ConsumeStatus, MessageExt

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from hourglass_loadtest.measure.errors import MeasureError
-from hourglass_loadtest.orders.client import OrdersClient
-from hourglass_loadtest.orders.http_connection import HttpConnection
+from hourglass_loadtest.orders.client import HttpConnection, OrdersClient
 from hourglass_loadtest.orders.load import OrdersLoad
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,8 @@ from hourglass_loadtest.shop.options import LoadOptions, OptionsError, read_opti
 from hourglass_loadtest.shop.overload import Step, overload_results, step_of
 from hourglass_loadtest.shop.summary import Evidence, Fault, complaints, generator, summarize
 from hourglass_loadtest.shop.watch import ProcessSample, Watched
-from hourglass_loadtest.users.plan import MIX, LoadPlan
+from hourglass_loadtest.users.plan import MIX, LoadPlan, Stage, parse_stages, stage_at, users_of, usual_stages
 from hourglass_loadtest.users.records import DONE, Records, RecordWriter, Request, Visit, read_records
-from hourglass_loadtest.users.stages import Stage, parse_stages, stage_at, users_of, usual_stages
 from hourglass_local.testing import closed, paid
 
 BEGUN = 1_700_000_000.0

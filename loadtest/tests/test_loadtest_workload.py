@@ -10,7 +10,7 @@ from hourglass_loadtest.bench import choose, turns
 from hourglass_loadtest.measure.lag import lag_metrics
 from hourglass_loadtest.measure.percentiles import latency_metrics, percentile
 from hourglass_loadtest.report import comparisons
-from hourglass_loadtest.results import Result, Spread
+from hourglass_loadtest.run import Result, Spread
 from hourglass_loadtest.workload import Flush, Kind, WorkloadError, load_workload, load_workloads, parse_workload
 
 WORKLOADS = Path(__file__).parents[1] / "workloads"

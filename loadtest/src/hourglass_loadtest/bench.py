@@ -11,8 +11,7 @@ from rich.console import Console
 from hourglass_loadtest.machine import describe_code, describe_machine
 from hourglass_loadtest.profile_text import write_profile
 from hourglass_loadtest.report import print_report
-from hourglass_loadtest.results import Result, write_results
-from hourglass_loadtest.run import Profiles, run_once
+from hourglass_loadtest.run import Profiles, Result, run_once, write_results
 from hourglass_loadtest.workload import Kind, Workload, WorkloadError
 
 

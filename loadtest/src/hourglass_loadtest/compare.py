@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.results import DIGITS
-from hourglass_loadtest.run import RunError
+from hourglass_loadtest.run import DIGITS, RunError
 from hourglass_loadtest.workload import WorkloadError, load_workloads
 
 COVERAGE = 0.95

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_loadtest.results import Result, Spread
+from hourglass_loadtest.run import Result, Spread
 from hourglass_loadtest.workload import Kind, Slave, Workload
 
 WIDTH_MIN = 120  # also where the output is no terminal

@@ -1,24 +1,87 @@
-"""One run of one workload: a fresh store, name server and broker as processes, and the client as another one."""
+"""Runs of a benchmark, and their results."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from hourglass_loadtest.catch_up import measure_catch_up
 from hourglass_loadtest.measure.errors import MeasureError
-from hourglass_loadtest.restarts import measure_restarts, timed_start
+from hourglass_loadtest.restarts import measure_catch_up, measure_restarts, timed_start
 from hourglass_loadtest.workload import Kind, Slave, Workload
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
 from hourglass_local.process import MIB
 from hourglass_local.waiting import alongside
 from mqclient import MQClientError
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a bench found, as a JSON document.
+
+
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One metric over all runs of a workload."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All runs of one workload; every run has the same metrics."""
+
+    workload: Workload
+    runs: Sequence[dict[str, float]]
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """By metric."""
+        columns = {name: [run[name] for run in self.runs] for name in self.runs[0]}
+        return {name: Spread(statistics.median(column), min(column), max(column)) for name, column in columns.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "workload": self.workload.to_dict(),
+            "summary": {
+                name: {"median": _short(spread.median), "min": _short(spread.min), "max": _short(spread.max)}
+                for name, spread in self.spreads.items()
+            },
+            "runs": [{name: _short(value) for name, value in run.items()} for run in self.runs],
+        }
+
+
+def write_results(path: Path, results: Sequence[Result], code: dict[str, Any], machine: dict[str, Any]) -> None:
+    """Replace the file. Raises OSError."""
+    document = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **code,
+        "machine": machine,
+        "results": {result.workload.name: result.to_dict() for result in results},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _short(value: float) -> float:
+    return round(value, DIGITS)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One run of one workload: a fresh store, name server and broker as processes, and the client as another one.
+
 
 COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
 ROLES = {Slave.NONE: None, Slave.ASYNC: ASYNC_MASTER, Slave.SYNC: SYNC_MASTER}

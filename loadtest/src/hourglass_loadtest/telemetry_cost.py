@@ -34,8 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.results import Result
-from hourglass_loadtest.run import COMMIT_LOG_FILE_BYTES, RunError, run_client
+from hourglass_loadtest.run import COMMIT_LOG_FILE_BYTES, Result, RunError, run_client
 from hourglass_loadtest.workload import Flush, Kind, Workload
 from hourglass_local.cluster import Cluster
 from telemetry.testing.otlp_receiver import OtlpReceiver

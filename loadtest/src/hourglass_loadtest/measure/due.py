@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
-from hourglass_loadtest.measure.arrivals import NUMBER_BYTES, Arrivals, numbered_body
 from hourglass_loadtest.measure.beside import BESIDE_TOPIC, ProducerBeside, Sent
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.measure.cpu_use import CpuUse
 from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.measure.latency import NUMBER_BYTES, Arrivals, numbered_body
 from hourglass_loadtest.measure.percentiles import latency_metrics
 from hourglass_loadtest.measure.receiving import all_queues, make_consumer
 from hourglass_loadtest.measure.sending import GROUP, make_topic, send_messages

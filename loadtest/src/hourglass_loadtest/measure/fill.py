@@ -1,4 +1,4 @@
-"""A broker with `messages` stored; what the bench then does with it is measured there (catch_up.py)."""
+"""A broker with `messages` stored; what the bench then does with it is measured there (restarts.py)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,12 @@
-"""From the time at which a message was to be sent until the listener has it.
-
-The intended times are fixed before the first message: a queue that stalls is charged with the waiting of every message
-that was to be sent meanwhile. The messages are sent one by one when they are due, however many are still under way; how
-late the generator was itself is measured, too.
-"""
+"""How long a message takes from its producer to its consumer."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
 
-from hourglass_loadtest.measure.arrivals import NUMBER_BYTES, Arrivals, numbered_body
 from hourglass_loadtest.measure.broker_meter import BrokerMeter
 from hourglass_loadtest.measure.cpu_use import CpuUse
 from hourglass_loadtest.measure.errors import MeasureError
@@ -20,7 +15,61 @@ from hourglass_loadtest.measure.percentiles import latency_metrics, percentile
 from hourglass_loadtest.measure.receiving import all_queues, make_consumer
 from hourglass_loadtest.measure.sending import GROUP, make_topic, send_one
 from hourglass_loadtest.workload import Workload
-from mqclient import Admin, Message, Producer
+from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What has arrived, and when.
+
+
+NUMBER_BYTES = 8
+
+
+def numbered_body(number: int, padding: bytes) -> bytes:
+    """A body that says which message it is."""
+    return number.to_bytes(NUMBER_BYTES, "big") + padding
+
+
+class Arrivals:
+    """A listener that notes when each of `count` messages came first (`at`, on perf_counter), and keeps it."""
+
+    def __init__(self, count: int) -> None:
+        self.at = [0.0] * count
+        self.messages: list[MessageExt | None] = [None] * count
+        self._left = count
+        self._again = 0
+        self._done = asyncio.Event()
+
+    async def __call__(self, messages: list[MessageExt]) -> ConsumeStatus:
+        now = time.perf_counter()
+        for message in messages:
+            number = int.from_bytes(message.body[:NUMBER_BYTES], "big")
+            if self.at[number]:
+                self._again += 1
+                continue
+            self.at[number], self.messages[number] = now, message
+            self._left -= 1
+        if not self._left:
+            self._done.set()
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    async def wait(self, deadline: float) -> None:
+        """Return when all are there. Raises MeasureError at `deadline`, and when one has come twice."""
+        try:
+            async with asyncio.timeout(deadline - time.perf_counter()):
+                await self._done.wait()
+        except TimeoutError:
+            raise MeasureError(f"{self._left:,} of {len(self.at):,} messages did not arrive") from None
+        if self._again:
+            raise MeasureError(f"{self._again:,} messages arrived twice although nothing failed")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From the time at which a message was to be sent until the listener has it.
+#
+# The intended times are fixed before the first message: a queue that stalls is charged with the waiting of every
+# message that was to be sent meanwhile. The messages are sent one by one when they are due, however many are still
+# under way; how late the generator was itself is measured, too.
+
 
 TOPIC = "bench"
 LEAD_S = 0.1  # between now and the first intended time

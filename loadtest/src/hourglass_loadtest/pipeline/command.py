@@ -19,7 +19,7 @@ from rich.table import Table
 from hourglass_loadtest.machine import describe_code, describe_machine
 from hourglass_loadtest.pipeline.silver_bench import METRICS, measure_silver
 from hourglass_loadtest.pipeline.source_bench import measure_source
-from hourglass_loadtest.results import DIGITS
+from hourglass_loadtest.run import DIGITS
 
 FILE_NAME = "pipeline-benchmarks.json"
 MASTER, MEMORY = "local[2]", "2g"

@@ -23,9 +23,8 @@ from hourglass_loadtest.shop.options import LoadOptions
 from hourglass_loadtest.shop.summary import LOCUST, Evidence, complaints, summarize
 from hourglass_loadtest.shop.targets import Target, target_of
 from hourglass_loadtest.shop.watch import Watched, watch_lags, watch_processes
-from hourglass_loadtest.users.plan import LoadPlan
+from hourglass_loadtest.users.plan import LoadPlan, Stage
 from hourglass_loadtest.users.records import Records, read_records
-from hourglass_loadtest.users.stages import Stage
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from osenv.signals import stop_event
 

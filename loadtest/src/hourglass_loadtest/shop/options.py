@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hourglass_loadtest.shop.keeping import KEEP_MIB
-from hourglass_loadtest.users.stages import Stage, parse_stages, usual_stages
+from hourglass_loadtest.users.plan import Stage, parse_stages, usual_stages
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 
 REPORT_FOLDER = Path(".load")

@@ -27,8 +27,7 @@ from hourglass_loadtest.shop.options import LoadOptions
 from hourglass_loadtest.shop.summary import Evidence, complaints, latency_ms, orders_per_s, refused_share, summarize
 from hourglass_loadtest.shop.targets import Target, target_of
 from hourglass_loadtest.shop.watch import lags
-from hourglass_loadtest.users.names import PLACE_ORDER
-from hourglass_loadtest.users.stages import Stage
+from hourglass_loadtest.users.plan import PLACE_ORDER, Stage
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from hourglass_loadtest.measure.percentiles import percentile
 from hourglass_loadtest.shop.summary import LOCUST, REFUSED_FOR_LOAD, Evidence
-from hourglass_loadtest.users.names import PLACE_ORDER
+from hourglass_loadtest.users.plan import PLACE_ORDER
 from hourglass_loadtest.users.records import Request
 
 BUCKETS = 100

@@ -15,9 +15,8 @@ from typing import Any
 from hourglass_loadtest.measure.percentiles import percentile
 from hourglass_loadtest.shop.ending import NOT_CHECKED, Ending
 from hourglass_loadtest.shop.watch import Watched
-from hourglass_loadtest.users.names import PLACE_ORDER
+from hourglass_loadtest.users.plan import PLACE_ORDER, Stage
 from hourglass_loadtest.users.records import DONE, Records, Request
-from hourglass_loadtest.users.stages import Stage
 
 PERCENTS = (50.0, 90.0, 99.0)
 DIGITS = 4

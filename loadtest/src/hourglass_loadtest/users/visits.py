@@ -10,16 +10,16 @@ from typing import Any
 
 import gevent  # type: ignore[import-untyped]
 
-from hourglass_loadtest.users.names import (
+from hourglass_loadtest.users.plan import (
     GET_ORDER,
     GET_PAYMENT,
     GET_PRODUCT,
     LIST_ORDERS,
     LIST_PRODUCTS,
+    MIX,
     PAY,
     PLACE_ORDER,
 )
-from hourglass_loadtest.users.plan import MIX
 from hourglass_loadtest.users.shopper import Answer, Shopper, TurnedAwayError, UnexpectedAnswerError
 
 LINES_MAX, QUANTITY_MAX = 3, 2
