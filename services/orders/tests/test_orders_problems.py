@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import telemetry
-from orders.api import problem
+from orders.api import problem, shop_problem
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.domain import errors
 from orders.domain.product import Product
@@ -35,7 +35,7 @@ KINDS = [
         for value in vars(module).values()
         if isinstance(value, ProblemType)
     }.values(),
-    *problem.STREAM_PROBLEM_OF_ERROR.values(),
+    *shop_problem.STREAM_PROBLEM_OF_ERROR.values(),
 ]
 
 

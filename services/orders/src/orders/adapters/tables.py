@@ -92,9 +92,7 @@ orders = Table(
     # The number of rows in the order's history.
     Column("version", BigInteger, CheckConstraint("version >= 1", name="version"), nullable=False, server_default="1"),
     Column("traceparent", String(TRACEPARENT_LENGTH)),  # NULL: placed outside a trace, or by an older version
-    Column(
-        "hold_payment_id", String(ID_LENGTH_MAX)
-    ),  # the last payment that held the order, see domain/order.py
+    Column("hold_payment_id", String(ID_LENGTH_MAX)),  # the last payment that held the order, see domain/order.py
     Column("hold_until_ms", BigInteger),
     CheckConstraint(
         "status IN ('PENDING_PAYMENT', 'AWAITING_SHIPMENT', 'SHIPPED', 'COMPLETED', 'CLOSED')", name="status"

@@ -9,7 +9,8 @@ from fastapi import APIRouter, FastAPI
 from orders.api import operations, products
 from orders.api.dependencies import UseCases
 from orders.api.orders import commands_router, holds_router, orders_router
-from orders.api.problem import PROBLEM_OF_ERROR, STREAM_PROBLEM_OF_ERROR
+from orders.api.problem import PROBLEM_OF_ERROR
+from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
 from servicekit.admission import AdmissionLimit
 from servicekit.api import application

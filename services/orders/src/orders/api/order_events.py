@@ -21,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from orders.api import problem
 from orders.api.orders import OrderId
-from orders.api.problem import STOPPING, TOO_MANY_STREAMS
 from orders.api.schemas import OrderAnswer
+from orders.api.shop_problem import STOPPING, TOO_MANY_STREAMS
 from orders.service.order_feed import OrderFeed, OrderStream
 from osenv import Clock
 from servicekit.api import problem as common

@@ -1,4 +1,4 @@
-"""The kinds of problems that the API of orders answers."""
+"""The kinds of problems that orders adds to those of servicekit.api.problem."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from orders.domain import errors
-from orders.service import payment_desk
 from servicekit.api.problem import PRECONDITION_FAILED, ProblemType
-from servicekit.errors import QueueUnreachableError, ServiceError
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of problems that orders adds to those of servicekit.api.problem.
-
+from servicekit.errors import ServiceError
 
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "There is no such order", ("order_id",))
@@ -51,31 +46,5 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         errors.OrderHeldError: ORDER_HELD,
         errors.StatusChangedError: STATUS_CHANGED,
         errors.VersionMismatchError: PRECONDITION_FAILED,
-    }
-)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of problems around order events and the shop's pages; the errors are those of service/payment_desk.py.
-
-
-TOO_MANY_STREAMS = ProblemType("too-many-streams", 503, "Too many streams are open", retry_after_s=5)
-STOPPING = ProblemType("stopping", 503, "The service is about to stop", retry_after_s=1)
-PAYMENTS_UNAVAILABLE = ProblemType("payments-unavailable", 503, "Payments do not answer", retry_after_s=1)
-QUEUE_UNREACHABLE = ProblemType("queue-unreachable", 503, "The message queue does not answer", retry_after_s=1)
-UNKNOWN_PAYMENT = ProblemType("unknown-payment", 404, "The order has no such payment", ("payment_id",))
-UNKNOWN_DEAD_LETTER = ProblemType("unknown-dead-letter", 404, "There is no such open dead letter", ("group",))
-
-STREAM_PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
-    {payment_desk.TooManyStreamsError: TOO_MANY_STREAMS, payment_desk.FeedClosedError: STOPPING}
-)
-
-PAGE_PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
-    {
-        **STREAM_PROBLEM_OF_ERROR,
-        payment_desk.PaymentsUnavailableError: PAYMENTS_UNAVAILABLE,
-        QueueUnreachableError: QUEUE_UNREACHABLE,
-        payment_desk.UnknownPaymentError: UNKNOWN_PAYMENT,
-        payment_desk.UnknownDeadLetterError: UNKNOWN_DEAD_LETTER,
     }
 )

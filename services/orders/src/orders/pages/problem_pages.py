@@ -16,7 +16,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 import telemetry
-from orders.api.problem import PAGE_PROBLEM_OF_ERROR, PROBLEM_OF_ERROR
+from orders.api.problem import PROBLEM_OF_ERROR
+from orders.api.shop_problem import PAGE_PROBLEM_OF_ERROR
 from orders.domain.errors import InsufficientStockError
 from orders.pages.language import Texts
 from orders.pages.parts import ROOT, NotSignedInError, PageError, parts_of
