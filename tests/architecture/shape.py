@@ -36,7 +36,7 @@ from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.testing import AUTH_KEYS, BUYER, PRODUCT
 from osenv import SeededRng
 from servicekit.adapters.database import Database
-from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
+from servicekit.adapters.mq_admin import MqParkedTransactions
 from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.auth import ROLES
 from servicekit.testing.migrated import migrate

@@ -9,8 +9,7 @@ import pytest
 
 from mqclient import MessageQueue
 from pyspark_mq.errors import OptionError
-from pyspark_mq.options import ReadOptions, read_options
-from pyspark_mq.positions import NoMatchStrategy, PositionKind
+from pyspark_mq.options import NoMatchStrategy, PositionKind, ReadOptions, read_options
 from pyspark_mq.wanted import wanted_by_options
 
 WHERE = {"namesrvAddr": "127.0.0.1:9876", "subscribe": "orders"}

@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
 from mqclient import BrokerUnreachableError, IllegalArgumentError, MessageQueue, MessageSelector, RequestTimeoutError
 from pyspark_mq import planning
 from pyspark_mq.admission import admit, waiting_records
+from pyspark_mq.clients import Patience
 from pyspark_mq.errors import BrokerAwayError, DataLossError, OptionError, ReadRefusedError
-from pyspark_mq.patience import Patience
-from pyspark_mq.positions import NoMatchStrategy, Position, PositionKind
+from pyspark_mq.options import NoMatchStrategy, Position, PositionKind
 from pyspark_mq.pushdown import VALUES_MAX, push
 from pyspark_mq.queue_bounds import Bounds
 from pyspark_mq.queue_offsets import from_json, to_json

@@ -27,15 +27,20 @@ from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from pyspark_mq.errors import OptionError
 from pyspark_mq.sink import batch_writer, stream_writer
 from pyspark_mq.sink import lanes as lanes_module
-from pyspark_mq.sink.errors import (
+from pyspark_mq.sink.options import (
+    BATCH_ID_MAX,
+    ROWS_MAX,
+    TIMED,
+    Chain,
     ReplayDiffersError,
     RowError,
     SinkAwayError,
+    SinkOptions,
     SinkRefusedError,
     SinkSchemaError,
+    WriterIdentity,
+    sink_options,
 )
-from pyspark_mq.sink.identity import BATCH_ID_MAX, ROWS_MAX, TIMED, Chain, WriterIdentity
-from pyspark_mq.sink.options import SinkOptions, sink_options
 from pyspark_mq.sink.partition_sender import PartitionSender
 from pyspark_mq.sink.rows import COLUMNS, check_columns, messages
 

@@ -12,7 +12,7 @@ import pytest
 
 from hourglass_local.cluster import Cluster
 from mqclient import Admin
-from pyspark_mq.sink.errors import ReplayDiffersError
+from pyspark_mq.sink.options import ReplayDiffersError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

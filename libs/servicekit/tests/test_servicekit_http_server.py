@@ -16,7 +16,7 @@ from osenv import SimClock
 from servicekit.adapters.http_server import DEFAULT_LIMITS, ConnectionLimits, HttpServer
 from servicekit.admission import AdmissionLimit
 from servicekit.api.application import build_api
-from servicekit.api.body_limit import BODY_MAX_S
+from servicekit.api.request_limits import BODY_MAX_S
 from servicekit.api.security import CallerOf
 from servicekit.auth import Tokens
 from servicekit.health import Health

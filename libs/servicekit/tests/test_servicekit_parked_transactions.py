@@ -10,7 +10,7 @@ from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, TransactionPhase
 from osenv import SimClock
-from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
+from servicekit.adapters.mq_admin import MqParkedTransactions
 from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
 from servicekit.message import OutgoingMessage

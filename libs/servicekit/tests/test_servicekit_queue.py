@@ -16,8 +16,7 @@ from servicekit.adapters.mq_consumer import HANDLE_MAX_S, STORAGE_LOOK_MAX_S, ST
 from servicekit.adapters.mq_publisher import FAILURE_COUNTS_S, MqPublisher
 from servicekit.errors import MalformedMessageError, PublishError, StorageUnavailableError
 from servicekit.health import OK, HealthCheck
-from servicekit.message import MessagePublisher, OutgoingMessage
-from servicekit.subscription import Subscription
+from servicekit.message import MessagePublisher, OutgoingMessage, Subscription
 from servicekit.testing import RecordingPublisher
 from servicekit.transactions import LocalOutcome
 

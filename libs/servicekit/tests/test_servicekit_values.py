@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit import message_body, page_cursor
+from servicekit import page_cursor
 from servicekit.errors import InvalidCursorError, MalformedMessageError
-from servicekit.message import OutgoingMessage
-from servicekit.message_body import MessageBody
-from servicekit.subscription import Subscription
+from servicekit.message import MessageBody, OutgoingMessage, Subscription, encode_body
 from servicekit.testing import RecordingPublisher, deliver
 
 
 @given(st.dictionaries(st.text(), st.one_of(st.text(min_size=1), st.integers(-(2**63), 2**63))))
 def test_what_is_encoded_is_read_back(members: dict[str, str | int]) -> None:
-    body = MessageBody(message_body.encode(members))
+    body = MessageBody(encode_body(members))
     for name, value in members.items():
         assert (body.text(name) if isinstance(value, str) else body.number(name)) == value
 

@@ -30,7 +30,7 @@ from payments.testing import (
 )
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import ServiceError
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody
 
 ORDERS = ("a", "b", "c")
 steps = st.sampled_from([Step.SUCCEED, Step.PEND, Step.PEND, Step.DECLINE, Step.FAIL_BEFORE, Step.FAIL_AFTER])

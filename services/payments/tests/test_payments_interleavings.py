@@ -29,7 +29,7 @@ from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.config import SQLITE_PREFIX
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody
 from servicekit.outbox import OutboxPublisher
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice

@@ -16,7 +16,7 @@ from payments.service.gateway import GatewayBook
 from payments.service.refund_payment import PartRefunded
 from payments.testing import OPERATOR, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.errors import TryAgainError
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody
 from servicekit.testing.databases import NewDatabaseUrl
 
 REFUNDED = events.REFUNDED_TAG

@@ -46,7 +46,7 @@ from servicekit.errors import (
     ServiceError,
     StorageUnavailableError,
 )
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -15,9 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that
 from rich.console import Console
 
 from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
-from hourglass_local.demo import run_demo
-from hourglass_local.demo_config import DemoConfigError, parse_demo_config
-from hourglass_local.demo_folder import FolderError, empty_folder
+from hourglass_local.demo import DemoConfigError, FolderError, empty_folder, parse_demo_config, run_demo
 from hourglass_local.http_client import ShopError
 from hourglass_local.left import NothingLeftError
 from hourglass_local.ports import PortInUseError

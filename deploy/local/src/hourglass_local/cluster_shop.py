@@ -17,13 +17,14 @@ from hourglass_local.balancer import Balancer
 from hourglass_local.ports import LOOPBACK
 from hourglass_local.probes import http_ready
 from hourglass_local.process import Check, ManagedProcess
-from hourglass_local.shop_secrets import ShopSecrets, write_secret
 from hourglass_local.shop_settings import (
     ShopPlaces,
+    ShopSecrets,
     ShopSettings,
     gateway_environment,
     orders_environment,
     payments_environment,
+    write_secret,
 )
 from servicekit.testing.postgresql import PostgresServer
 

@@ -1,13 +1,13 @@
-"""The demonstration: orders are placed; about half are paid, some of them in the last moment, through a gateway that
-declines, comes late, says things twice and forgets to say them; they are shipped, cancelled, confirmed, refunded in
-part, or complete by themselves; and the rest close by themselves.
-"""
+"""The demonstration: its settings, its folder, its run."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -18,12 +18,11 @@ from hourglass_local.books import read_books
 from hourglass_local.buyers import Buyers
 from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import with_payment_window
-from hourglass_local.demo_config import DemoConfig
 from hourglass_local.endings import Deed
 from hourglass_local.left import Left, measured_lateness
 from hourglass_local.pair import first_difference, settled_logs
 from hourglass_local.payment_desk import PaymentDesk
-from hourglass_local.plan import make_plan
+from hourglass_local.plan import Pays, make_plan
 from hourglass_local.progress import Counts, Progress
 from hourglass_local.report import print_report
 from hourglass_local.shop import CLOSED, Shop
@@ -32,6 +31,96 @@ from hourglass_local.standing import Standing
 from hourglass_local.summary import Shopped, problems, summarize
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 from mqclient import Admin
+from osenv import RealDisk
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What can be set about the demonstration: DEMO_ORDERS, and the folder.
+
+
+ORDERS_VARIABLE = "DEMO_ORDERS"
+ORDERS_MIN, ORDERS_MAX = len(Pays), 100_000  # at least one buyer of each kind
+
+
+class DemoConfigError(ValueError):
+    """A setting that cannot be used; the message names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """Raises DemoConfigError."""
+
+    folder: Path = Path(".demo")
+    orders: int = 200
+    buyers: int = 20
+    payment_window: str = "10s"  # level 16, which is 30 minutes in earnest
+    settle_timeout_s: float = 20.0  # how long after the last expiry an order may still be pending
+    seed: int = 16
+
+    def __post_init__(self) -> None:
+        if not ORDERS_MIN <= self.orders <= ORDERS_MAX:
+            raise DemoConfigError(f"{ORDERS_VARIABLE}={self.orders}: allowed are {ORDERS_MIN} to {ORDERS_MAX}")
+
+
+def parse_demo_config(environment: Mapping[str, str], folder: Path) -> DemoConfig:
+    """The configuration that the environment makes. Raises DemoConfigError."""
+    text = environment.get(ORDERS_VARIABLE)
+    if text is None:
+        return DemoConfig(folder=folder)
+    if not (text.isascii() and text.isdigit()):
+        raise DemoConfigError(f"{ORDERS_VARIABLE}={text!r} is not a whole number of {ORDERS_MIN} to {ORDERS_MAX}")
+    return DemoConfig(folder=folder, orders=int(text))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The folder of a demonstration or a load: emptied at its start, kept afterwards, and used by one at a time.
+#
+# Invariant: nothing is deleted in a folder that does not have our mark, so that a mistyped path costs nobody his files.
+
+
+MARK = ".hourglass-demo"
+
+
+class FolderError(RuntimeError):
+    """The folder cannot be used; the message says why."""
+
+
+@contextmanager
+def empty_folder(folder: Path) -> Iterator[None]:
+    """Empty `folder` and hold it. Raises FolderError."""
+    mark = folder / MARK
+    try:
+        if folder.exists() and any(folder.iterdir()) and not mark.exists():
+            raise FolderError(f"{folder} is not empty and not the folder of an earlier demonstration; choose another")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be used: {error}") from error
+    with held_folder(folder):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != mark:
+                path.unlink()
+        yield
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Hold `folder` as it is, so that nobody else empties or opens it. Raises FolderError."""
+    try:
+        lock = RealDisk().lock(folder / MARK)
+    except OSError as error:
+        raise FolderError(f"{folder} is being used by another demonstration") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The demonstration: orders are placed; about half are paid, some of them in the last moment, through a gateway that
+# declines, comes late, says things twice and forgets to say them; they are shipped, cancelled, confirmed, refunded in
+# part, or complete by themselves; and the rest close by themselves.
+
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 WATCH_INTERVAL_S, SETTLE_INTERVAL_S = 0.2, 0.25

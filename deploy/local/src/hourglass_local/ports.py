@@ -1,12 +1,17 @@
-"""Ports of the loopback interface: whether they are free, and free ones."""
+"""Ports of a cluster."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from osenv.free_ports import free_ports
 from osenv.network import LOOPBACK_IPV4 as LOOPBACK
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Ports of the loopback interface: whether they are free, and free ones.
+
 
 __all__ = ["LOOPBACK", "PortInUseError", "check_free", "free_ports"]
 
@@ -26,3 +31,54 @@ def check_free(ports: Iterable[int]) -> None:
                 raise PortInUseError(
                     f"port {port} is in use; is Hourglass, or something else, running there already?"
                 ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which process of a cluster has which port.
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """`replication` are those at which brokers are reached by their slaves: of the brokers, then of the slaves.
+    `balancers` are those before the instances of a service.
+    """
+
+    name_servers: Sequence[int]
+    brokers: Sequence[int]
+    services: Sequence[int]
+    slaves: Sequence[int]
+    replication: Sequence[int]
+    balancers: Sequence[int]
+
+    @classmethod
+    def dealt(
+        cls,
+        ports: Sequence[int] | None,
+        *,
+        name_servers: int,
+        brokers: int,
+        services: int,
+        slaves: int,
+        balancers: int = 0,
+    ) -> ClusterPorts:
+        """From `ports`, in the order of the fields, or from free ones.
+
+        Raises ValueError for another number of ports than there is need for, OSError without free ports.
+        """
+        counts = (name_servers, brokers, services, slaves, 2 * slaves, balancers)
+        if ports is None:
+            ports = free_ports(sum(counts))
+        if len(ports) != sum(counts):
+            raise ValueError(f"this cluster needs {sum(counts)} ports, not {len(ports)}")
+        numbers = iter(ports)
+        return cls(*([next(numbers) for _ in range(count)] for count in counts))
+
+    @property
+    def all(self) -> list[int]:
+        """Every port that somebody will listen at."""
+        return [*self.name_servers, *self.brokers, *self.services, *self.slaves, *self.replication, *self.balancers]
+
+
+def addresses(ports: Sequence[int]) -> list[str]:
+    """host:port of each."""
+    return [f"{LOOPBACK}:{port}" for port in ports]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hourglass_local.cluster_shop import ORDERS, PAYMENTS
-from hourglass_local.demo_folder import held_folder
+from hourglass_local.demo import held_folder
 from hourglass_local.left import LEFT_FILE, Left, read_left
 from hourglass_local.ports import LOOPBACK, free_ports
 from hourglass_local.process import ManagedProcess

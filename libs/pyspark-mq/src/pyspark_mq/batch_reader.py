@@ -11,10 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_mq import planning
-from pyspark_mq.clients import ClientKey, client_of
+from pyspark_mq.clients import ClientKey, Patience, client_of
 from pyspark_mq.options import ReadOptions
 from pyspark_mq.partition_reader import RangePartition, ReadPlan, read_range
-from pyspark_mq.patience import Patience
 from pyspark_mq.pushdown import EVERYTHING, push
 from pyspark_mq.queue_bounds import QueueBounds
 from pyspark_mq.ranges import OffsetRange, split

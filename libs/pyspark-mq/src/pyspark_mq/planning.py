@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from mqclient import MessageQueue
 from pyspark_mq.errors import DataLossError, OptionError
+from pyspark_mq.options import EARLIEST_OFFSET, LATEST_OFFSET, NoMatchStrategy, Position, PositionKind
 from pyspark_mq.partition_reader import LOSS_ADVICE, lost_range
-from pyspark_mq.positions import EARLIEST_OFFSET, LATEST_OFFSET, NoMatchStrategy, Position, PositionKind
 from pyspark_mq.queue_bounds import Bounds, QueueBounds
 
 logger = logging.getLogger("pyspark_mq.planning")

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from mqclient import BrokerRefusedError, MessageQueue, NoRouteError
 from mqproto.codes import ResponseCode
-from pyspark_mq.clients import Client
+from pyspark_mq.clients import Client, Patience
 from pyspark_mq.errors import BrokerAwayError, UnknownTopicError
-from pyspark_mq.patience import Patience
-from pyspark_mq.topic_choice import TopicChoice
+from pyspark_mq.options import TopicChoice
 
 MASTER_ID = 0
 PROPERTY_FILTER = "enablePropertyFilter"

@@ -28,10 +28,9 @@ from osenv import Clock, RealClock
 from pyspark_mq import planning
 from pyspark_mq.admission import admit, waiting_records
 from pyspark_mq.batch_reader import client_key, read_plan
-from pyspark_mq.clients import Client, client_of, close_idle
+from pyspark_mq.clients import Client, Patience, client_of, close_idle
 from pyspark_mq.options import ReadOptions
 from pyspark_mq.partition_reader import RangePartition, read_range
-from pyspark_mq.patience import Patience
 from pyspark_mq.queue_bounds import Bounds, QueueBounds
 from pyspark_mq.queue_offsets import OffsetsJson, from_json, to_json
 from pyspark_mq.ranges import OffsetRange, split

@@ -27,8 +27,8 @@ from servicekit.adapters.mq_connection import MqConnection
 from servicekit.config import ServiceConfig
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
 from servicekit.health import OK
+from servicekit.message import Subscription
 from servicekit.reconciler import Reconciled, Reconciler
-from servicekit.subscription import Subscription
 from servicekit.transactions import TransactionCheck
 
 CONNECT_MAX_S = 30.0

@@ -18,13 +18,12 @@ from hourglass_loadtest.shop.options import POSTGRESQL, LoadOptions, OptionsErro
 from hourglass_local.badges import Badges
 from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL, with_payment_window
-from hourglass_local.demo_folder import empty_folder
+from hourglass_local.demo import empty_folder
 from hourglass_local.left import LevelLateness
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_secrets import read_keys
-from hourglass_local.shop_settings import WEEK_MS, ShopSettings
+from hourglass_local.shop_settings import WEEK_MS, ShopSettings, read_keys
 from hourglass_local.standing import Databases, Standing
 
 PRODUCTS, UNITS, PRICE_MINOR = 200, 1_000_000, 15_800

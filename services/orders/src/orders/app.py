@@ -27,8 +27,8 @@ from servicekit.adapters.database import Database
 from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.adapters.gauges import stored_gauges
 from servicekit.adapters.migrate import Migrations
+from servicekit.adapters.mq_admin import MqParkedTransactions
 from servicekit.adapters.mq_connection import MqConnection
-from servicekit.adapters.mq_parked_transactions import MqParkedTransactions
 from servicekit.auth import Tokens
 from servicekit.cleaning import cleaning
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled

@@ -45,9 +45,9 @@ from servicekit.adapters.sql_units import SqlUnits
 from servicekit.api.security import identified
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
+from servicekit.message import Subscription
 from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.subscription import Subscription
 from servicekit.transactions import Queue, TransactionalPublisher
 
 

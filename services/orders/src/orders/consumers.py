@@ -7,8 +7,7 @@ from orders.service.accept_payment import AcceptPayment
 from orders.service.close_order import AcceptRefund, OrderTimeouts
 from orders.service.complete_order import CompleteOrder
 from orders.service.order_feed import OrderFeed
-from servicekit.message_body import MessageBody
-from servicekit.subscription import Subscription
+from servicekit.message import MessageBody, Subscription
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Group `order-timeout-scheduler`: every created order gets its timer.

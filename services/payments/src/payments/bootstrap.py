@@ -28,10 +28,10 @@ from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
+from servicekit.message import Subscription
 from servicekit.outbox import OutboxPublisher, OutboxRelay
 from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.subscription import Subscription
 from servicekit.transactions import Queue, TransactionalPublisher
 from servicekit.wake import Wake
 

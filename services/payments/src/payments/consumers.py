@@ -5,7 +5,7 @@ from __future__ import annotations
 from payments.service import events
 from payments.service.payable_orders import PayableOrders
 from payments.service.refund_payment import RefundPayment
-from servicekit.subscription import Subscription
+from servicekit.message import Subscription
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Group `payable-orders`: payments learns which orders can be paid, and which no longer.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mqadmin import exits
-from mqadmin.dlq_letters import DONE, LetterId, named_letters
+from mqadmin.dlq_list import DONE, LetterId, named_letters
 from mqadmin.errors import say
 from mqadmin.options import AsJson, Group, NameServers
 from mqadmin.output import Table, show

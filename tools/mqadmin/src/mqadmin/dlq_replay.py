@@ -12,7 +12,7 @@ import typer
 from mqadmin import exits
 from mqadmin.asking_back import confirm
 from mqadmin.bodies import printable
-from mqadmin.dlq_letters import (
+from mqadmin.dlq_list import (
     ALL,
     DONE,
     EVERY_STATE,

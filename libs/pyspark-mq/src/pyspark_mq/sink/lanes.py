@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from mqclient import MessageQueue, NumberedMessage
 from mqproto.java_hash import java_string_hash
-from pyspark_mq.sink.errors import RowError
-from pyspark_mq.sink.identity import ROWS_MAX, Chain, WriterIdentity, way_of_waiting
+from pyspark_mq.sink.options import ROWS_MAX, Chain, RowError, WriterIdentity, way_of_waiting
 
 TURN_ROWS = 512  # so many rows one after the other go to one queue
 REQUEST_ROWS_MAX = 512

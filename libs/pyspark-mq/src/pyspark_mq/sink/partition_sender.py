@@ -28,10 +28,15 @@ from mqclient import (
     OutcomeUnknownError,
     RetryableError,
 )
-from pyspark_mq.sink.errors import ReplayDiffersError, RowError, SinkAwayError, SinkRefusedError
-from pyspark_mq.sink.identity import WriterIdentity
 from pyspark_mq.sink.lanes import Lanes, Request
-from pyspark_mq.sink.options import SinkOptions
+from pyspark_mq.sink.options import (
+    ReplayDiffersError,
+    RowError,
+    SinkAwayError,
+    SinkOptions,
+    SinkRefusedError,
+    WriterIdentity,
+)
 from pyspark_mq.sink.rows import messages
 
 BYTES_UNSENT_MAX = 16 * 1024 * 1024

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from mqclient import Message
 from mqproto.properties import RESERVED
-from pyspark_mq.sink.errors import RowError, SinkSchemaError
+from pyspark_mq.sink.options import RowError, SinkSchemaError
 
 Columns = dict[str, tuple[str, tuple[DataType, ...]]]
 

@@ -17,7 +17,7 @@ from osenv.clock import timeout
 from servicekit.adapters.mq_consumer import build_consumer
 from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.health import OK, HealthCheck
-from servicekit.subscription import Subscription
+from servicekit.message import Subscription
 from servicekit.transactions import TransactionCheck
 
 TOPIC_QUEUES = 4

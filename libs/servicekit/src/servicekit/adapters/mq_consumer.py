@@ -16,7 +16,7 @@ from osenv import Clock
 from osenv.clock import timeout
 from servicekit.errors import MalformedMessageError, ServiceError, StorageUnavailableError
 from servicekit.health import OK, HealthCheck
-from servicekit.subscription import Subscription
+from servicekit.message import Subscription
 
 HANDLE_MAX_S = 900.0  # RocketMQ's time-out of a listener, here of one try: waiting for the database is none
 LISTENER_MAX_S = 366 * 86_400.0

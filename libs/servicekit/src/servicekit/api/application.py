@@ -13,11 +13,9 @@ from starlette.types import ASGIApp
 import telemetry
 from osenv import Clock
 from servicekit.admission import Admission, AdmissionLimit
-from servicekit.api import docs_page, health_routes, openapi, problem_handlers
-from servicekit.api.body_limit import BodyLimit
-from servicekit.api.load_shedding import LoadShedding
+from servicekit.api import health_routes, openapi, problem_handlers
 from servicekit.api.problem import ProblemType
-from servicekit.api.request_limit import RequestLimit
+from servicekit.api.request_limits import BodyLimit, LoadShedding, RequestLimit
 from servicekit.api.request_telemetry import IsUntraced, TraceIds, request_telemetry, untraced
 from servicekit.api.security import Identification, Identify, TokensFirst, identified
 from servicekit.auth import Tokens
@@ -106,7 +104,7 @@ def build_api(
         app.include_router(router)
     app.state.health = health
     app.include_router(health_routes.router)
-    app.include_router(docs_page.router)
+    app.include_router(openapi.router)
     # The last one added sees a request first. A place in work is for a request that is complete: a client that is slow,
     # or has no token, takes none.
     if admission_limit is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from servicekit.message import OutgoingMessage
-from servicekit.subscription import Subscription
+from servicekit.message import OutgoingMessage, Subscription
 
 
 async def deliver(messages: list[OutgoingMessage], subscriptions: Iterable[Subscription]) -> int:

@@ -1,6 +1,6 @@
 """The messages of orders: topics, tags, groups, and the JSON in the bodies.
 
-Invariant: a message's key is the order's id. What holds for every body is written in servicekit.message_body.
+Invariant: a message's key is the order's id. What holds for every body is written in servicekit.message.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orders.domain.order import Order, Payment, RefundedPayment, RefundRequest, StatusChange
-from servicekit import message_body
-from servicekit.message import OutgoingMessage
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody, OutgoingMessage, encode_body
 
 VERSION = 1
 
@@ -129,7 +127,7 @@ def completion(order_id: str, shipped_at_ms: int, deliver_at_ms: int) -> Outgoin
     """`order-completions`: look at the order again at that time."""
     body = {"version": VERSION, "order_id": order_id, "shipped_at_ms": shipped_at_ms}
     return OutgoingMessage(
-        ORDER_COMPLETIONS_TOPIC, COMPLETE_TAG, order_id, message_body.encode(body), deliver_at_ms=deliver_at_ms
+        ORDER_COMPLETIONS_TOPIC, COMPLETE_TAG, order_id, encode_body(body), deliver_at_ms=deliver_at_ms
     )
 
 
@@ -179,4 +177,4 @@ def _order_members(order: Order) -> dict[str, Any]:
 
 
 def _message(topic: str, tag: str, key: str, body: dict[str, Any], delay_level: int = 0) -> OutgoingMessage:
-    return OutgoingMessage(topic, tag, key, message_body.encode(body), delay_level)
+    return OutgoingMessage(topic, tag, key, encode_body(body), delay_level)

@@ -12,10 +12,8 @@ from typing import Any
 from payments.domain.gateway_event import PayableOrder, PayableStatus, Terms
 from payments.domain.payment import Payment
 from payments.domain.refund import Refund, WholeRefundRequest
-from servicekit import message_body
 from servicekit.errors import MalformedMessageError
-from servicekit.message import OutgoingMessage
-from servicekit.message_body import MessageBody
+from servicekit.message import MessageBody, OutgoingMessage, encode_body
 
 VERSION = 1
 
@@ -110,4 +108,4 @@ def _message(tag: str, payment: Payment, amount_minor: int, members: dict[str, A
         "amount_minor": amount_minor,
         "currency": payment.currency,
     } | members
-    return OutgoingMessage(PAYMENT_EVENTS_TOPIC, tag, payment.order_id, message_body.encode(body))
+    return OutgoingMessage(PAYMENT_EVENTS_TOPIC, tag, payment.order_id, encode_body(body))

@@ -25,10 +25,9 @@ from payments.service.refund_payment import PartRefunded
 from payments.service.unit_of_work import PaymentFilter
 from payments.testing.scripted_gateway import ScriptedGateway
 from payments.testing.scripted_orders import ScriptedOrders
-from servicekit import message_body
 from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
-from servicekit.message import OutgoingMessage
+from servicekit.message import OutgoingMessage, encode_body
 from servicekit.testing import RecordingPublisher, deliver
 from servicekit.testing.migrated import migrate
 
@@ -57,7 +56,7 @@ def order_event(tag: str, order_id: str = "order-1", **changes: Any) -> Outgoing
         "expires_at_ms": 1_700_001_800_000,
         _MOMENT_OF_TAG[tag]: 1_700_000_000_000,
     } | changes
-    body = message_body.encode({name: value for name, value in members.items() if value is not None})
+    body = encode_body({name: value for name, value in members.items() if value is not None})
     return OutgoingMessage(events.ORDER_EVENTS_TOPIC, tag, order_id, body)
 
 
@@ -136,7 +135,7 @@ class RunningPayments:
             "currency": payment.currency,
             "reason": "the order had closed",
         } | changes
-        body = message_body.encode(members)
+        body = encode_body(members)
         await self.tell(OutgoingMessage(events.ORDER_EVENTS_TOPIC, events.REFUND_REQUESTED_TAG, payment.order_id, body))
 
     async def webhook(self, event: dict[str, Any], **changes: Any) -> httpx.Response:
