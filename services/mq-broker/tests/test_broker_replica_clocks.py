@@ -132,6 +132,21 @@ async def test_back_at_the_right_broker_everything_is_on_time_also_after_its_res
         assert abs(master.at_work.time.now_ms() - clock.wall_ms()) < 2_000
 
 
+async def test_a_master_that_came_back_with_another_clock_is_followed_from_its_first_beat() -> None:
+    clock, behind_ms = SimClock(), 8_000
+    async with wrong_pair(clock, 0) as (network, master, slave):
+        await clock.advance(10)  # nothing is stored meanwhile: broker time may begin anew behind
+        await master.stop(clean=False)
+        master.clock = WrongClock(clock, -behind_ms)
+        await master.start()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 2)
+        due = await send_all(clock, master, ahead_ms=-behind_ms)
+        await clock.advance(1.1)  # a beat
+        network.cut(master)
+        await promoted(clock, slave)
+        assert_on_time(await lateness(clock, slave, due))
+
+
 async def test_a_stored_time_far_in_the_future_does_not_move_deliver_at() -> None:
     """A machine that has started anew knows nothing of the clock of its lost master: it stores its own time."""
     clock = SimClock()

@@ -75,7 +75,7 @@ class HeardClocks:
         self._is_told = False
 
     def forget(self) -> None:
-        """Another broker speaks from now on."""
+        """Another broker speaks from now on, or the same one with other clocks."""
         self._heard.clear()
 
     def hear(self, wall_ms: int, broker_ms: int = 0) -> None:

@@ -148,8 +148,7 @@ class Following:
                 await self._prepare_cut(cut)
                 return None
             case StartFollowing(log_offset):
-                if hello.replica_id != state.master_id:
-                    node.master_clocks.forget()
+                node.master_clocks.forget()  # its machine may have started anew since it was last heard
                 master = frame.epoch, hello.replica_id, hello.history, hello.renewal_origin
                 await node.remember(lambda state: state.following(*master))
                 self._epoch = frame.epoch
