@@ -148,7 +148,7 @@ async def _transactions(broker: Broker, seed: int, round_number: int) -> None:
 
 
 async def _send_back(broker: Broker, log_offset: int) -> None:
-    code, remark = await broker.send_back.send_back(GROUP, log_offset, delay_level=1, max_reconsume_times=16)
+    code, remark, _ = await broker.send_back.send_back(GROUP, log_offset, delay_level=1, max_reconsume_times=16)
     assert code is ResponseCode.SUCCESS, remark
 
 

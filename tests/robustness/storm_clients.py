@@ -153,7 +153,7 @@ class Member(Client):
             raise
         self._runs.discard(number)
         fails = known.failed[group] < known.failures
-        model.ended(number, world.now, fails=fails, strong=not world.is_alone)
+        model.ended(number, world.now, fails=fails)
         return fails
 
 

@@ -42,7 +42,6 @@ class Again(Enum):
 
 
 NOT_FLUSHED_S = 0.5  # 200 ms between two flushes, and the flush itself
-RETRY_S = 20.0  # before a promotion: 7 s of a slave that lags, and the time until it is promoted
 REPORT_S = 0.3  # between the end of a listener and the broker's disk
 HANDED_OVER_S = 2.0  # between a listener at one member and the next one's, when a queue is handed over
 EARLY_S = 1.0  # deliver_at on a clock that is stepped, and delays of a promoted replica

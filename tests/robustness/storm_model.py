@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from storm_excuses import EARLY_S, HANDED_OVER_S, REPORT_S, RETRY_S, Again, Disturbance, Loss, LossEvent
+from storm_excuses import EARLY_S, HANDED_OVER_S, REPORT_S, Again, Disturbance, Loss, LossEvent
 
 
 class InvariantError(AssertionError):
@@ -59,7 +59,6 @@ class Message:
     owed: Counter[str] = field(default_factory=Counter)  # by group: failures that have still to be made good
     runs: dict[str, list[Run]] = field(default_factory=dict)
     failed: Counter[str] = field(default_factory=Counter)
-    failed_last: dict[str, tuple[float, bool]] = field(default_factory=dict)  # when, and whether a retry is strong
     consumed: Counter[str] = field(default_factory=Counter)
 
 
@@ -151,15 +150,14 @@ class StormModel:
         message.owed[group] += 1
         self._running.get((group, message.queue), {}).pop(number, None)
 
-    def ended(self, number: int, now: float, *, fails: bool, strong: bool = True) -> None:
-        """The listener has answered; `strong` is what is stored now, the retry of the message, too."""
+    def ended(self, number: int, now: float, *, fails: bool) -> None:
+        """The listener has answered."""
         message, group, run = self._began.pop(number)
         run.ended = now
         self._running.get((group, message.queue), {}).pop(number, None)
         if fails:
             message.owed[group] += 1
             message.failed[group] += 1
-            message.failed_last[group] = now, strong
             self.counts["failures of listeners"] += 1
         else:
             message.consumed[group] += 1
@@ -273,15 +271,7 @@ class StormModel:
                 return not any(event.at >= message.sent_at for event in self.losses)
         return message.answer is not None and not self.lost(message.answer)
 
-    def _has_lost_retry(self, group: Group, message: Message) -> bool:
-        """Whether what it was sent back as may be lost with a master, as any message that was answered then."""
-        at, strong = message.failed_last.get(group.name, (0.0, True))
-        lost_at = [event.at for event in self.losses if event.why is Loss.ASYNC_MASTER]
-        return not group.orderly and not strong and any(0.0 <= event_at - at <= RETRY_S for event_at in lost_at)
-
     def _is_over(self, group: Group, message: Message) -> bool:
-        if self._has_lost_retry(group, message):
-            return True
         if group.tries is not None and message.failures > group.tries:
             return message.failed[group.name] > group.tries  # a dead letter, of which `check_end` asks
         return bool(message.consumed[group.name])
@@ -297,8 +287,7 @@ class StormModel:
             dead = f"%DLQ%{group.name}"
             for message in self.messages.values():
                 hopeless = group.tries is not None and message.failures > group.tries
-                is_owed = self.is_required(message) and not self._has_lost_retry(group, message)
-                if hopeless and group.strict and message.topic in group.topics and is_owed:
+                if hopeless and group.strict and message.topic in group.topics and self.is_required(message):
                     if not stored[dead, message.body]:
                         raise InvariantError(f"{message.body!r} failed for good, and is not in {dead}")
                     self.counts["dead letters"] += 1

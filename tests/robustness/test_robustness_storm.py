@@ -99,18 +99,6 @@ class TestLosses:
         with pytest.raises(InvariantError, match="stored 2 times"):
             model.check_end(Counter({(PLAIN, message.body): 2}))
 
-    @pytest.mark.parametrize(
-        ("failed_at", "strong", "is_owed"), [(25.0, False, False), (25.0, True, True), (5.0, False, True)]
-    )
-    def test_a_retry_is_lost_with_a_master_as_what_was_answered_at_that_time(
-        self, model: StormModel, failed_at: float, *, strong: bool, is_owed: bool
-    ) -> None:
-        message = model.message(PLAIN, 0.0)
-        answered(model, message, log_offset=10, strong=False)
-        model.ended(model.begun(CONCURRENT.name, "m", message.body, failed_at), failed_at, fails=True, strong=strong)
-        model.losses.append(LossEvent(Loss.ASYNC_MASTER, 30.0, 2, 50, spares_strong=True))
-        assert bool(model.missing()) is is_owed
-
 
 class TestWhatMustNotCome:
     def test_a_message_that_comes_early_is_seen(self, model: StormModel) -> None:

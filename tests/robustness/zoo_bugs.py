@@ -604,8 +604,8 @@ BUGS: tuple[Bug, ...] = (
         "a send back is answered before the in-sync replicas have it",
         "what became of the replicas' copies is thrown away",
         f"{BROKER}/processor/send_back.py",
-        "            await store.wait_acknowledged()\n",
-        "            await store.wait_stored(store.log_end)\n",
+        "        await store.wait_acknowledged()\n",
+        "        await store.wait_stored(store.log_end)\n",
         f"{BROKER_TESTS}/test_broker_durable_answers.py::test_a_send_back_that_the_replica_does_not_have_is_no_success",
     ),
     bug(
@@ -810,5 +810,25 @@ BUGS: tuple[Bug, ...] = (
         "True",
         "libs/mqclient/tests/test_mqclient_consumer_lifecycle.py"
         "::test_a_broker_that_does_not_know_its_members_yet_has_nothing_begun_twice",
+    ),
+    bug(
+        "82",
+        "a message that was sent back is finished where its retry is not",
+        "a broker takes a report whatever the log that it depends on",
+        f"{BROKER}/rpc/conversions.py",
+        " for one in queues if one.log_end <= log_end]",
+        " for one in queues]",
+        f"{BROKER_TESTS}/test_broker_rpc_offsets.py"
+        "::test_a_report_that_depends_on_more_of_the_log_is_left_out_until_it_is_there",
+    ),
+    bug(
+        "83",
+        "a message that is sent back to a replaced master is lost with it",
+        "nobody compares the version that a send back names",
+        f"{BROKER}/processor/send_back.py",
+        "version is not None and progress is not None and not progress.has_renewals_of(version)",
+        "False",
+        f"{BROKER_TESTS}/test_broker_durable_answers.py"
+        "::test_a_member_that_knows_of_another_log_has_nothing_sent_back_to_this_one",
     ),
 )

@@ -13,6 +13,7 @@ from mqclient import (
     ClientConfig,
     ConsumeFromWhere,
     ConsumeOrderlyStatus,
+    ConsumeStatus,
     Message,
     MessageExt,
     MessageQueue,
@@ -202,6 +203,35 @@ class TestPushConsumer:
             master.down = False
             await cluster.clock.advance(10.0)
             assert master.offsets[KEY] == 2
+
+    async def test_what_was_sent_back_is_reported_with_the_log_that_its_retry_needs(self) -> None:
+        cluster, master, slave = pair()
+        put(master, b"0")
+        slave.copy_from(master)
+        async with consumer_of(cluster, RecordingListener(ConsumeStatus.RECONSUME_LATER)):
+            await cluster.clock.advance(0.01)
+            needed = master.log_end
+            assert needed > slave.log_end
+            assert [one.version for one in master.send_backs] == [0]
+            go(master)
+            await cluster.clock.advance(15.0)
+        told = [one for commit in slave.commits for one in commit.queues if one.topic == "orders"]
+        assert {(one.offset, one.log_end) for one in told} == {(1, needed)}
+
+    async def test_who_takes_a_queue_over_reports_it_with_the_log_of_whom_it_has_asked(self) -> None:
+        cluster, master, slave = pair()
+        put(master, b"0", b"1")
+        master.offsets[KEY] = 1
+        needed = master.log_end
+        listener = RecordingListener()
+        async with consumer_of(cluster, listener), PullConsumer("closers", cluster.url) as puller:
+            await listener.has(1)
+            await puller.commit(QUEUE, 1)
+            go(master)
+            await cluster.clock.advance(15.0)
+            await puller.commit(QUEUE, 1)
+        told = [(one.offset, one.log_end) for commit in slave.commits for one in commit.queues if one.topic == "orders"]
+        assert set(told) == {(2, needed), (1, needed)}
 
     async def test_a_slave_with_an_older_version_of_an_offset_moves_nobody_back(self) -> None:
         cluster, master, slave = pair()

@@ -91,7 +91,7 @@ class TestRetries:
     async def given_back(self, broker: Broker, clock: SimClock, count: int) -> None:
         for number in range(count):
             (outcome,) = await produce(broker, incoming("t", [b"%d" % number]))
-            code, _ = await broker.send_back.send_back(
+            code, *_ = await broker.send_back.send_back(
                 "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0
             )
             assert code is ResponseCode.SUCCESS

@@ -124,7 +124,7 @@ class TestDeleted:
     async def test_a_message_of_it_cannot_be_given_back(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await deleted(broker)
-            code, _ = await broker.send_back.send_back("g", 0, delay_level=0, max_reconsume_times=0)
+            code, *_ = await broker.send_back.send_back("g", 0, delay_level=0, max_reconsume_times=0)
             assert code is ResponseCode.QUERY_NOT_FOUND
 
     @pytest.mark.parametrize("topic", [retry_topic("g"), dlq_topic("g")])

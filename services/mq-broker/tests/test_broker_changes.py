@@ -269,7 +269,7 @@ class TestRetriesOfADeletedGroup:
 
     async def give_back(self, broker: Broker, clock: SimClock, body: bytes) -> None:
         (outcome,) = await result_of(clock, produce(broker, incoming("t", [body])))
-        code, remark = await result_of(
+        code, remark, _ = await result_of(
             clock,
             broker.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0),
         )

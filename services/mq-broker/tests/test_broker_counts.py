@@ -96,7 +96,7 @@ async def test_beyond_the_total_no_group_is_made_by_heartbeat_pull_send_back_or_
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             True,
         )
-        sent_back, remark = await broker.send_back.send_back("g5", 0, delay_level=0, max_reconsume_times=0)
+        sent_back, remark, _ = await broker.send_back.send_back("g5", 0, delay_level=0, max_reconsume_times=0)
         assert sent_back is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         with pytest.raises(RefusedError, match="subscriptionGroupCountMax=3"):
             await broker.group_administration.update(SubscriptionGroup("g5"))

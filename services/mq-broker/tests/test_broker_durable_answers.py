@@ -34,7 +34,7 @@ async def test_a_send_back_that_the_replica_does_not_have_is_no_success() -> Non
     async with pair(clock, min_in_sync=2) as (network, master, _):
         (outcome,) = await send(clock, master, b"x")
         network.cut(master)
-        code, remark = await result_of(
+        code, remark, _ = await result_of(
             clock,
             master.at_work.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0),
         )
@@ -52,7 +52,7 @@ async def test_a_message_that_its_group_sent_back_is_not_finished_where_its_retr
         send_more = hold_log(master)
         for _ in range(3):
             await send(clock, master, bytes(LOG_FILE_BYTES // 2))  # what the slave has to take over first
-        code, _ = await master.at_work.send_back.send_back(
+        code, *_ = await master.at_work.send_back.send_back(
             "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0
         )
         assert code is ResponseCode.SUCCESS
@@ -69,6 +69,34 @@ async def test_a_message_that_its_group_sent_back_is_not_finished_where_its_retr
         assert master.log_bytes == slave.log_bytes
 
 
+async def test_a_member_that_knows_of_another_log_has_nothing_sent_back_to_this_one() -> None:
+    """The broker was replaced and does not know it yet: a retry in its tail would be lost with it."""
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+        (outcome,) = await send(clock, master, b"x")
+        master.at_work.consumer_offsets.begin("g", "t", 0, 0)
+        await until(clock, lambda: slave.at_work.consumer_offsets.query("g", "t", 0) == 0)
+        versions = [0]
+        now = await promoted(clock, network, master, slave)
+        known = now.consumer_offsets.progress("g", "t", 0)
+        assert known is not None
+        versions.append(known.version)
+        for broker, version in ((master.at_work, versions[1]), (now, versions[0])):
+            end = broker.store.log_end
+            code, remark, _ = await broker.send_back.send_back(
+                "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0, version=version
+            )
+            assert (code, "another log" in remark) == (ResponseCode.SYSTEM_BUSY, True)
+            assert broker.store.log_end == end
+        for broker, version in ((master.at_work, versions[0]), (now, versions[1])):
+            end = broker.store.log_end
+            code, _, log_end = await broker.send_back.send_back(
+                "g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0, version=version
+            )
+            assert (code, log_end) == (ResponseCode.SUCCESS, broker.store.log_end)
+            assert log_end > end
+
+
 async def test_a_retry_is_on_disk_before_the_message_counts_as_finished_also_under_async_flush() -> None:
     """Progress is on disk 50 ms after it has come, and the log is flushed every 200 ms."""
     clock, disk = SimClock(), SimDisk()
@@ -76,7 +104,7 @@ async def test_a_retry_is_on_disk_before_the_message_counts_as_finished_also_und
     async with running_broker(disk, clock, store=options, clean_stop=False) as broker:
         (outcome,) = await produce(broker, incoming("t", [b"x"]))
         await broker.store.sync()
-        code, _ = await broker.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0)
+        code, *_ = await broker.send_back.send_back("g", outcome.base_log_offset, delay_level=0, max_reconsume_times=0)
         assert code is ResponseCode.SUCCESS
         without_power = next(disk.lost_states(SeededRng(1)))  # nothing survives that is not synced
     async with running_broker(without_power, clock, store=options) as broker:

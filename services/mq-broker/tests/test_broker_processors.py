@@ -173,8 +173,10 @@ class TestSendBack:
             await produce(broker, incoming("t", [b"x"], tag="created"))
             (record,) = await read_all(broker, "t")
             for times, wait_s in ((1, 10), (2, 30), (3, 60)):
-                code = await broker.send_back.send_back(GROUP, record.log_offset, delay_level=0, max_reconsume_times=0)
-                assert code == (ResponseCode.SUCCESS, "")
+                answer = await broker.send_back.send_back(
+                    GROUP, record.log_offset, delay_level=0, max_reconsume_times=0
+                )
+                assert answer[:2] == (ResponseCode.SUCCESS, "")
                 await clock.advance(wait_s - 0.001)
                 assert len(await read_all(broker, retry_topic(GROUP))) == times - 1
                 await clock.advance(0.001)
@@ -215,14 +217,14 @@ class TestSendBack:
             (carried,) = await read_all(broker, TIMER_TOPIC)
             for record in (waiting, carried):
                 send_back = broker.send_back.send_back(GROUP, record.log_offset, delay_level=0, max_reconsume_times=0)
-                code, remark = await send_back
+                code, remark, _ = await send_back
                 assert (code, "still waits for its delivery" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
     @pytest.mark.parametrize("log_offset", [-1, 7, 1 << 40])
     async def test_a_made_up_place_is_refused(self, log_offset: int) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
-            code, remark = await broker.send_back.send_back(GROUP, log_offset, delay_level=0, max_reconsume_times=0)
+            code, remark, _ = await broker.send_back.send_back(GROUP, log_offset, delay_level=0, max_reconsume_times=0)
             assert code is ResponseCode.QUERY_NOT_FOUND
             assert remark
 

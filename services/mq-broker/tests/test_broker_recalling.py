@@ -159,7 +159,7 @@ class TestKeys:
             await produce(broker, in_ten_seconds("timer"))
             await clock.advance(10)
             (record,) = await read_all(broker, "t")
-            code, _ = await broker.send_back.send_back("g", record.log_offset, delay_level=3, max_reconsume_times=16)
+            code, *_ = await broker.send_back.send_back("g", record.log_offset, delay_level=3, max_reconsume_times=16)
             assert code is ResponseCode.SUCCESS
             assert outcomes(await broker.recalling.recall("t", "k")) == {"m": DELIVERED}
             await clock.advance(10)

@@ -40,6 +40,10 @@ class Services:
         assert isinstance(stream, MemoryStream)
         return stream
 
+    @property
+    def log_end(self) -> int:
+        return self.embedded.broker.store.log_end
+
     def progress(self) -> Progress | None:
         return self.embedded.broker.offsets.query("g", "t", 0)
 
@@ -56,9 +60,11 @@ async def served() -> AsyncIterator[Services]:
         yield Services(embedded)
 
 
-def queue(offset: int, *ranges: tuple[int, int], version: int = 0, topic: str = "t") -> pb.QueueProgress:
+def queue(
+    offset: int, *ranges: tuple[int, int], version: int = 0, topic: str = "t", log_end: int = 0
+) -> pb.QueueProgress:
     finished = [pb.OffsetRange(begin=begin, end=end) for begin, end in ranges]
-    return pb.QueueProgress(topic=topic, queue_id=0, offset=offset, finished=finished, version=version)
+    return pb.QueueProgress(topic=topic, queue_id=0, offset=offset, finished=finished, version=version, log_end=log_end)
 
 
 def update(*queues: pb.QueueProgress, set: bool = False) -> pb.UpdateConsumerOffsetRequest:  # noqa: A002 - the field's name
@@ -88,19 +94,34 @@ async def test_the_answer_to_a_report_says_what_the_broker_has_now() -> None:
         assert list(answer.queues) == []
         await services.broker("UpdateConsumerOffset", update(queue(2, (4, 6))))
         answer = await services.broker("UpdateConsumerOffset", update(queue(1, (6, 7))))
-        assert (answer.code, answer.remark, list(answer.queues)) == (common_pb2.SUCCESS, "", [queue(2, (4, 7))])
+        assert (answer.code, answer.remark) == (common_pb2.SUCCESS, "")
+        now = queue(2, (4, 7), log_end=services.log_end)
+        assert list(answer.queues) == [now]
         found = await services.broker("QueryConsumerOffset", ask())
-        assert (found.offset, list(found.finished), found.version) == (2, [pb.OffsetRange(begin=4, end=7)], 0)
+        assert (found.offset, found.finished, found.version) == (now.offset, now.finished, now.version)
+        assert found.log_end == now.log_end
+
+
+async def test_a_report_that_depends_on_more_of_the_log_is_left_out_until_it_is_there() -> None:
+    """What was sent back is not finished where its retry is not."""
+    async with served() as services:
+        stream, needed = services.poll_stream(), services.log_end + 1
+        await services.broker("UpdateConsumerOffset", update(queue(2), queue(4, log_end=needed)))
+        await stream.write(report(queue(5, log_end=needed)))
+        assert await services.progress_after_all() == Progress(2)
+        await produce(services.embedded.broker, incoming("t", [b"what follows"]))
+        await stream.write(report(queue(5, log_end=needed)))
+        assert await services.progress_after_all() == Progress(5)
 
 
 async def test_who_has_not_heard_of_a_new_beginning_learns_it_from_the_answer() -> None:
     async with served() as services:
         await services.broker("UpdateConsumerOffset", update(queue(5, (7, 9))))
         answer = await services.broker("UpdateConsumerOffset", update(queue(3, version=99), set=True))
-        assert list(answer.queues) == [queue(3, version=1)]
+        assert list(answer.queues) == [queue(3, version=1, log_end=services.log_end)]
         answer = await services.broker("UpdateConsumerOffset", update(queue(9)))
         assert (answer.code, answer.remark.startswith("left out")) == (common_pb2.SUCCESS, True)
-        assert list(answer.queues) == [queue(3, version=1)]
+        assert list(answer.queues) == [queue(3, version=1, log_end=services.log_end)]
         refused = await services.broker("UpdateConsumerOffset", update(queue(11), set=True))
         assert (refused.code, "allowed are 0 to 10" in refused.remark) == (common_pb2.SYSTEM_ERROR, True)
         assert services.progress() == Progress(3, (), 1)
@@ -153,7 +174,10 @@ async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog
         await stream.write(report(queue(4)))
         assert await services.progress_after_all() == Progress(5)
         left_out = await stream.read()
-        assert (left_out.poll_id, [list(one.queues) for one in left_out.left_out]) == (0, [[queue(5)]])
+        assert (left_out.poll_id, [list(one.queues) for one in left_out.left_out]) == (
+            0,
+            [[queue(5, log_end=services.log_end)]],
+        )
         await stream.write(pull(1))
         assert (await stream.read()).poll_id == 1
         assert services.progress() == Progress(5)

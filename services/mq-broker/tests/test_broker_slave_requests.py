@@ -94,7 +94,7 @@ class TestRefused:
     async def test_what_comes_back_is_refused_and_makes_no_retry_topic(self) -> None:
         async with a_slave() as broker:
             before = state_of(broker)
-            code, remark = await broker.send_back.send_back("new", 0, delay_level=0, max_reconsume_times=0)
+            code, remark, _ = await broker.send_back.send_back("new", 0, delay_level=0, max_reconsume_times=0)
             assert (code, "brokerId 0" in remark) == (NOT_LEADER, True)
             assert state_of(broker) == before
 

@@ -101,7 +101,7 @@ async def newest(broker: Broker, topic: str) -> Record:
 async def bring_back(one: Scene, topic: str, times_max: int) -> None:
     record = await newest(one.broker, topic)
     send_back = one.broker.send_back.send_back
-    code, _ = await send_back(GROUP, record.log_offset, delay_level=1, max_reconsume_times=times_max)
+    code, *_ = await send_back(GROUP, record.log_offset, delay_level=1, max_reconsume_times=times_max)
     assert code is ResponseCode.SUCCESS
 
 

@@ -247,7 +247,7 @@ async def test_a_full_message_that_is_never_consumed_becomes_a_dead_letter() -> 
         await broker.store.wait_stored(broker.store.log_end)
         (record,) = await read_all(broker, "t")
         for tries in range(3):
-            code, remark = await broker.send_back.send_back(
+            code, remark, _ = await broker.send_back.send_back(
                 "g", record.log_offset, delay_level=1, max_reconsume_times=2
             )
             assert code is ResponseCode.SUCCESS, remark

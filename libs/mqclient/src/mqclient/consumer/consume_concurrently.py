@@ -139,7 +139,7 @@ class ConsumeMessageConcurrentlyService:
             if not process_queue.holds(message):
                 continue  # handed over meanwhile: the new owner of the queue gets it again anyway
             try:
-                await self._give_back(message, failure=failure, delay_level=delay_level)
+                await self._give_back(process_queue, message, failure=failure, delay_level=delay_level)
             except MQClientError as error:
                 logger.warning("%r stays here and is tried again: %s", message, error)
                 failed.append(message)

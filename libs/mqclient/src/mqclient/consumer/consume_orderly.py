@@ -134,7 +134,7 @@ class ConsumeMessageOrderlyService:
         hopeless = [message for message in messages if most is not None and message.reconsume_times > most]
         for message in hopeless:
             try:
-                await self._give_back(message, failure=failure, delay_level=TO_DEAD_LETTERS)
+                await self._give_back(process_queue, message, failure=failure, delay_level=TO_DEAD_LETTERS)
             except MQClientError as error:
                 logger.warning("%r could not be given up, its queue waits: %s", message, error)
                 return False

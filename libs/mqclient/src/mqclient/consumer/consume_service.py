@@ -23,7 +23,14 @@ Finish = Callable[[ProcessQueue, Sequence[MessageExt]], None]  # takes messages 
 class GiveBack(Protocol):
     """What becomes of a message that was not consumed: back to its broker, or out into the log (broadcasting)."""
 
-    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
+    async def __call__(
+        self,
+        process_queue: ProcessQueue,
+        message: MessageExt,
+        *,
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
+    ) -> None:
         """It comes again after `delay_level`, or not at all; `failure` is what the listener answered or raised.
 
         Raises MQClientError when it could not be given back.

@@ -8,6 +8,7 @@ from enum import Enum
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import BY_RECONSUME_TIMES, TO_DEAD_LETTERS
+from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import require_success
 from mqclient.message_ext import MessageExt
 from mqclient.observed.requests import traced_give_back
@@ -28,14 +29,21 @@ class SendBack:
         self._group = group
         self._reconsume_times_max = reconsume_times_max
 
-    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
+    async def __call__(
+        self,
+        process_queue: ProcessQueue,
+        message: MessageExt,
+        *,
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
+    ) -> None:
         """Raises MQClientError."""
         if self._reconsume_times_max == 0:
             delay_level = TO_DEAD_LETTERS
-        sending, dead = self._send(message, delay_level, failure), delay_level < 0
+        sending, dead = self._send(process_queue, message, delay_level, failure), delay_level < 0
         await (traced_give_back(self._group, message, dead=dead, sending=sending) if is_tracing() else sending)
 
-    async def _send(self, message: MessageExt, delay_level: int, failure: object) -> None:
+    async def _send(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, failure: object) -> None:
         request = broker_pb.ConsumerSendBackRequest(
             group=self._group,
             log_offset=message.log_offset,
@@ -43,17 +51,26 @@ class SendBack:
             max_reconsume_times=self._reconsume_times_max or GROUPS_OWN,
             failure=failure_text(failure),
             client_id=self._instance.client_id,
+            version=process_queue.version,
         )
         response = await self._instance.calls.to_master(message.broker_name, CONSUMER_SEND_BACK, request)
         require_success(response.code, response.remark, message.broker_name)
+        process_queue.sent_back(response.log_end)
 
 
 class Discard:
     """In broadcasting a message that could not be consumed is not tried again (C2)."""
 
-    async def __call__(self, message: MessageExt, *, failure: object, delay_level: int = BY_RECONSUME_TIMES) -> None:
+    async def __call__(
+        self,
+        process_queue: ProcessQueue,
+        message: MessageExt,
+        *,
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
+    ) -> None:
         """Raises nothing."""
-        del failure, delay_level
+        del process_queue, failure, delay_level
         logger.warning("%r was not consumed, and in broadcasting it does not come again", message)
 
 

@@ -8,6 +8,7 @@ For the rest a slave is asked and told while its master is away, and one that ha
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
@@ -32,13 +33,13 @@ class GroupOffsets:
         self._calls = calls
         self._group = group
         self._client_id = client_id
-        self._versions: dict[MessageQueue, int] = {}
+        self._heard: dict[MessageQueue, Progress] = {}
 
     async def query(self, queue: MessageQueue) -> int | None:
         """Where the group goes on in this queue; None when it has never said."""
         answer = await self._query(broker_pb.QueryConsumerOffsetRequest(group=self._group), queue)
         if answer.code == common_pb.QUERY_NOT_FOUND:
-            self._versions[queue] = answer.version
+            self._heard[queue] = from_wire(answer)
             return None
         return self._take(queue, answer).offset
 
@@ -53,16 +54,16 @@ class GroupOffsets:
 
         Returns the queues that were left out, because somebody has set their offset anew: `query` tells where.
         """
-        for queue in offsets.keys() - self._versions.keys():
+        for queue in offsets.keys() - self._heard.keys():
             await self.query(queue)
         left_out = []
         for _, part in sorted(by_broker(sorted(offsets))):
-            progress = {queue: Progress(offsets[queue], version=self._versions[queue]) for queue in part}
+            progress = {queue: replace(self._heard[queue], offset=offsets[queue], finished=()) for queue in part}
             answer = await self._report(part[0], self._request(progress))
             left_out += [
                 queue
                 for queue, one in _told(part[0], answer.response).items()
-                if one.differs_from(self._versions[queue], only_newer=answer.by_slave)
+                if one.differs_from(self._heard[queue].version, only_newer=answer.by_slave)
             ]
         return left_out
 
@@ -73,7 +74,7 @@ class GroupOffsets:
             calls = await self._calls(part[0])
             request = self._request(progress, set_anew=True)
             response = await calls.to_master(part[0].broker_name, UPDATE_CONSUMER_OFFSET, request)
-            self._versions.update((queue, one.version) for queue, one in _told(part[0], response).items())
+            self._heard.update(_told(part[0], response))
 
     async def _query(
         self, request: broker_pb.QueryConsumerOffsetRequest, queue: MessageQueue
@@ -83,8 +84,7 @@ class GroupOffsets:
 
     def _take(self, queue: MessageQueue, answer: broker_pb.QueryConsumerOffsetResponse) -> Progress:
         require_success(answer.code, answer.remark, queue.broker_name)
-        progress = from_wire(answer)
-        self._versions[queue] = progress.version
+        progress = self._heard[queue] = from_wire(answer)
         return progress
 
     def _request(

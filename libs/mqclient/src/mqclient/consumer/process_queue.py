@@ -2,7 +2,8 @@
 
 Invariants: offsets in flight are below `pull_offset` and arrive in ascending order; the commit offset is the smallest
 one in flight, or `pull_offset` when there is none, so that it never passes an unfinished message; what the group had
-finished before this consumer began is not taken in again.
+finished before this consumer began is not taken in again; `log_end` never shrinks, and is behind the retries of all
+that was sent back.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, begin: Progress, flow_control: FlowControl | None = None) -> None:
         self.queue = queue
         self.version = begin.version
+        self.log_end = begin.log_end
         self.pull_offset = begin.offset
         self.max_offset = begin.offset  # the queue's end, as far as this consumer has heard
         self.dropped = False
@@ -53,7 +55,8 @@ class ProcessQueue:
     @property
     def progress(self) -> Progress:
         """What is finished, as far as this consumer knows (C21); of many ranges the lowest ones."""
-        return Progress(self.commit_offset, gaps_between(self._in_flight, self.pull_offset), self.version)
+        gaps = gaps_between(self._in_flight, self.pull_offset)
+        return Progress(self.commit_offset, gaps, self.version, self.log_end)
 
     @property
     def message_count(self) -> int:
@@ -96,6 +99,10 @@ class ProcessQueue:
         self._bytes += sum(message.size for message in messages)
         self.pull_offset = next_begin_offset
         return messages
+
+    def sent_back(self, log_end: int) -> None:
+        """What a message has become stands in its broker's log below `log_end`."""
+        self.log_end = max(self.log_end, log_end)
 
     def remove(self, messages: Iterable[MessageExt]) -> None:
         """Finished: consumed, or given back. What a reset has forgotten already is ignored."""

@@ -19,11 +19,13 @@ class Progress:
     """Everything below `offset` is finished, and so are the ranges [begin, end).
 
     `version` grows each time that somebody sets the offset anew; what is reported with another one does not count.
+    What was sent back is finished because its retry stands in the log: it depends on the broker's log up to `log_end`.
     """
 
     offset: int
     finished: tuple[tuple[int, int], ...] = ()
     version: int = 0
+    log_end: int = 0
 
     def differs_from(self, version: int, *, only_newer: bool) -> bool:
         """Whether somebody has set the offset anew; with `only_newer`, an older version is one that is late."""
@@ -34,7 +36,8 @@ def from_wire(
     answer: broker_pb.QueueProgress | broker_pb.QueryConsumerOffsetResponse,
 ) -> Progress:
     """What a broker says."""
-    return Progress(answer.offset, tuple((one.begin, one.end) for one in answer.finished), answer.version)
+    finished = tuple((one.begin, one.end) for one in answer.finished)
+    return Progress(answer.offset, finished, answer.version, answer.log_end)
 
 
 def of_queues(broker_name: str, queues: Iterable[broker_pb.QueueProgress]) -> dict[MessageQueue, Progress]:
@@ -50,6 +53,7 @@ def to_wire(queue: MessageQueue, progress: Progress) -> broker_pb.QueueProgress:
         offset=progress.offset,
         finished=[broker_pb.OffsetRange(begin=begin, end=end) for begin, end in progress.finished],
         version=progress.version,
+        log_end=progress.log_end,
     )
 
 

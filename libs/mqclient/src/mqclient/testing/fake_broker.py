@@ -107,7 +107,7 @@ class FakeBroker:
         self.streams: list[FakeStream] = []
         self.sessions = FakeSessions()
         self._clock = clock
-        self._log_end = 0
+        self.log_end = 0
         self._log: dict[int, bytes] = {}
         self._sequences = FakeSequences()
         self._polls: dict[tuple[int, int], tuple[FakeStream, broker_pb.PollRequest]] = {}
@@ -149,7 +149,7 @@ class FakeBroker:
         """Have what the master has, as a slave that has caught up with it."""
         self.topics = dict(master.topics)
         self.queues = deepcopy(master.queues)
-        self._log, self._log_end = dict(master._log), master._log_end
+        self._log, self.log_end = dict(master._log), master.log_end
         self._sequences = deepcopy(master._sequences)
         self.transactions = deepcopy(master.transactions)
         self.progress.copy_from(master.progress)
@@ -169,7 +169,7 @@ class FakeBroker:
             decoded = decode_record(record)
             self.queues[decoded.topic, decoded.queue_id].remove(record)
             self._sequences.forget(record)
-            self._log_end = log_offset
+            self.log_end = log_offset
 
     @property
     def produce_stream(self) -> FakeStream:
@@ -297,15 +297,15 @@ class FakeBroker:
         for number, record in enumerate(iter_records(batch.records)):
             place = self._sequences.place(request, batch, number)
             if place is None:
-                place = Place(len(self.queues[batch.topic, batch.queue_id]), self._log_end, record.size)
+                place = Place(len(self.queues[batch.topic, batch.queue_id]), self.log_end, record.size)
                 self._sequences.remember(request, batch, number, place)
                 if is_half(record) or is_timed(record):
                     (self.transactions.prepare if is_half(record) else self.waiting.add)(record)
-                    self._log_end += record.size
+                    self.log_end += record.size
                 else:
                     self._append(batch.topic, batch.queue_id, batch.records[at : at + record.size])
                 if DELAY in decode_properties(record.properties):
-                    self._log_end += DELAYED_EXTRA_BYTES
+                    self.log_end += DELAYED_EXTRA_BYTES
             places.append(place)
             at += record.size
         return places
@@ -325,12 +325,12 @@ class FakeBroker:
         if topic not in self.topics:
             self.create_topic(topic, 1 if topic.startswith("%") else 4)
         data = bytearray(record)
-        OFFSETS.pack_into(data, OFFSETS_AT, len(self.queues[topic, queue_id]), self._log_end)
+        OFFSETS.pack_into(data, OFFSETS_AT, len(self.queues[topic, queue_id]), self.log_end)
         STORE.pack_into(data, STORE_AT, self._clock.wall_ms(), pack_ip("127.0.0.1"), 10911)
         seal(data, 0, len(data))
         self.queues[topic, queue_id].append(bytes(data))
-        self._log[self._log_end] = bytes(data)
-        self._log_end += len(data)
+        self._log[self.log_end] = bytes(data)
+        self.log_end += len(data)
 
     # ------------------------------------------------------------------------------------------------------ consume
 
@@ -382,7 +382,7 @@ class FakeBroker:
         topic = retry_topic(request.group)
         self._append(topic, 0, new_record(topic, 0, record.body, properties, record.reconsume_times + 1))
         self._answer_polls()
-        return broker_pb.ConsumerSendBackResponse()
+        return broker_pb.ConsumerSendBackResponse(log_end=self.log_end)
 
     def _query_consumer_offset(
         self, request: broker_pb.QueryConsumerOffsetRequest
@@ -402,7 +402,9 @@ class FakeBroker:
                 one.queue.queue_id = other
                 self._query_consumer_offset(one)
         limits = (self.min_offsets[topic, queue_id], len(self.queues[topic, queue_id]))
-        return self.progress.query(request, limits, lambda ms: self._offset_at(topic, queue_id, ms))
+        answer = self.progress.query(request, limits, lambda ms: self._offset_at(topic, queue_id, ms))
+        answer.log_end = self.log_end
+        return answer
 
     def _unlock_queues(self, request: broker_pb.UnlockQueuesRequest) -> broker_pb.UnlockQueuesResponse:
         response = self.locks.unlock(request)
@@ -429,7 +431,7 @@ class FakeBroker:
             in_time = request.begin_timestamp_ms <= record.store_timestamp_ms <= end_ms
             if in_time and record.topic == request.topic and request.key in keys_of(record):
                 found.append(data)
-        response = broker_pb.QueryMessageResponse(truncated=len(found) > wanted, indexed_log_offset=self._log_end)
+        response = broker_pb.QueryMessageResponse(truncated=len(found) > wanted, indexed_log_offset=self.log_end)
         response.records = b"".join(found[:wanted])
         response.count = len(found[:wanted])
         return response

@@ -64,6 +64,10 @@ class Progress:
         """How often members had to ask anew what is finished."""
         return self.version >> RESETS_BITS
 
+    def has_renewals_of(self, version: int) -> bool:
+        """Whether a member with this version has got its messages from the log that the broker has now."""
+        return self.renewals == version >> RESETS_BITS
+
     def check(self) -> None:
         """Raise ValueError with what is allowed when an invariant does not hold, or there are too many ranges."""
         if self.offset < 0:

@@ -375,7 +375,7 @@ class Broker:
             ),
         )
         self.long_polling = LongPolling(self.pulling, self._clock, self.response_memory)
-        self.send_back = SendBack(self.producing, self.topics, self.groups, self._spans)
+        self.send_back = SendBack(self.producing, self.topics, self.groups, self.consumer_offsets, self._spans)
         # Who waits for messages of a topic or a group that is gone hears of it.
         self.changes.on_change = lambda: self.long_polling.answer_all(self.pulling.refuses)
         self.querying = Querying(self.store)

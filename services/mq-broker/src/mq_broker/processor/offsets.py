@@ -1,8 +1,9 @@
 """What groups have finished: asked for, reported, set anew, and where a group begins (MISSION C20-C23).
 
 Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
-nothing (core/progress.py); a report of one queue that makes no sense holds up no other queue's; offsets are set all or
-none; what is answered as set is a record of the log (store/changes.py); what is answered as a beginning is on disk.
+nothing (core/progress.py); nothing is finished by a report that depends on more of the log than is here; a report of
+one queue that makes no sense holds up no other queue's; offsets are set all or none; what is answered as set is a
+record of the log (store/changes.py); what is answered as a beginning is on disk.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class Offsets:
     offsets: ConsumerOffsets
     querying: Querying
     changing: Changing
+
+    @property
+    def log_needed(self) -> int:
+        """Up to where a log has to reach that everything is in it on which what is finished here depends.
+
+        A send back is answered when its retry is confirmed; a slave may have it, and not have heard yet that it is.
+        """
+        return self.store.log_end if self.store.follows else self.store.readable_end
 
     def query(self, group: str, topic: str, queue_id: int) -> Progress | None:
         """What the group has finished of this queue; None when it has never said."""

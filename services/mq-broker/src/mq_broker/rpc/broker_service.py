@@ -38,7 +38,7 @@ from mq_broker.rpc.conversions import (
     pull_query,
     queue_progress,
     queue_refs,
-    queue_report,
+    queue_reports,
     recalled_message,
     reset_command,
     write_pull_result,
@@ -135,7 +135,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             def reply(result: Any) -> None:
                 polls.pop(poll_id, None)
                 response = pb.PollResponse(poll_id=poll_id)
-                write_pull_result(result, response.pull)
+                write_pull_result(result, response.pull, self._broker.offsets.log_needed)
                 replies.put(response, SMALL_RESPONSE_BYTES + RESPONSE_COPIES * len(result.records))
 
             polls[poll_id] = None
@@ -158,7 +158,8 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         query = pull_query(request, context.peer())
         share = await room(self._broker.response_memory, context)
         response = pb.PullResponse()
-        write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response)
+        result = pulling.pull_hot(query) or await pulling.pull(query)
+        write_pull_result(result, response, self._broker.offsets.log_needed)
         share.give_back(RESPONSE_BYTES - RESPONSE_COPIES * len(response.records))
         return response
 
@@ -218,15 +219,16 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
     async def ConsumerSendBack(  # noqa: N802
         self, request: pb.ConsumerSendBackRequest, context: Any
     ) -> pb.ConsumerSendBackResponse:
-        code, remark = await self._broker.send_back.send_back(
+        sent = await self._broker.send_back.send_back(
             request.group,
             request.log_offset,
             delay_level=request.delay_level,
             max_reconsume_times=request.max_reconsume_times,
             client=context.peer(),
             failure=Failure(request.failure, request.client_id),
+            version=request.version if request.HasField("version") else None,
         )
-        return pb.ConsumerSendBackResponse(code=code, remark=remark)  # type: ignore[arg-type]
+        return pb.ConsumerSendBackResponse(code=sent.code, remark=sent.remark, log_end=sent.log_end)  # type: ignore[arg-type]
 
     @answering(pb.QueryConsumerOffsetResponse)
     async def QueryConsumerOffset(  # noqa: N802
@@ -239,14 +241,13 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             except ValueError:
                 await _refuse(context, f"{request.begin.where} is no beginning; allowed are 0, 1 and 2")
             begin = request.begin
-            return consumer_offset(
-                await offsets.begin(*queue, where, begin.timestamp_ms, whole_topic=begin.whole_topic)
-            )
+            begun = await offsets.begin(*queue, where, begin.timestamp_ms, whole_topic=begin.whole_topic)
+            return consumer_offset(begun, offsets.log_needed)
         progress = await offsets.known(*queue)
         if progress is None:
             remark = f"group {request.group!r} has committed no offset for this queue"
             return pb.QueryConsumerOffsetResponse(code=common_pb2.QUERY_NOT_FOUND, remark=remark)
-        return consumer_offset(progress)
+        return consumer_offset(progress, offsets.log_needed)
 
     @answering(pb.UpdateConsumerOffsetResponse)
     async def UpdateConsumerOffset(  # noqa: N802
@@ -256,9 +257,9 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         if request.set:
             await offsets.set(group, [(one.topic, one.queue_id, one.offset) for one in request.queues])
         else:
-            remark = offsets.commit(group, map(queue_report, request.queues))
+            remark = offsets.commit(group, queue_reports(request.queues, offsets.store.log_end))
         now = [
-            queue_progress(one.topic, one.queue_id, progress)
+            queue_progress(one.topic, one.queue_id, progress, offsets.log_needed)
             for one in request.queues
             if (progress := offsets.query(group, one.topic, one.queue_id)) is not None
         ]

@@ -73,8 +73,11 @@ def pull_query(request: pb.PullRequest, client: str) -> PullQuery:
     )
 
 
-def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
-    """Fill the response where it stands: to put one message into another copies it, the records included."""
+def write_pull_result(result: PullResult, response: pb.PullResponse, log_needed: int) -> None:
+    """Fill the response where it stands: to put one message into another copies it, the records included.
+
+    `log_needed` is of the broker's progress (processor/offsets.py).
+    """
     response.code = result.code  # type: ignore[assignment]
     response.remark = result.remark
     response.status = result.status  # type: ignore[assignment]
@@ -85,7 +88,7 @@ def write_pull_result(result: PullResult, response: pb.PullResponse) -> None:
     response.records = result.records
     response.suggest_broker_id = result.suggest_broker_id
     if result.progress is not None:
-        response.progress.CopyFrom(queue_progress("", 0, result.progress))
+        response.progress.CopyFrom(queue_progress("", 0, result.progress, log_needed))
 
 
 def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:
@@ -147,25 +150,31 @@ def queue_refs(queues: Iterable[LockedQueue]) -> list[common_pb2.QueueRef]:
     return [common_pb2.QueueRef(topic=one.topic, queue_id=one.queue_id) for one in queues]
 
 
-def queue_report(queue: pb.QueueProgress) -> QueueReport:
-    """What a member reports of one queue."""
+def queue_reports(queues: Iterable[pb.QueueProgress], log_end: int) -> list[QueueReport]:
+    """What a member reports, without what depends on more than this broker's log, which ends at `log_end`."""
+    return [_queue_report(one) for one in queues if one.log_end <= log_end]
+
+
+def _queue_report(queue: pb.QueueProgress) -> QueueReport:
     ranges = tuple((one.begin, one.end) for one in queue.finished)
     return queue.topic, queue.queue_id, Progress(queue.offset, ranges, queue.version)
 
 
-def queue_progress(topic: str, queue_id: int, progress: Progress) -> pb.QueueProgress:
+def queue_progress(topic: str, queue_id: int, progress: Progress, log_end: int = 0) -> pb.QueueProgress:
+    """What a broker has; it depends on the log up to `log_end`, and an offset that was set on nothing."""
     return pb.QueueProgress(
         topic=topic,
         queue_id=queue_id,
         offset=progress.offset,
         finished=_offset_ranges(progress),
         version=progress.version,
+        log_end=log_end,
     )
 
 
-def consumer_offset(progress: Progress) -> pb.QueryConsumerOffsetResponse:
+def consumer_offset(progress: Progress, log_end: int) -> pb.QueryConsumerOffsetResponse:
     return pb.QueryConsumerOffsetResponse(
-        offset=progress.offset, finished=_offset_ranges(progress), version=progress.version
+        offset=progress.offset, finished=_offset_ranges(progress), version=progress.version, log_end=log_end
     )
 
 

@@ -13,7 +13,7 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.limits import LEFT_OUT_TOLD_BYTES_MAX
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.offsets import Offsets
-from mq_broker.rpc.conversions import queue_progress, queue_report
+from mq_broker.rpc.conversions import queue_progress, queue_reports
 from mq_broker.rpc.request_limits import REQUEST_LIMITS
 from mqproto.field_limits import FieldLimitError
 
@@ -38,7 +38,8 @@ class ProgressReports:
         for report in request.progress:
             who = f"{report.client_id} of group {report.group}"
             try:
-                remark = self._offsets.commit(report.group, map(queue_report, report.queues))
+                reports = queue_reports(report.queues, self._offsets.store.log_end)
+                remark = self._offsets.commit(report.group, reports)
             except RefusedError as error:
                 self._tell(who, str(error))
             else:
@@ -53,7 +54,7 @@ class ProgressReports:
         for one in report.queues:
             known = self._offsets.query(report.group, one.topic, one.queue_id)
             if known is not None and known.version != one.version:
-                queues.append(queue_progress(one.topic, one.queue_id, known))
+                queues.append(queue_progress(one.topic, one.queue_id, known, self._offsets.log_needed))
                 size += queues[-1].ByteSize()
                 if size > LEFT_OUT_TOLD_BYTES_MAX:
                     break

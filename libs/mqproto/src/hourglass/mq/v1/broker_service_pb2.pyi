@@ -1148,6 +1148,7 @@ class ConsumerSendBackRequest(_message.Message):
     MAX_RECONSUME_TIMES_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     log_offset: _builtins.int
     """Where the message stands in this broker's commit log."""
@@ -1158,6 +1159,8 @@ class ConsumerSendBackRequest(_message.Message):
     failure: _builtins.str
     """What the listener answered or raised, for people; and the client id of the member. A dead letter keeps both."""
     client_id: _builtins.str
+    version: _builtins.int
+    """Of the progress of the message's queue; without it the broker compares nothing."""
     def __init__(
         self,
         *,
@@ -1167,12 +1170,15 @@ class ConsumerSendBackRequest(_message.Message):
         max_reconsume_times: _builtins.int = ...,
         failure: _builtins.str = ...,
         client_id: _builtins.str = ...,
+        version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "delay_level", b"delay_level", "failure", b"failure", "group", b"group", "log_offset", b"log_offset", "max_reconsume_times", b"max_reconsume_times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "client_id", b"client_id", "delay_level", b"delay_level", "failure", b"failure", "group", b"group", "log_offset", b"log_offset", "max_reconsume_times", b"max_reconsume_times", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___ConsumerSendBackRequest: _TypeAlias = ConsumerSendBackRequest  # noqa: Y015
 
@@ -1182,17 +1188,21 @@ class ConsumerSendBackResponse(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
+    log_end: _builtins.int
+    """Where this broker's commit log ends behind what the message has become."""
     def __init__(
         self,
         *,
         code: _common_pb2.ResponseCode.ValueType = ...,
         remark: _builtins.str = ...,
+        log_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "remark", b"remark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "log_end", b"log_end", "remark", b"remark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1236,10 +1246,15 @@ class QueueProgress(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     offset: _builtins.int
     version: _builtins.int
+    log_end: _builtins.int
+    """It depends on the commit log up to here: what is finished may be so because it was sent back, and its retry stands
+    there. A broker whose log does not reach as far leaves the report out.
+    """
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]: ...
     def __init__(
@@ -1250,10 +1265,11 @@ class QueueProgress(_message.Message):
         offset: _builtins.int = ...,
         finished: _abc.Iterable[Global___OffsetRange] | None = ...,
         version: _builtins.int = ...,
+        log_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "log_end", b"log_end", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1356,10 +1372,13 @@ class QueryConsumerOffsetResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
     code: _common_pb2.ResponseCode.ValueType
     remark: _builtins.str
     offset: _builtins.int
     version: _builtins.int
+    log_end: _builtins.int
+    """as of QueueProgress"""
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetRange]: ...
     def __init__(
@@ -1370,10 +1389,11 @@ class QueryConsumerOffsetResponse(_message.Message):
         offset: _builtins.int = ...,
         finished: _abc.Iterable[Global___OffsetRange] | None = ...,
         version: _builtins.int = ...,
+        log_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "finished", b"finished", "offset", b"offset", "remark", b"remark", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "finished", b"finished", "log_end", b"log_end", "offset", b"offset", "remark", b"remark", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
