@@ -9,8 +9,10 @@ from sqlalchemy import MetaData, Table, text
 
 from hourglass_invariants import Sources
 from orders.adapters import tables as orders
+from orders.migrations.versions import v0008_counters as orders_counters
 from payments.adapters import tables as payments
 from sandbox_gateway import sql as gateway
+from payments.migrations.versions import v0006_counters as payments_counters
 from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 
@@ -21,6 +23,7 @@ LATER = NOW + 600_000
 PRICE = 100
 STOCK = {"seat": 50}
 METADATA = {"orders": orders.metadata, "payments": payments.metadata, "gateway": gateway.metadata}
+COUNTED = {"orders": orders_counters.COUNTED, "payments": payments_counters.COUNTED}
 
 PENDING, AWAITING, SHIPPED = "PENDING_PAYMENT", "AWAITING_SHIPMENT", "SHIPPED"
 COMPLETED, CLOSED = "COMPLETED", "CLOSED"
@@ -260,6 +263,8 @@ class Shop:
         try:
             async with database.writing() as connection:
                 await connection.run_sync(metadata.create_all)
+                for counted in COUNTED.get(name, ()):
+                    await connection.run_sync(counted.begin)
                 for statement in [sql for where, sql in self.statements if where == name]:
                     await connection.execute(text(statement))
                 for table in metadata.sorted_tables:

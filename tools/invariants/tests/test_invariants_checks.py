@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from shop_rows import (
     AWAITING,
+    COUNTED,
     JUST_NOW,
     LONG_AGO,
     NOW,
@@ -15,12 +16,15 @@ from shop_rows import (
     Shop,
     healthy_shop,
 )
+from sqlalchemy import text
 
 from hourglass_invariants import Kind, Violation, check
 from hourglass_invariants.adapters.sql_files import read_checks
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
 from sandbox_gateway import sql as gateway
+from servicekit.adapters.counters import SHARDS
+from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 
 # ------------------------------------------------------------------------------------------------- what can be wrong
@@ -189,6 +193,22 @@ def refunded_orders_are_not_shipped(shop: Shop) -> None:
     shop.refund("r-whole", "p-paid", PRICE)
 
 
+@plants
+def orders_counters(shop: Shop) -> None:
+    shop.statements.append(("orders", _counted_elsewhere("orders/CLOSED")))
+
+
+@plants
+def payments_counters(shop: Shop) -> None:
+    """Of money that is nowhere in the ledger."""
+    shop.statements.append(("payments", _counted_elsewhere("captured")))
+
+
+def _counted_elsewhere(name: str) -> str:
+    """One more, in a shard that no trigger adds to."""
+    return f"INSERT INTO counters (name, shard, value) VALUES ('{name}', {SHARDS}, 1)"
+
+
 # -------------------------------------------------------------------------------------------------------- the tests
 
 KINDS = {one.name: one.kind for one in read_checks()}
@@ -219,6 +239,23 @@ async def test_what_is_wrong_is_found_by_its_own_check_and_by_no_other(
     assert (names(found), len(found)) == ({name}, 1)
     patient = await check(sources, NOW, stock=STOCK, grace_ms=10 * DAY_MS)
     assert names(patient) == (set() if KINDS[name] is Kind.QUIET else {name})
+
+
+@pytest.mark.parametrize("service", COUNTED)
+async def test_each_counter_is_compared_with_its_rows(service: str, new_database_url: NewDatabaseUrl) -> None:
+    sources = await healthy_shop().write(new_database_url)
+    database = Database(new_database_url(service))
+    try:
+        async with database.writing() as connection:
+            counted = set((await connection.execute(text("SELECT name FROM counters"))).scalars())
+            await connection.execute(text("DELETE FROM counters"))
+            await connection.commit()
+    finally:
+        await database.dispose()
+    found = await check(sources, NOW, stock=STOCK)
+    assert names(found) == {f"{service}_counters"}
+    assert {violation.row["counter"] for violation in found} == counted
+    assert {violation.row["value"] for violation in found} == {0}
 
 
 async def test_without_grace_everything_has_to_be_finished(new_database_url: NewDatabaseUrl) -> None:

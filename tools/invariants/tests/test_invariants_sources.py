@@ -114,13 +114,13 @@ async def test_nothing_is_written(sources: Sources, tmp_path: Path) -> None:
 def test_the_command_shows_every_check_of_a_healthy_shop_and_returns_0(sources: Sources) -> None:
     shown = CliRunner().invoke(app, options(sources, "--stock", "seat=50"))
     assert shown.exit_code == 0
-    assert "all 27 invariants hold" in shown.output
+    assert "all 29 invariants hold" in shown.output
 
 
 def test_the_command_returns_1_and_shows_the_rows_that_violate(sources: Sources) -> None:
     shown = CliRunner().invoke(app, options(sources, "--stock", "seat=51"))
     assert shown.exit_code == 1
-    assert "26 of 27 invariants hold; rows that violate the others: 1" in shown.output
+    assert "28 of 29 invariants hold; rows that violate the others: 1" in shown.output
     assert "stocked" in shown.output
 
 
@@ -128,7 +128,7 @@ def test_the_json_document_has_every_check_with_its_rows(sources: Sources) -> No
     shown = CliRunner().invoke(app, options(sources, "--stock", "seat=51", "--json"))
     document = json.loads(shown.output)
     speaking = [one for one in document["checks"] if one["violations"]]
-    assert (shown.exit_code, document["violations"], len(document["checks"])) == (1, 1, 27)
+    assert (shown.exit_code, document["violations"], len(document["checks"])) == (1, 1, 29)
     assert [one["name"] for one in speaking] == ["stock_constant"]
     assert speaking[0]["violations"][0] | {"available": 0, "reserved": 0, "sold": 0} == {
         "product_id": "seat",

@@ -29,6 +29,7 @@ _ORDERS = {
     "order_lines": _columns("order_id product_id quantity unit_price_minor"),
     "order_history": _columns("change_id order_id old_status new_status reason at_ms"),
     "refund_requests": _columns("payment_id order_id amount_minor currency reason requested_at_ms"),
+    "counters": _columns("name value"),
 }
 _PAYMENTS = {
     "payable_orders": _columns("order_id status"),
@@ -41,6 +42,7 @@ _PAYMENTS = {
     "ledger_entries": _columns("entry_id posting_id account amount_minor currency at_ms payment_id refund_id"),
     "gateway_events": _columns("event_id kind payment_id status reason received_at_ms"),
     "outbox": _columns("row_id topic tag message_key created_at_ms"),
+    "counters": _columns("name value"),
 }
 _GATEWAY = {
     "charges": _columns("charge_id order_id amount_minor currency status decided_at_ms"),
