@@ -36,8 +36,8 @@ def test_every_key_is_read() -> None:
             "ORDERS_DELAY_LEVELS": DEMO_LEVELS,
             "ORDERS_LOG_LEVEL": "debug",
             "ORDERS_COMPLETION_AFTER_MS": "20000",
-            "ORDERS_HOLD_MS": "5000",
-            "ORDERS_HOLD_PAST_EXPIRY_MS": "8000",
+            "ORDERS_HOLD_MS": "13000",
+            "ORDERS_HOLD_PAST_EXPIRY_MS": "14000",
             "ORDERS_PAYMENTS_URL": "https://payments.example",
             "ORDERS_TRACE_URL": "http://jaeger:16686/trace/{trace_id}",
             "ORDERS_SANDBOX_SIGN_IN": "true",
@@ -46,7 +46,7 @@ def test_every_key_is_read() -> None:
         }
         | REQUIRED
     )
-    assert (config.hold_ms, config.hold_past_expiry_ms) == (5_000, 8_000)
+    assert (config.hold_ms, config.hold_past_expiry_ms) == (13_000, 14_000)
     assert (config.completion_after_ms, config.payments_url) == (20_000, "https://payments.example")
     assert (config.trace_url, config.sandbox_sign_in) == ("http://jaeger:16686/trace/{trace_id}", True)
     assert (config.rate_limit, config.database_pool_size) == (None, 3)
@@ -79,8 +79,8 @@ def test_level_16_follows_the_payment_window_where_no_levels_are_named() -> None
         ("ORDERS_LOG_LEVEL", "LOUD", "allowed are DEBUG"),
         ("ORDERS_COMPLETION_AFTER_MS", "0", "at least 1"),
         ("ORDERS_COMPLETION_AFTER_MS", "a week", "whole number"),
-        ("ORDERS_HOLD_MS", "0", "at least 1"),
-        ("ORDERS_HOLD_PAST_EXPIRY_MS", "0", "at least 1"),
+        ("ORDERS_HOLD_MS", "12999", "=12999: at least 13000 is allowed, for which payments may take to capture"),
+        ("ORDERS_HOLD_PAST_EXPIRY_MS", "12999", "=12999: at least 13000 is allowed, for which payments"),
         ("ORDERS_PAYMENTS_URL", "127.0.0.1:8002", "such as http://"),
         ("ORDERS_PAYMENTS_URL", "http://[::1", "such as http://"),
         ("ORDERS_TRACE_URL", "http://jaeger:16686/trace/", "{trace_id}"),

@@ -13,7 +13,7 @@ from orders.domain.delay_levels import (
     default_delay_levels,
     parse_delay_levels,
 )
-from orders.domain.order import HOLD_MS, PAST_EXPIRY_MAX_MS
+from orders.domain.order import CAPTURE_MAX_MS, HOLD_MS, PAST_EXPIRY_MAX_MS
 from servicekit.config import (
     RECONCILING_PARSERS,
     SQLITE_PREFIX,
@@ -35,8 +35,9 @@ class Config(ReconcilingConfig):
     """Everything that can be set. Raises ConfigError when values do not go together.
 
     A payment holds its order for `hold_ms` at a time, and for `hold_past_expiry_ms` after its expiry at the most (ADR
-    122). `trace_url` leads to the page of a trace, with {trace_id} in it; None where nobody keeps traces.
-    `sandbox_sign_in` lets everybody sign in to the pages as anybody, an operator too: for demonstrations only.
+    122); neither is shorter than what payments takes to capture. `trace_url` leads to the page of a trace, with
+    {trace_id} in it; None where nobody keeps traces. `sandbox_sign_in` lets everybody sign in to the pages as anybody,
+    an operator too: for demonstrations only.
     """
 
     PREFIX: ClassVar[str] = "ORDERS_"
@@ -64,9 +65,15 @@ class Config(ReconcilingConfig):
                 f" ORDERS_PAYMENT_WINDOW_MS is {self.payment_window_ms}; an unpaid order closes by level"
                 f" {PAYMENT_WINDOW_LEVEL}, so that both have to be equal"
             )
-        for name in ("completion_after_ms", "hold_ms", "hold_past_expiry_ms"):
-            if (value := getattr(self, name)) < 1:
-                raise self.error(name.upper(), f"={value}: at least 1 is allowed")
+        if self.completion_after_ms < 1:
+            raise self.error("COMPLETION_AFTER_MS", f"={self.completion_after_ms}: at least 1 is allowed")
+        for name in ("hold_ms", "hold_past_expiry_ms"):
+            if (value := getattr(self, name)) < CAPTURE_MAX_MS:
+                raise self.error(
+                    name.upper(),
+                    f"={value}: at least {CAPTURE_MAX_MS} is allowed, for which payments may take to capture; an order"
+                    " that closes before is charged and refunded",
+                )
         if not _is_http(self.payments_url):
             raise self.error("PAYMENTS_URL", f"={self.payments_url!r}: allowed is a URL such as http://127.0.0.1:8002")
         if self.trace_url is not None and not (_is_http(self.trace_url) and TRACE_ID_PLACE in self.trace_url):

@@ -115,9 +115,9 @@ class StatusChange:
 # at the latest `past_expiry_max_ms` after the order's expiry, however often its payment takes it again.
 
 
-HOLD_MS = (
-    30_000  # payments waits 10 s for the gateway, and takes a hold again each time it asks what became of a charge
-)
+# Payments waits 3 s for its hold and then 10 s for the gateway. A shorter hold would let an order close under a charge.
+CAPTURE_MAX_MS = 13_000
+HOLD_MS = 30_000  # payments takes a hold again each time it asks what became of a charge
 PAST_EXPIRY_MAX_MS = 600_000
 
 
