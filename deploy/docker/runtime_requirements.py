@@ -28,7 +28,7 @@ OUR_FOLDERS = ("libs/*", "services/*", "tools/*")
 # Part -> what its image is for.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "queue": ("hourglass-mq-namesrv", "hourglass-mq-broker", "hourglass-mqadmin"),
-    "shop": ("hourglass-orders", "hourglass-payments", "hourglass-gateway", "hourglass-invariants"),
+    "shop": ("hourglass-orders", "hourglass-payments", "hourglass-gateway"),
     "build": ("hatchling",),  # of no image: what makes wheels of our packages
 }
 

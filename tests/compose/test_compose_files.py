@@ -32,6 +32,7 @@ DEVELOPMENT = {
     "uv",
     "grpcio-tools",
 }
+COMMAND_LINES = {"typer", "rich", "shellingham", "pygments", "markdown-it-py", "mdurl"}
 # Each is put together, or this file would hold what test_lock.py looks for.
 FORBIDDEN = {
     "an address to download from": r"https?://|--(extra-)?index|--find-" + r"links|--trusted",
@@ -108,6 +109,13 @@ def test_an_image_has_nothing_for_development_and_the_queue_nothing_of_the_shop(
     for part in ("queue", "shop"):
         assert runtime.needed(runtime.PARTS[part]) & DEVELOPMENT == set()
     assert runtime.needed(runtime.PARTS["queue"]) & {"fastapi", "sqlalchemy", "asyncpg", "uvicorn", "jinja2"} == set()
+
+
+def test_only_the_image_with_mqadmin_has_what_command_lines_need() -> None:
+    runtime = module_of("runtime_requirements")
+    assert runtime.needed(runtime.PARTS["shop"]) & COMMAND_LINES == set()
+    without_mqadmin = [name for name in runtime.PARTS["queue"] if name != "hourglass-mqadmin"]
+    assert runtime.needed(without_mqadmin) & COMMAND_LINES == set()
 
 
 def test_broker_and_orders_are_told_the_same_levels() -> None:

@@ -40,7 +40,7 @@ for name in sys.argv[1:]:
 """
 MODULES = {
     "queue": ["mq_namesrv", "mq_broker", "mqadmin", "mqproto", "mqfilter", "telemetry"],
-    "shop": ["orders", "payments", "sandbox_gateway", "servicekit", "hourglass_invariants", "mqclient", "telemetry"],
+    "shop": ["orders", "payments", "sandbox_gateway", "servicekit", "mqclient", "telemetry"],
 }
 
 
