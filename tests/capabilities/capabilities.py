@@ -1,7 +1,8 @@
 """What some tests need beyond pip packages, and how this machine is asked whether it has it.
 
 Invariants: a probe changes nothing that outlives it; it returns None when the capability is there, else an `Absence`
-with a reason for people; only a capability that depends on the kernel may be forbidden by it.
+with a reason for people; only a capability that depends on what cannot be installed, such as the kernel, may be missing
+for good.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from docker_engine import NoEngineError, engine
 
+ROOT = Path(__file__).parents[2]
 JAVA_VERSION_MIN = 17
 PROMTOOL_VERSION_MIN = (2, 42)
 CHROMIUM_NAMES = ("chromium", "chromium-browser")
@@ -30,10 +32,10 @@ SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a capability is missing. `by_kernel`: nothing that could be installed would change it."""
+    """Why a capability is missing. `for_good`: nothing that could be installed would change it."""
 
     reason: str
-    by_kernel: bool = False
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Capability:
 
     name: str
     packages: tuple[str, ...]
-    depends_on_kernel: bool
+    may_lack_for_good: bool
     probe: Callable[[], Absence | None]
 
 
@@ -51,8 +53,8 @@ def absence(name: str) -> Absence | None:
     """What `name` lacks here, or None; asked once in a process. Raises KeyError for a name that nobody knows."""
     capability = CAPABILITIES[name]
     missing = capability.probe()
-    if missing is not None and missing.by_kernel and not capability.depends_on_kernel:
-        raise AssertionError(f"{name} does not depend on the kernel, and its probe says {missing}")
+    if missing is not None and missing.for_good and not capability.may_lack_for_good:
+        raise AssertionError(f"{name} can be installed, and its probe says {missing}")
     return missing
 
 
@@ -92,7 +94,7 @@ def probe_loop_device() -> Absence | None:
     if missing := _missing_tools("losetup", "mkfs.ext4", "mount", "umount"):
         return missing
     if os.geteuid() != 0:
-        return Absence("only root may mount", by_kernel=True)
+        return Absence("only root may mount", for_good=True)
     with tempfile.TemporaryDirectory(prefix="hourglass-probe-") as folder:
         image, target = Path(folder, "image"), Path(folder, "mounted")
         image.touch()
@@ -103,12 +105,12 @@ def probe_loop_device() -> Absence | None:
             return Absence(f"mkfs.ext4 failed: {made.stderr.strip()}")
         attached = _run(["losetup", "--find", "--show", str(image)])
         if attached.returncode:
-            return Absence(f"losetup failed: {attached.stderr.strip()}", by_kernel=True)
+            return Absence(f"losetup failed: {attached.stderr.strip()}", for_good=True)
         device = attached.stdout.strip()
         try:
             mounted = _run(["mount", "-t", "ext4", device, str(target)])
             if mounted.returncode:
-                return Absence(f"mount failed: {mounted.stderr.strip()}", by_kernel=True)
+                return Absence(f"mount failed: {mounted.stderr.strip()}", for_good=True)
             try:
                 (target / "file").write_bytes(b"written")
             finally:
@@ -123,11 +125,11 @@ def probe_network_namespaces() -> Absence | None:
     if missing := _missing_tools("ip", "tc", "iptables"):
         return missing
     if os.geteuid() != 0:
-        return Absence("only root may make network namespaces", by_kernel=True)
+        return Absence("only root may make network namespaces", for_good=True)
     name = f"hourglass-probe-{os.getpid()}-{secrets.token_hex(3)}"
     made = _run(["ip", "netns", "add", name])
     if made.returncode:
-        return Absence(f"ip netns add failed: {made.stderr.strip()}", by_kernel=True)
+        return Absence(f"ip netns add failed: {made.stderr.strip()}", for_good=True)
     try:
         for text in (
             f"ip -n {name} link add bridge type bridge",
@@ -137,7 +139,7 @@ def probe_network_namespaces() -> Absence | None:
         ):
             run = _run(text.split())
             if run.returncode:
-                return Absence(f"{text} failed: {run.stderr.strip()}", by_kernel=True)
+                return Absence(f"{text} failed: {run.stderr.strip()}", for_good=True)
     finally:
         _run(["ip", "netns", "delete", name])
     return None
@@ -189,7 +191,19 @@ def probe_docker() -> Absence | None:
         with engine():
             return None
     except NoEngineError as error:
-        return Absence(str(error), by_kernel=True)
+        return Absence(str(error), for_good=True)
+
+
+def probe_history() -> Absence | None:
+    """The commits before this one, for tests that run earlier code."""
+    if missing := _missing_tools("git"):
+        return missing
+    asked = _run(["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"])
+    if asked.returncode:
+        return Absence(f"git rev-parse failed: {asked.stderr.strip()}", for_good=True)
+    if asked.stdout.strip() != "false":
+        return Absence("this is a shallow clone; git fetch --unshallow completes it", for_good=True)
+    return None
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -206,19 +220,20 @@ def _english() -> dict[str, str]:
 CAPABILITIES = {
     capability.name: capability
     for capability in (
-        Capability("java", ("default-jdk-headless",), depends_on_kernel=False, probe=probe_java),
-        Capability("maven", ("maven", "default-jdk-headless"), depends_on_kernel=False, probe=probe_maven),
+        Capability("java", ("default-jdk-headless",), may_lack_for_good=False, probe=probe_java),
+        Capability("maven", ("maven", "default-jdk-headless"), may_lack_for_good=False, probe=probe_maven),
         Capability(
-            "loop device", ("e2fsprogs", "util-linux", "mount"), depends_on_kernel=True, probe=probe_loop_device
+            "loop device", ("e2fsprogs", "util-linux", "mount"), may_lack_for_good=True, probe=probe_loop_device
         ),
         Capability(
-            "network-namespaces", ("iproute2", "iptables"), depends_on_kernel=True, probe=probe_network_namespaces
+            "network-namespaces", ("iproute2", "iptables"), may_lack_for_good=True, probe=probe_network_namespaces
         ),
-        Capability("postgresql", ("postgresql",), depends_on_kernel=False, probe=probe_postgresql),
-        Capability("promtool", ("prometheus",), depends_on_kernel=False, probe=probe_promtool),
+        Capability("postgresql", ("postgresql",), may_lack_for_good=False, probe=probe_postgresql),
+        Capability("promtool", ("prometheus",), may_lack_for_good=False, probe=probe_promtool),
         Capability(
-            "docker", ("docker.io", "docker-compose", "debootstrap"), depends_on_kernel=True, probe=probe_docker
+            "docker", ("docker.io", "docker-compose", "debootstrap"), may_lack_for_good=True, probe=probe_docker
         ),
-        Capability("chromium", ("chromium", "fonts-noto-cjk"), depends_on_kernel=False, probe=probe_chromium),
+        Capability("history", ("git",), may_lack_for_good=True, probe=probe_history),
+        Capability("chromium", ("chromium", "fonts-noto-cjk"), may_lack_for_good=False, probe=probe_chromium),
     )
 }

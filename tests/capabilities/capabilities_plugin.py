@@ -1,6 +1,6 @@
 """`@pytest.mark.needs("maven")`: skipped, and listed in the last line, where the machine does not have it.
 
-With REQUIRE=all in the environment the test fails instead, unless the kernel is what forbids it.
+With REQUIRE=all in the environment the test fails instead, unless nothing that could be installed would change it.
 
 Tests of the system run with `--system`, and only they: files named `test_system_*.py`, and in other files what is
 marked `system`, such as a test's run on PostgreSQL. A file that is named on the command line is always collected, and
@@ -98,7 +98,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = absence(name)
         if missing is None:
             continue
-        if os.environ.get(REQUIRE) == REQUIRE_ALL and not missing.by_kernel:
+        if os.environ.get(REQUIRE) == REQUIRE_ALL and not missing.for_good:
             pytest.fail(f"{REQUIRE}={REQUIRE_ALL}, and {name} is missing: {missing.reason}", pytrace=False)
         item.user_properties.append((PROPERTY, name))
         pytest.skip(f"needs {name}: {missing.reason}")

@@ -13,6 +13,7 @@ from capabilities import (
     Capability,
     absence,
     probe_chromium,
+    probe_history,
     probe_java,
     probe_loop_device,
     probe_maven,
@@ -60,7 +61,7 @@ def test_java_has_to_be_17_or_newer(path_folder: Path, java: str, javac: str, re
         add_program(path_folder, name, prints)
     missing = probe_maven()
     assert (missing is None) == (reason is None)
-    assert missing is None or (missing.reason.startswith(reason or "") and not missing.by_kernel)
+    assert missing is None or (missing.reason.startswith(reason or "") and not missing.for_good)
     assert probe_java() == (missing if reason is None or reason.startswith("java ") else None)
 
 
@@ -106,6 +107,17 @@ def test_chromium_has_to_start_and_to_have_chinese_characters(path_folder: Path)
     assert probe_chromium() is None
 
 
+def test_a_shallow_clone_has_no_history_and_nothing_installs_it(path_folder: Path) -> None:
+    assert probe_history() == Absence("not installed: git")
+    add_program(path_folder, "git", "false")
+    assert probe_history() is None
+    for printed, code in (("true", 0), ("", 128)):
+        add_program(path_folder, "git", printed, code)
+        missing = probe_history()
+        assert missing is not None
+        assert missing.for_good
+
+
 @pytest.mark.parametrize(
     ("printed", "reason"),
     [
@@ -130,9 +142,9 @@ def test_a_loop_device_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     missing = probe_loop_device()
     assert missing is not None
-    assert missing.by_kernel
+    assert missing.for_good
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
-    assert probe_loop_device() == Absence("only root may mount", by_kernel=True)
+    assert probe_loop_device() == Absence("only root may mount", for_good=True)
 
 
 @pytest.mark.parametrize(
@@ -150,16 +162,16 @@ def test_a_namespace_that_the_kernel_refuses_is_no_fault_of_what_is_installed(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     missing = probe_network_namespaces()
     assert missing is not None
-    assert missing.by_kernel
+    assert missing.for_good
     assert reason in missing.reason
     added, *_, last = [line.split() for line in done.read_text().splitlines()] * 2
     assert (last == ["netns", "delete", added[-1]]) == ("veth" in pattern)
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
-    assert probe_network_namespaces() == Absence("only root may make network namespaces", by_kernel=True)
+    assert probe_network_namespaces() == Absence("only root may make network namespaces", for_good=True)
 
 
-def test_a_probe_that_blames_the_kernel_without_right_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Capability("wrong", (), depends_on_kernel=False, probe=lambda: Absence("no reason", by_kernel=True))
+def test_a_probe_that_gives_up_what_can_be_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Capability("wrong", (), may_lack_for_good=False, probe=lambda: Absence("no reason", for_good=True))
     monkeypatch.setitem(CAPABILITIES, "wrong", wrong)
-    with pytest.raises(AssertionError, match="does not depend on the kernel"):
+    with pytest.raises(AssertionError, match="can be installed"):
         absence("wrong")

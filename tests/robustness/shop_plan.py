@@ -125,6 +125,11 @@ def make_plan(
     """
     rng = SeededRng(seed)
     blows = tuple(_long_blow(rng, outage) for outage in outages) or _blows(rng, victims, long_outages)
+    return plan_around(blows, seed, orders, rng)
+
+
+def plan_around(blows: Sequence[Blow], seed: int, orders: int, rng: SeededRng) -> RoundPlan:
+    """The orders that are placed while these happen."""
     ways = _shuffled(rng, Way, orders)
     endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
     turns = [number * len(blows) // orders for number in range(orders)]
@@ -140,7 +145,7 @@ def make_plan(
         )
         for number, way in enumerate(ways)
     )
-    return RoundPlan(_products(purchases), purchases, blows, seed)
+    return RoundPlan(_products(purchases), purchases, tuple(blows), seed)
 
 
 def _trade_s(blow: Blow, number: int) -> float:

@@ -19,10 +19,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 from shop_plan import (
@@ -36,6 +37,7 @@ from shop_plan import (
     SECOND_ORDERS,
     SECOND_PAYMENTS,
     Outage,
+    RoundPlan,
     make_plan,
 )
 from shop_traders import Traders
@@ -109,10 +111,16 @@ def play(
 
     With `outages` nothing else happens than these long ones, and the broker has a replica.
     """
-    folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
     on_postgresql = seed % SQLITE_EVERY != 0 if postgresql is None else postgresql
+    return run_round(lambda folder: Round(folder, seed, orders, on_postgresql, outages, long_outages))
+
+
+def run_round(make: Callable[[Path], Round]) -> Outcome:
+    """The round that is made for a folder, which stays if something is found."""
+    folder = Path(tempfile.mkdtemp(prefix="hourglass-shop-"))
+    a_round = make(folder)
     try:
-        outcome = asyncio.run(_Round(folder, seed, orders, on_postgresql, outages, long_outages).run())
+        outcome = asyncio.run(a_round.run())
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         raise
@@ -123,26 +131,30 @@ def play(
         shutil.rmtree(folder)
         return outcome
     kept = f"logs and databases are kept in {folder}"
-    return Outcome(outcome.executed, (*(f"seed {seed}: {one}" for one in outcome.violations), kept), outcome.counts)
+    return Outcome(
+        outcome.executed, (*(f"seed {a_round.seed}: {one}" for one in outcome.violations), kept), outcome.counts
+    )
 
 
 @dataclass
-class _Round:
-    """One shop, from its start to its end."""
+class Round:
+    """One shop, from its start to its end. What else than faults can happen to it, is another `plan` and `faults`."""
+
+    cluster_class: ClassVar[type[Cluster]] = Cluster
+    clocks_ahead_ms: ClassVar[Mapping[str, int]] = {SECOND_ORDERS: AHEAD_MS}
 
     folder: Path
     seed: int
     orders: int
     postgresql: bool
-    outages: Sequence[Outage]
-    long_outages: int
+    outages: Sequence[Outage] = ()
+    long_outages: int = LONG_OUTAGES
     truth: Truth = field(default_factory=Truth)
     counts: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Outcome:
-        names = victims(postgresql=self.postgresql)
-        plan = make_plan(self.seed, self.orders, names, self.outages, long_outages=self.long_outages)
-        cluster = self._cluster(plan.gateway_seed)
+        plan = self.plan()
+        cluster = self.make_cluster(plan.gateway_seed)
         found: list[str] = []
         async with cluster, AsyncExitStack() as stack:
             orders_urls, payments_urls = cluster.shop.urls_of(ORDERS), cluster.shop.urls_of(PAYMENTS)
@@ -154,7 +166,7 @@ class _Round:
             for product in plan.products:
                 await shop.add_product(product)
             standing = Standing(cluster, await shop.products())
-            faults = Faults(victims_of(cluster), self.truth)
+            faults = self.faults(cluster)
             begun = [asyncio.Event() for _ in plan.blows]
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -177,7 +189,17 @@ class _Round:
         self.counts.update({f"refused: {problem}": count for problem, count in self.truth.refusals.items()})
         return Outcome(len(plan.purchases), tuple(found[:SHOWN_MAX]), dict(self.counts))
 
-    def _cluster(self, gateway_seed: int) -> Cluster:
+    def plan(self) -> RoundPlan:
+        """Who buys what, and what happens meanwhile."""
+        names = victims(postgresql=self.postgresql)
+        return make_plan(self.seed, self.orders, names, self.outages, long_outages=self.long_outages)
+
+    def faults(self, cluster: Cluster) -> Faults:
+        """Who has that happen."""
+        return Faults(victims_of(cluster), self.truth)
+
+    def make_cluster(self, gateway_seed: int) -> Cluster:
+        """Two instances of each service, where there is a server for their databases."""
         instances = 2 if self.postgresql else 1
         settings = ShopSettings(
             orders=instances,
@@ -188,9 +210,9 @@ class _Round:
             gateway_seed=gateway_seed,
             gateway_delay_ms=1_000,
             gateway_silence_ms=1_000,
-            clocks_ahead_ms={SECOND_ORDERS: AHEAD_MS},
+            clocks_ahead_ms=dict(self.clocks_ahead_ms),
         )
-        return Cluster(
+        return self.cluster_class(
             self.folder,
             slaves_of=SYNC_MASTER if self.outages else None,
             delay_levels=DELAY_LEVELS,

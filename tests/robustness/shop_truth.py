@@ -29,6 +29,7 @@ class Truth:
     refunded: dict[str, int] = field(default_factory=dict)  # refund id -> money
     refusals: Counter[str] = field(default_factory=Counter)  # by kind of problem
     wrong: list[str] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)  # to what was asked for and done, by the service's port
 
     def order(self, buyer_id: str, key: str, answer: Order) -> None:
         """An order was answered with 201."""
@@ -45,6 +46,8 @@ class Truth:
 
     async def see(self, response: httpx.Response) -> None:
         """Called for every answer of a service."""
+        if response.is_success and response.request.method != "GET":
+            self.answers[str(response.request.url.port)] += 1
         if response.status_code == SERVER_ERROR:
             await response.aread()
             request = response.request
