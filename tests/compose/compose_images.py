@@ -20,9 +20,9 @@ from pathlib import Path
 HERE = Path(__file__).parent / "images"
 PULL_TIMEOUT_S, MAKE_TIMEOUT_S = 120.0, 1_800.0
 BUSYBOX = "busybox:1.37.0-musl"  # the smallest that docker-compose.yml names
-OURS, JAEGER_HERE, COLLECTOR_HERE = "hourglass-local/", "jaeger:2.13.0", "opentelemetry-collector:0.155.0"
+OURS, JAEGER_HERE, COLLECTOR_HERE = "hourglass-local/", "jaeger:2.13.0", "opentelemetry-collector:0.165.0"
 JAEGER_MODULE = "github.com/jaegertracing/jaeger@v1.76.0"  # the one repository of 2.13.0 and 1.76.0
-BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.155.0"
+BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
