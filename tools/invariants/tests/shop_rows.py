@@ -11,8 +11,8 @@ from hourglass_invariants import Sources
 from orders.adapters import tables as orders
 from orders.migrations.versions import v0008_counters as orders_counters
 from payments.adapters import tables as payments
-from sandbox_gateway import sql as gateway
 from payments.migrations.versions import v0006_counters as payments_counters
+from sandbox_gateway import sql as gateway
 from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 
