@@ -17,8 +17,9 @@ from mqclient.compression import ZLIB_FLAGS
 from mqproto.properties import KEYS, TAGS, UNIQ_KEY, PropertiesError, encode_properties
 from mqproto.record import FLAG_COMPRESSED, OFFSETS, OFFSETS_AT, STORE, STORE_AT, encode_record, pack_ip, seal
 from mqproto.sealed_record import SealedRecord, iter_sealed_records
-from pyspark_mq.columns import SCHEMA, Columns, PropertyTable, arrow_schema, check_schema, property_table, schema_of
+from pyspark_mq.columns import Columns, PropertyTable, property_table
 from pyspark_mq.errors import OptionError, UnreadableMessageError
+from pyspark_mq.schema import SCHEMA, arrow_schema, check_schema, schema_of
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_mq.columns import SCHEMA
 from pyspark_mq.options import READ_OPTIONS
+from pyspark_mq.schema import SCHEMA
 from pyspark_mq.sink.options import WRITE_OPTIONS
 from pyspark_mq.sink.rows import COLUMNS
 

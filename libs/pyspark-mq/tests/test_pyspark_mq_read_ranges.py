@@ -26,10 +26,10 @@ from mqclient import (
 from mqproto.properties import TAGS, encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, encode_record, pack_ip, seal
 from pyspark_mq.clients import ClientKey
-from pyspark_mq.columns import SCHEMA
 from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRefusedError
 from pyspark_mq.partition_reader import RangePartition, RangeReader, ReadPlan, gaps
 from pyspark_mq.ranges import OffsetRange
+from pyspark_mq.schema import SCHEMA
 from pyspark_mq.wanted import Wanted
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

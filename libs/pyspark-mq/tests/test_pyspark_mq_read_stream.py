@@ -12,13 +12,13 @@ from mqclient import BrokerRefusedError, ClusterBroker, MessageQueue, NoRouteErr
 from mqproto.codes import ResponseCode
 from osenv import SimClock
 from pyspark_mq.clients import Patience
-from pyspark_mq.columns import SCHEMA
 from pyspark_mq.errors import BrokerAwayError, DataLossError, UnknownTopicError
 from pyspark_mq.options import TopicChoice, read_options
 from pyspark_mq.partition_reader import RangePartition
 from pyspark_mq.queue_bounds import Bounds, QueueBounds
 from pyspark_mq.queue_offsets import to_json
 from pyspark_mq.ranges import OffsetRange
+from pyspark_mq.schema import SCHEMA
 from pyspark_mq.stream_reader import StreamReader
 from pyspark_mq.wanted import Wanted
 

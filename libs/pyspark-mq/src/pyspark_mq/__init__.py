@@ -9,7 +9,6 @@ Names listed here are the interface, with the options that docs/spark.md explain
 imports this package by itself when it looks for a format, and then forks, so nothing here starts a thread.
 """
 
-from pyspark_mq.columns import SCHEMA
 from pyspark_mq.data_source import DefaultSource, MqDataSource, register
 from pyspark_mq.errors import (
     BrokerAwayError,
@@ -20,6 +19,7 @@ from pyspark_mq.errors import (
     UnknownTopicError,
     UnreadableMessageError,
 )
+from pyspark_mq.schema import SCHEMA
 
 __all__ = [
     "SCHEMA",

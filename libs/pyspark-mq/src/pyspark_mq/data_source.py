@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pyspark_mq.columns import check_schema, schema_of
+from pyspark_mq.schema import check_schema, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
