@@ -20,6 +20,7 @@ TAIL_ENTRIES = 2_048  # newest entries kept in memory
 LOOK_ENTRIES = 204  # read at once while an entry is looked for: a page of the disk
 SIZE_SAMPLES, SAMPLE_ENTRIES = 64, 64  # 80 KiB are read of a long queue to say how many bytes its messages take
 ENTRY_SIZE_MAX = 0x7FFF_FFFF
+NOTHING = (0, b"")
 PRE_BLANK = CQ_ENTRY.pack(0, ENTRY_SIZE_MAX, 0)  # before the first message that is left, as RocketMQ writes it
 
 
@@ -37,6 +38,7 @@ class ConsumeQueue:
         self._unwritten: dict[int, bytes] = {}  # mended entries that the disk has refused
         self._tail = bytearray()
         self._tail_from = self.max_offset
+        self._looked_at = NOTHING
         self.dirty = False
 
     @property
@@ -92,7 +94,7 @@ class ConsumeQueue:
         """(log offset, size, tag hash) of the entry at `offset`. Raises ValueError when it is not there."""
         if not self.first_offset <= offset < self.max_offset:
             raise ValueError(f"{self}: no entry {offset}, there are {self.first_offset} to {self.max_offset - 1}")
-        entry = self._unwritten.get(offset) or self.read_hot(offset, 1) or self.read(offset, 1)
+        entry = self._unwritten.get(offset) or self.read_hot(offset, 1) or self._look(offset, 1)
         log_offset, size, code = CQ_ENTRY.unpack(entry)
         return log_offset, size, code
 
@@ -119,6 +121,7 @@ class ConsumeQueue:
 
     def trim(self, first: int) -> None:
         """The messages before `first` have been deleted."""
+        self._looked_at = NOTHING
         self.first_offset = max(self.first_offset, min(first, self.max_offset))
 
     def delete_below(self, offset: int) -> None:
@@ -130,12 +133,17 @@ class ConsumeQueue:
     def numbers_given(self, log_end: int) -> tuple[int, int]:
         """How many numbers the files say were given to messages below `log_end`, and where the last of them stood.
 
-        They may be wrong. The place is -1 when none was given, 0 when the message stands in no file any more.
+        They may be wrong. The place is -1 when none was given, 0 when the message stands in no file any more. What was
+        read of the end is kept until `trim`.
         """
         given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
-        if given * CQ_ENTRY.size <= self._files.begin:
+        begin = self._files.begin // CQ_ENTRY.size
+        if given <= begin:
             return given, 0 if given else -1  # the files before have gone, and their messages with them
-        log_offset = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, (given - 1) * CQ_ENTRY.size))[0]
+        look_from = max(begin, given - LOOK_ENTRIES)
+        entries = self._files.read((given - look_from) * CQ_ENTRY.size, look_from * CQ_ENTRY.size)
+        self._looked_at = look_from, entries
+        log_offset = CQ_ENTRY.unpack(entries[-CQ_ENTRY.size :])[0]
         return given, log_offset  # 0 in a blank before the first message that was left: what it stood for is gone
 
     def wipe(self) -> None:
@@ -164,6 +172,7 @@ class ConsumeQueue:
         if not self.first_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
             raise ValueError(f"{self}: no entries from {offset} on to be mended")
         mended = {offset + k: bytes(entry) for k, entry in enumerate(_cut_up(entries))}
+        self._looked_at = NOTHING
         self._unwritten.update(mended)
         self._files.write(entries, offset * CQ_ENTRY.size)
         for number in mended:
@@ -209,34 +218,43 @@ class ConsumeQueue:
     def _first_where(self, wanted: Callable[[int, int], bool], begin: int = 0) -> int:
         """The first entry from `begin` on whose (log offset, size) is wanted; the others come before all that are."""
         low, high = max(begin, self._files.begin // CQ_ENTRY.size), self._files.capacity_end // CQ_ENTRY.size
-        middle = low + LOOK_ENTRIES - 1  # most queues are short
-        while high - low > LOOK_ENTRIES:
-            log_offset, size, _ = CQ_ENTRY.unpack(self._files.read(CQ_ENTRY.size, middle * CQ_ENTRY.size))
-            if wanted(log_offset, size):
-                high = middle
-            else:
-                low = middle + 1
-            middle = (low + high) // 2
-        entries = self._files.read((high - low) * CQ_ENTRY.size, low * CQ_ENTRY.size)
-        return (
-            bisect_left(
-                range(low, high),
-                True,
-                key=lambda number: wanted(*CQ_ENTRY.unpack_from(entries, (number - low) * CQ_ENTRY.size)[:2]),
-            )
-            + low
-        )
+        at = low  # most queues are short
+        while low < high:
+            count = min(LOOK_ENTRIES, high - at)
+            page = self._look(at, count)
+            count, found = len(page) // CQ_ENTRY.size, _first_in(page, wanted)
+            if 0 < found < count or (found == 0 and at == low):
+                return at + found
+            low, high = (low, at) if found == 0 else (at + count, high)
+            at = (low + high) // 2
+        return low
 
     def _cut(self, offset: int) -> None:
         at = offset * CQ_ENTRY.size
         self._files.cut(at, keep_place=0 < at == self._files.begin)
         self.max_offset = self._tail_from = offset
         self._tail.clear()
+        self._looked_at = NOTHING
         self.dirty = True
+
+    def _look(self, offset: int, count: int) -> bytes:
+        """Some of the `count` entries from `offset`: a start looks several times at what it has read once."""
+        begin, entries = self._looked_at
+        at = (offset - begin) * CQ_ENTRY.size
+        if 0 <= at < len(entries):
+            return entries[at : at + count * CQ_ENTRY.size]
+        return self._files.read(count * CQ_ENTRY.size, offset * CQ_ENTRY.size)
 
 
 def _is_below(log_offset: int, size: int, log_end: int) -> bool:
     return size == ENTRY_SIZE_MAX or log_offset + size <= log_end
+
+
+def _first_in(entries: bytes, wanted: Callable[[int, int], bool]) -> int:
+    numbers = range(len(entries) // CQ_ENTRY.size)
+    return bisect_left(
+        numbers, True, key=lambda number: wanted(*CQ_ENTRY.unpack_from(entries, number * CQ_ENTRY.size)[:2])
+    )
 
 
 def _cut_up(entries: bytes) -> list[bytes]:

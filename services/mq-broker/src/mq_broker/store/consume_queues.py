@@ -26,14 +26,17 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._of_topic: defaultdict[str, list[ConsumeQueue]] = defaultdict(list)
 
-    def open_all(self) -> None:
-        """Open every queue that has a folder. Raises StoreDamagedError."""
+    def open_all(self) -> Iterator[ConsumeQueue]:
+        """Open every queue that has a folder, each when it is asked for: its file is open while it is looked at.
+
+        Raises StoreDamagedError.
+        """
         for topic in self._disk.list_dir(self._layout.consume_queues):
             for queue_id in self._disk.list_dir(self._layout.consume_queues / topic):
                 if not queue_id.isdigit():
                     folder = self._layout.consume_queues / topic / queue_id
                     raise StoreDamagedError(f"{folder}: a queue's folder is named by its number; move this away")
-                self._open(topic, int(queue_id))
+                yield self.get_or_open(topic, int(queue_id))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, when anything was ever stored in it."""

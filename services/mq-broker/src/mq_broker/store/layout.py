@@ -33,7 +33,7 @@ class StoreLayout:
         return self.root / "consumequeue"
 
     def consume_queue(self, topic: str, queue_id: int) -> Path:
-        return self.consume_queues / topic / str(queue_id)
+        return self.consume_queues.joinpath(topic, str(queue_id))
 
     @property
     def consume_queue_file_bytes(self) -> int:

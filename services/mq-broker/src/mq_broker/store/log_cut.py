@@ -69,7 +69,7 @@ class LogCutter:
 
         A log that begins anew gives its queues the numbers that its master gives.
         """
-        for queue in queues:
+        for queue in queues.open_all():
             queue.distrust()
         if cut.begin is not None:
             queues.wipe()

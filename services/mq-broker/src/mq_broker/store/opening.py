@@ -45,7 +45,6 @@ def open_store(
     missing = store.states.load()
     if existing and missing and cut is None:
         log.error("%s: lost, or back to an older version; the log is read again", ", ".join(missing))
-    store.queues.open_all()
     if cut is not None:
         cutter.distrust(store.queues, cut)
     checkpoint, watermark = read_checkpoint(disk, layout), read_watermark(disk, layout)

@@ -163,7 +163,7 @@ class Recovery:
 
         With a checkpoint each queue is brought to its end as well, while its file is open.
         """
-        for queue in self.queues:
+        for queue in self.queues.open_all():
             self._given[queue] = queue.numbers_given(durable)
             if checkpoint is not None:
                 queue.recover(checkpoint.log_offset, clean=self.report.clean)

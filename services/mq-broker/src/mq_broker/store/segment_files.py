@@ -36,8 +36,7 @@ class SegmentFiles:
     ) -> None:
         self._open_files, self._disk = open_files, open_files.disk
         self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
-        self._keeps_unsynced_open = keeps_unsynced_open
-        self._parents = [parent for parent in folder.parents if parent == root or root in parent.parents]
+        self._root, self._keeps_unsynced_open = root, keeps_unsynced_open
         self._files: dict[int, PooledFile] = {}
         self._allocated_to = 0
         self._dirty: set[int] = set()
@@ -117,7 +116,7 @@ class SegmentFiles:
             raise
         if self._keeps_unsynced_open:
             self._keep_open(start, file)
-        self._made.append((start, [] if self._folder_known else self._parents))  # before anybody can write to it
+        self._made.append((start, [] if self._folder_known else self._parents()))  # before anybody can write to it
         self._folder_known = True
         self._files[start] = file
         self._starts.append(start)
@@ -221,7 +220,7 @@ class SegmentFiles:
         if self._keeps_unsynced_open:
             for start in doubtful:
                 self._keep_open(start, self._files[start])
-        self._names_dirty, self._folders_dirty = True, self._parents
+        self._names_dirty, self._folders_dirty = True, self._parents()
 
     def take_sync(self) -> Callable[[], None]:
         """The call that makes everything written so far durable, names included; it may run in a thread.
@@ -283,6 +282,9 @@ class SegmentFiles:
                 self.ensure(start)
             self._open_files.hold(self._files[start])
             start += self._file_bytes
+
+    def _parents(self) -> list[Path]:
+        return list(self._folder.parents[: len(self._folder.parts) - len(self._root.parts)])
 
     def _path(self, start: int) -> Path:
         return self._folder / f"{start:0{NAME_DIGITS}d}"
