@@ -186,6 +186,25 @@ class TestRecovery:
             (outcome,) = await produce(broker, incoming("t", bodies(1, first=10)))
             assert outcome.base_queue_offset == 10
 
+    @pytest.mark.parametrize("stored", [0, QUEUE_FILE_ENTRIES])
+    async def test_a_queue_file_without_entries_goes_at_a_clean_start_and_a_second_start_changes_nothing(
+        self, stored: int
+    ) -> None:
+        disk, starts = SimDisk(), list[list[Path]]()
+        async with running_broker(disk, SimClock()) as broker:
+            for at in range(0, stored, 20):
+                await produce(broker, incoming("t", bodies(20, first=at)))
+            disk.before = fail_on("pwrite", errno.ENOSPC)  # the queue has got its next file, and the log takes nothing
+            (outcome,) = await produce(broker, incoming("t", bodies(1, first=stored)))
+            assert outcome.code is ResponseCode.SYSTEM_ERROR
+            disk.before = lambda call, path: None
+        for _ in range(2):
+            async with running_broker(disk, SimClock(), clean_stop=False) as broker:
+                assert await stored_bodies(broker) == bodies(stored)
+            disk.kill()
+            starts.append([path for path in disk.contents() if LAYOUT.consume_queues in path.parents])
+        assert starts[0] == starts[1]
+
     async def test_a_torn_last_record_is_cut_off(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock(), clean_stop=False) as broker:

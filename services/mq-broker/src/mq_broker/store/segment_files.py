@@ -183,8 +183,11 @@ class SegmentFiles:
         self._allocated_to = end
 
     def ends_at(self, end: int, look_bytes: int) -> bool:
-        """Go on writing at `end`, if only zeros stand in the next `look_bytes` of the last file; whether it is so."""
-        if not self._starts or not self._starts[-1] <= end <= self.capacity_end:
+        """Go on writing at `end`, if only zeros stand in the next `look_bytes` of the last file; whether it is so.
+
+        It is not when the last file begins at `end`: nothing is in it, and `cut` decides whether it stays.
+        """
+        if not self._starts or not self._starts[-1] < end <= self.capacity_end:
             return False
         look_bytes = min(look_bytes, self.capacity_end - end)
         if look_bytes and any(self.read(look_bytes, end)):
