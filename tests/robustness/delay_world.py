@@ -330,18 +330,22 @@ class DelayWorld:
     async def _start(self, *, look: bool = True) -> None:
         broker = self.broker = Broker(self.disk, self.clock, broker_options(self._table), self._store)
         await broker.open()
-        self.model.started(DelayLevels.parse(self._table), broker.time.now_ms())
-        self.model.clocks_differ(broker.time.ahead_of_wall_ms, broker.time.now_ms())
         if look:
-            present: dict[int, list[Arrival]] = defaultdict(list)
-            self._seen_to.clear()
-            for arrival in await self._new_arrivals():
-                present[arrival.number].append(arrival)
-            for arrival in self.model.found_again(present, broker.store.log_begin):
-                self.model.arrived(arrival)
+            await self._look_at_earlier_deliveries()
+            self.model.started(DelayLevels.parse(self._table), broker.time.now_ms())
+            self.model.clocks_differ(broker.time.ahead_of_wall_ms, broker.time.now_ms())
         self._count_anew(broker.delay.timer)
         jobs = (broker.store.run, broker.delay.run, broker.delay.keep_index)
         self._jobs = [asyncio.ensure_future(job()) for job in jobs]
+
+    async def _look_at_earlier_deliveries(self) -> None:
+        """What stands in the topic before this broker delivers anything: the clocks and levels of before count."""
+        present: dict[int, list[Arrival]] = defaultdict(list)
+        self._seen_to.clear()
+        for arrival in await self._new_arrivals():
+            present[arrival.number].append(arrival)
+        for arrival in self.model.found_again(present, self.broker.store.log_begin):
+            self.model.arrived(arrival)
 
     def _count_anew(self, timer: TimerQueue) -> None:
         begin_anew = timer.begin_anew

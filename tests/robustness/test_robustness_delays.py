@@ -6,8 +6,25 @@ from collections.abc import Callable
 
 import pytest
 from delay_histories import PARTS, run_part
+from delay_world import DelayWorld
+from simulation import run_simulation
+
+from mq_broker.store.message_store import FlushDiskType
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_delays_keep_their_promises_in_every_history(part: int, record_property: Callable[[str, object], None]) -> None:
     record_property("figure", run_part(part))
+
+
+def test_what_a_broker_delivered_before_it_died_is_held_to_its_own_clock() -> None:
+    async def story() -> None:
+        world = DelayWorld(FlushDiskType.SYNC_FLUSH)
+        await world.open()
+        await world.step(world.wall_jumps(days=1))
+        await world.step(world.send(1, deliver_in_ms=1))
+        await world.step(world.cut(lambda: world.advance(1.0), 1_000, power=False, seed=0, again=True))
+        assert world.model.counts["deliveries"] == 1
+        await world.close()
+
+    run_simulation(story())

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from client_tasks import ClientTasks
+from sqlalchemy.exc import OperationalError
 from transaction_broker import GapBroker
 from transaction_client import GROUP, TOPIC, Client
 from transaction_database import TRANSACTIONS, ShopDatabase
@@ -34,7 +35,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import read_all
-from mqclient import CheckUnansweredError, LocalTransactionState, MessageExt
+from mqclient import LocalTransactionState, MessageExt
 from mqclient.transport.methods import DECIDE_TRANSACTION, END_TRANSACTION
 from mqproto.properties import UNIQ_KEY, decode_properties
 
@@ -169,8 +170,8 @@ class TransactionWorld:
             try:
                 async with self._database.begin() as connection:
                     state = await TRANSACTIONS.answer_check(connection, id_, self.clock.wall_ms())
-            except CheckUnansweredError:
-                continue  # a local transaction is writing
+            except OperationalError:
+                continue  # a sender that stands still has the database locked
             request = admin_pb.DecideTransactionRequest(
                 transaction_id=id_, state=pb.TransactionState.Value(state.value)
             )
