@@ -139,17 +139,12 @@ class ElasticWorld(GroupWorld):
         self._disturbed(*self.GROUPS)
         try:
             await self.until_done(self.admin.update_topic(TOPIC, read_queue_count=read, write_queue_count=write))
-        except MQClientError:
-            await self.clock.advance(0.0)
+        except BrokerRejectedError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
 
     async def renew_topic(self, seconds: float) -> None:
-        """It is deleted, and made again after a while; a full disk takes no such change."""
-        if self._is_full:
-            try:
-                await self.until_done(self.admin.delete_topic(TOPIC))
-            except MQClientError:
-                return
-            raise InvariantError("a disk that is too full for messages has taken a deletion")
+        """It is deleted, and made again after a while, also while the disk is too full for messages."""
         self._disturbed(*self.GROUPS)
         held = {record.body: _place(record) for record in await self._records()}
         ends = self._ends()
@@ -167,12 +162,8 @@ class ElasticWorld(GroupWorld):
         await self.clock.advance(0.0)
 
     async def reset(self, group: str, queue_id: int, share: float) -> None:
-        if queue_id in self.queue_ids and not self._is_full:  # which takes no reset
+        if queue_id in self.queue_ids:
             await super().reset(group, queue_id, share)
-
-    @property
-    def _is_full(self) -> bool:
-        return self.broker.broker.store.gate.refusal is not None
 
     async def fill(self, share: float) -> None:
         """So much of the disk is used: from 85 % on old files go, from 90 % on until 85 % sends are refused."""
