@@ -7,8 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from replica_model import BODY, Commit, Message, Promise, Transaction, number_of
+from replica_model import BODY, Commit, InvariantError, Message, Promise, Transaction, number_of
 
+from mq_broker.core.halves import transaction_id
 from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
@@ -18,9 +19,11 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.transactions import Ended
+from mq_broker.store.log_scan import scan_log
 from mq_broker.testing import half, numbered
 from mqproto.codes import PullStatus, ResponseCode
-from mqproto.record import iter_records
+from mqproto.names import OP_HALF_TOPIC
+from mqproto.record import Record, iter_records
 
 if TYPE_CHECKING:
     from replica_node import Node, Process
@@ -125,15 +128,11 @@ class Producers:
                 raise AssertionError(f"a batch was refused: {outcome}")
             world.counts[f"refused: {outcome.code.name}"] += 1
             return
-        synchronous = broker.replication.role is BrokerRole.SYNC_MASTER
         world.counts[f"{outcome.code.name} of {broker.replication.role.name}"] += 1
-        confirmed = synchronous and outcome.code is not ResponseCode.FLUSH_SLAVE_TIMEOUT
-        if confirmed:
-            world.check_confirmed(node, end)
+        is_in_time = outcome.code is not ResponseCode.FLUSH_SLAVE_TIMEOUT
         numbers = [message.number for message in sending.messages]
-        promise = world.promise("acknowledgements", node, broker, end, confirmed=confirmed, numbers=numbers)
+        promise = self._promise("acknowledgements", node, broker, end, numbers, is_in_time=is_in_time)
         promise.begin = outcome.base_log_offset
-        world.model.promised(promise)
         for message in sending.messages:
             message.promise = promise
         producer.sending = None
@@ -159,21 +158,34 @@ class Producers:
         work = broker.transactions.end(PRODUCER_GROUP, transaction.id, state, from_check=False)
 
         def told(ended: Ended | Exception) -> None:
-            if not isinstance(ended, Ended) or transaction.told is not None:
-                return
-            if ended.code is ResponseCode.SUCCESS:
-                end = broker.store.log_end
-                transaction.told = self._promise_end(transaction, node, broker, end)
+            if isinstance(ended, Ended) and ended.code is ResponseCode.SUCCESS and transaction.told is None:
+                transaction.told = self._promise_end(transaction, node, broker)
 
         world.ask(node.process, work, told)
         world.counts["ends of transactions tried"] += 1
         return True
 
-    def _promise_end(self, transaction: Transaction, node: Node, broker: Broker, end: int) -> Promise:
-        world = self._world
-        kind = "commits" if transaction.commits else "roll-backs"
-        promise = world.promise(kind, node, broker, end, confirmed=False, numbers=[transaction.number])
-        world.model.promised(promise)
+    def _promise_end(self, transaction: Transaction, node: Node, broker: Broker) -> Promise | None:
+        """Up to the op message; others may have written behind it, and wait still. None when it was deleted since."""
+        store = broker.store
+        for found in scan_log(store.log.files, max(transaction.begin, store.log_begin), store.log_end):
+            if not isinstance(found, Record) or found.topic != OP_HALF_TOPIC or transaction_id(found) != transaction.id:
+                continue
+            kind, end = "commits" if transaction.commits else "roll-backs", found.log_offset + found.size
+            return self._promise(kind, node, broker, end, [transaction.number], is_in_time=True)
+        if transaction.begin >= store.log_begin:
+            raise InvariantError(f"{node.name} answers that {transaction} has ended, and has no op message of it")
+        return None
+
+    def _promise(
+        self, what: str, node: Node, broker: Broker, end: int, numbers: list[int], *, is_in_time: bool
+    ) -> Promise:
+        """`is_in_time`: a synchronous master has answered with nothing less than what its in-sync set asks for."""
+        confirmed = is_in_time and broker.replication.role is BrokerRole.SYNC_MASTER
+        if confirmed:
+            self._world.check_confirmed(node, end)
+        promise = self._world.promise(what, node, broker, end, confirmed=confirmed, numbers=numbers)
+        self._world.model.promised(promise)
         return promise
 
 
