@@ -154,7 +154,8 @@ class Process(SimProcess):
         )
         await broker.open()
         self.broker, self.opened = broker, self.opened + 1
-        node.confirmed_to = 0
+        # What it had confirmed before is no news: others may have lost it since, as the fault model has it.
+        node.confirmed_to = min(node.confirmed_to, broker.store.readable_end)
         node.on_open(node, broker)
         node.network.listen(node.ha_address, self, broker.replication.serve)
         try:
@@ -193,7 +194,7 @@ class Node:
         self.state: ReplicaState | None = None  # what config/replica.json says, durably
         self.loses_tail = False  # since a power cut it may lack what it has vouched for (asynchronous flush)
         self.lives = 0
-        self.confirmed_to = 0  # by the broker that is open
+        self.confirmed_to = 0  # as a master, with all of its in-sync replicas looked at
         self.on_open: Callable[[Node, Broker], None] = lambda _node, _broker: None
         self.on_state: Callable[[Node, ReplicaState], None] = lambda _node, _state: None
         self._watch()

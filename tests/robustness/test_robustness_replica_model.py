@@ -1,4 +1,4 @@
-"""What the histories of replicas ask of a master that has answered the end of a transaction: all of it, and no more."""
+"""What the model of replicas asks of a master that has answered the end of a transaction, or that starts again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from replica_node import Node, Settings
 from replica_world import ReplicaWorld
 from simulation import run_simulation
 
+from mq_broker.core.replication.in_sync import InSyncLedger
+from mq_broker.core.replication.replica_state import InSyncSet
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.store.message_store import FlushDiskType, MessageStore
@@ -30,19 +32,25 @@ class Smallest(SeededRng):
 
 
 @asynccontextmanager
-async def _prepared(nodes: int) -> AsyncIterator[ReplicaWorld]:
-    """Brokers of which all have to be in sync, under SYNC_FLUSH, and an open transaction."""
-    settings = Settings(FlushDiskType.SYNC_FLUSH, BrokerRole.SYNC_MASTER, nodes, has_index=False)
-    world = ReplicaWorld(SeededRng(1), settings, nodes)
+async def _opened(flush: FlushDiskType, nodes: int) -> AsyncIterator[ReplicaWorld]:
+    """Brokers of which all have to be in sync."""
+    world = ReplicaWorld(SeededRng(1), Settings(flush, BrokerRole.SYNC_MASTER, nodes, has_index=False), nodes)
     with small_numbers():
         try:
             await world.open()
-            messages = world.model.messages
-            await _until(world, lambda: any(one.transaction and one.promise for one in messages), world.producers.send)
             yield world
         finally:
             await world.close()
             await end_all()
+
+
+@asynccontextmanager
+async def _prepared(nodes: int) -> AsyncIterator[ReplicaWorld]:
+    """The same under SYNC_FLUSH, and an open transaction."""
+    async with _opened(FlushDiskType.SYNC_FLUSH, nodes) as world:
+        messages = world.model.messages
+        await _until(world, lambda: any(one.transaction and one.promise for one in messages), world.producers.send)
+        yield world
 
 
 async def _until(world: ReplicaWorld, is_so: Callable[[], bool], step: Callable[[], Awaitable[object]]) -> None:
@@ -56,6 +64,17 @@ async def _until(world: ReplicaWorld, is_so: Callable[[], bool], step: Callable[
 
 def _is_told(world: ReplicaWorld) -> bool:
     return any(one.told is not None for one in world.model.transactions.values())
+
+
+async def _start(world: ReplicaWorld, node: Node) -> None:
+    opened = world.counts["brokers opened"]
+    node.start()
+    await _until(world, lambda: world.counts["brokers opened"] > opened, _nothing)
+
+
+def _cut_off_the_slave(world: ReplicaWorld) -> None:
+    world.network.cut(("a", "b"))
+    world.network.cut(("b", "a"))
 
 
 async def _nothing() -> None:
@@ -81,19 +100,37 @@ async def _end_and_lose_power(*, is_followed: bool) -> None:
             end = store.log_end
             await _until(world, lambda: store.log_end > end, world.producers.send)
         await _until(world, lambda: _is_told(world), _nothing)
-        opened = world.counts["brokers opened"]
         master.rng = Smallest(0)
         await master.lose_power()
-        master.start()
-        await _until(world, lambda: world.counts["brokers opened"] > opened, _nothing)
+        await _start(world, master)
         assert not is_followed or _at_work(master).store.log_end == end
 
 
 async def _end_without_the_slave() -> None:
     async with _prepared(2) as world:
-        world.network.cut(("a", "b"))
-        world.network.cut(("b", "a"))
+        _cut_off_the_slave(world)
         await _until(world, lambda: _is_told(world), world.producers.end_transaction)
+
+
+async def _restart_the_master_while_the_slave_is_away(*, has_lost: bool) -> None:
+    """The slave has or `has_lost` what was confirmed; what it has not got yet is in the master's log."""
+    async with _opened(FlushDiskType.ASYNC_FLUSH, 2) as world:
+        master, slave = world.nodes
+        store = _at_work(master).store
+        await _until(world, lambda: store.readable_end > 0, world.producers.send)
+        _cut_off_the_slave(world)
+        confirmed = store.readable_end
+        if has_lost:
+            slave.rng = Smallest(0)
+            await slave.lose_power()
+            await _start(world, slave)
+            assert _at_work(slave).store.log_end < confirmed
+        await _until(world, lambda: store.log_end > confirmed, world.producers.send)
+        assert master.process is not None
+        await world.answer(master.process, _at_work(master).replication.note_confirmed())
+        await master.kill()
+        await _start(world, master)
+        assert _at_work(master).store.readable_end == confirmed
 
 
 def test_an_answered_end_promises_nothing_that_others_have_written_behind_it() -> None:
@@ -116,3 +153,18 @@ def test_an_answered_end_that_an_in_sync_slave_does_not_have_is_found(monkeypatc
     monkeypatch.setattr(MessageStore, "wait_acknowledged", answered_in_any_case)
     with pytest.raises(InvariantError, match=r"its durable in-sync set .* names b, which had"):
         run_simulation(_end_without_the_slave())
+
+
+def test_a_restarted_master_shows_what_it_had_confirmed_though_the_slave_has_lost_it_since() -> None:
+    run_simulation(_restart_the_master_while_the_slave_is_away(has_lost=True))
+
+
+def test_a_restarted_master_that_confirms_more_than_it_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = InSyncLedger.begin
+
+    def begin_with_more(ledger: InSyncLedger, in_sync: InSyncSet, confirmed: int, now: float) -> None:
+        begin(ledger, in_sync, confirmed + 1_000 if confirmed else 0, now)
+
+    monkeypatch.setattr(InSyncLedger, "begin", begin_with_more)
+    with pytest.raises(InvariantError, match=r"its durable in-sync set .* names b, which had"):
+        run_simulation(_restart_the_master_while_the_slave_is_away(has_lost=False))
