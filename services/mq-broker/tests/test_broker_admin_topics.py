@@ -35,7 +35,7 @@ from osenv import SimClock, SimDisk
 
 START_MS = 1_700_000_000_000
 FILE_BYTES = 4_096
-FORCED = 0.85
+FORCED, FULL = 0.85, 0.92
 CLEANING_S = 15
 
 
@@ -229,6 +229,26 @@ class TestArrivals:
             await broker.topic_administration.delete(retry_topic("g"))
             await clock.advance(11)
             assert await bodies(broker, retry_topic("g")) == [b"bad"]
+
+    async def test_a_delayed_message_refused_by_a_full_disk_comes_to_its_queue_when_that_is_back(self) -> None:
+        """The refused delivery was to another queue, and leaves nothing of that in the record."""
+        disk, clock = SimDisk(), SimClock()
+        async with running_broker(disk, clock, clean_stop=False) as broker:
+            await broker.topic_administration.update(TopicConfig("t", 2, 2))
+            await produce(broker, incoming("t", [b"later"], queue_id=1, delay_level=5))
+            await broker.topic_administration.update(TopicConfig("t", 1, 1))
+            disk.used_share = FULL
+            await clock.advance(60)
+            await broker.topic_administration.update(TopicConfig("t", 2, 2))
+            assert [await bodies(broker, queue_id=queue_id) for queue_id in range(2)] == [[], []]
+            disk.used_share = 0
+            await clock.advance(2 * CLEANING_S)
+            (record,) = await read_all(broker, "t", 1)
+            assert (record.body, record.queue_id, record.queue_offset) == (b"later", 1, 0)
+            await killed_without_checkpoint(broker, disk)
+        assert_verified(disk)
+        async with running_broker(disk, clock) as broker:
+            assert [await bodies(broker, queue_id=queue_id) for queue_id in range(2)] == [[], [b"later"]]
 
 
 @pytest.mark.parametrize("stop", [stop_cleanly, killed, killed_without_checkpoint])

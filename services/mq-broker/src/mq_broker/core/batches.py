@@ -139,12 +139,12 @@ class Batch:
         )
 
     def for_queue(self, queue_id: int) -> Batch:
-        """This batch for another queue of its topic; the two share their records."""
-        at = 0
+        """A copy of this batch for another queue of its topic; this one may still come to its own."""
+        buffer, at = bytearray(self.buffer), 0
         for size in self.sizes:
-            _QUEUE_ID.pack_into(self.buffer, at + _QUEUE_ID_AT, queue_id)
+            _QUEUE_ID.pack_into(buffer, at + _QUEUE_ID_AT, queue_id)
             at += size
-        return replace(self, queue_id=queue_id)
+        return replace(self, queue_id=queue_id, buffer=buffer)
 
 
 def check_batch(topic: str, queue_id: int, count: int, records: bytes, body_size_max: int) -> Batch:
