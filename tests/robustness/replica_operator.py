@@ -200,6 +200,9 @@ class Operator:
         if not others:
             return False
         best = max(others, key=lambda node: node.broker.store.log_end if node.broker is not None else 0)
+        broker, process = best.broker, best.process
+        if broker is not None and process is not None and not broker.store.follows:  # it never heard of the lost one
+            await self._world.answer(process, broker.replication.step_down(broker.replication.epoch))
         return await self.promote_by_force(best, in_sync, "disk")
 
     async def replace_foreign(self) -> bool:
