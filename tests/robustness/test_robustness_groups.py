@@ -7,12 +7,31 @@ from pathlib import Path
 
 import pytest
 from churn import churn
-from group_histories import PARTS, run_part
+from group_histories import PARTS, GroupHistory, run_part
+from group_model import InvariantError
+from group_world import GroupWorld
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_groups_keep_their_promises_in_every_history(part: int, record_property: Callable[[str, object], None]) -> None:
     record_property("figure", run_part(part))
+
+
+def test_a_history_ends_with_the_violation_of_its_step_and_not_with_what_that_leads_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(world: GroupWorld, *_: object) -> None:
+        raise InvariantError("of the step")
+
+    async def unsettled(world: GroupWorld) -> None:
+        raise InvariantError("of the end")
+
+    monkeypatch.setattr(GroupWorld, "release", fail)
+    monkeypatch.setattr(GroupWorld, "finish", unsettled)
+    history = GroupHistory()
+    with pytest.raises(InvariantError, match="of the step"):
+        history.release()
+    history.teardown()
 
 
 @pytest.mark.processes
