@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from sweep import Outcome
 from sweeps import NEEDS, SWEEPS
-from worker import Worker
+from worker import EXIT_INTERRUPTED, EXIT_VIOLATION, SEEDS_TIME_S, Worker, replay
 
 from hourglass_loadtest.machine import describe_code, describe_machine
 
@@ -34,11 +34,9 @@ ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "docs/evidence/robustness.json"
 SLICE_S = 60.0  # a core stays that long with one sweep
 SLICES_MIN = 6  # of every sweep, in a short run
-SEEDS_TIME_S = 24 * 3600.0  # with --seeds no sweep is stopped early
 PROGRESS_S = 10.0
 SHOWN_CHARACTERS = 400  # of a violation; all of it is in the evidence
 PIPE_COLUMNS = 120
-EXIT_VIOLATION, EXIT_INTERRUPTED = 1, 130
 
 
 class Run:
@@ -116,7 +114,7 @@ class Run:
 
 def replay_command(name: str, seed: int) -> str:
     """What shows this seed again."""
-    return f"PYTHONHASHSEED=0 .venv/bin/python tests/robustness/runner.py --replay {name} {seed}"
+    return f".venv/bin/python tests/robustness/runner.py --replay {name} {seed}"
 
 
 def table(ledger: Ledger) -> Table:
@@ -167,18 +165,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", choices=SWEEPS, action="append", help="this sweep; may be repeated")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="workers at a time")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"without it a whole run writes {EVIDENCE.name}")
-    parser.add_argument("--replay", nargs=2, metavar=("NAME", "SEED"), help="run one seed of one sweep, here")
+    parser.add_argument("--replay", nargs=2, metavar=("NAME", "SEED"), help="run one seed of one sweep, with its log")
     return parser
-
-
-def replay(name: str, seed: int, console: Console) -> int:
-    """Run one seed in this process, with its log."""
-    logging.basicConfig(level=logging.WARNING)
-    outcome = SWEEPS[name].run(seed, time.monotonic() + SEEDS_TIME_S)
-    for violation in outcome.violations:
-        console.print(f"VIOLATION {violation}", style="red", markup=False)
-    console.print(f"{name} seed {seed}: {outcome.executed:,} {SWEEPS[name].unit}, {dict(outcome.counts)}", markup=False)
-    return EXIT_VIOLATION if outcome.violations else 0
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -194,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         name, seed = options.replay
         if name not in SWEEPS:
             parser.error(f"the sweeps are {', '.join(SWEEPS)}, not {name}")
-        return replay(name, int(seed), console)
+        return replay(name, int(seed))
     logging.getLogger().addHandler(logging.NullHandler())  # sweeps make damaged stores to count what they will do
     names, left_out = _able(options.only or list(SWEEPS))
     for sentence in left_out:

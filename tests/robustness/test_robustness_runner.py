@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ledger import Ledger
-from runner import parse_seeds
+from runner import main, parse_seeds
 from sweep import Outcome
 from sweeps import SWEEPS
 from worker import Worker
@@ -78,6 +78,14 @@ def test_a_worker_that_dies_is_a_violation() -> None:
     outcome = worker.run(1, time.monotonic() + 10)
     worker.close()
     assert outcome.violations == ("its process died with code -9",)
+
+
+def test_a_replay_runs_in_a_process_of_its_own_as_a_run_does(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SWEEPS, "fuzz", None)  # what is loaded here may make another history of a seed
+    assert main(["--replay", "fuzz", "1"]) == 0
+    assert capfd.readouterr().out.startswith("fuzz seed 1: 10,000 ")
 
 
 def test_the_command_runs_seeds_and_writes_what_it_did(tmp_path: Path) -> None:

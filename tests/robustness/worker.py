@@ -1,7 +1,11 @@
-"""A process that runs the seeds of one sweep for the runner: `python worker.py NAME`.
+"""A process that runs the seeds of one sweep for the runner: `python worker.py NAME`, or NAME and SEED for a replay.
 
 On standard input comes a line `seed deadline` at a time, and a line of JSON goes back for each on standard output. What
-a sweep or the code under test prints there by itself goes to standard error. The process ends with its input.
+a sweep or the code under test prints there by itself goes to standard error. The process ends with its input. A replay
+prints its log and what it finds.
+
+hypothesis draws numbers that stand in the modules of its process, so that a seed is the same history only in a process
+that has loaded the same code.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from sweep import Outcome, Sweep
 
 HANG_S = 300  # so long may a seed go on after its deadline
 CLEAN_UP_S = 30
-EXIT_INTERRUPTED = 130
+SEEDS_TIME_S = 24 * 3600.0  # without a deadline
+EXIT_VIOLATION, EXIT_INTERRUPTED = 1, 130
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # sets of texts have an order that a seed brings back
 
 
 class Worker:
@@ -31,11 +37,11 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).absolute()), name],
+            _command(name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONHASHSEED": "0"},  # sets of texts have an order that a seed brings back
+            env=os.environ | ENVIRONMENT,
             start_new_session=True,  # Ctrl-C is the runner's alone
         )
 
@@ -102,6 +108,24 @@ class Worker:
         self._process.stdout.close()
 
 
+def replay(name: str, seed: int) -> int:
+    """Run one seed in a process like those of a run, with its log; its exit code."""
+    return subprocess.run(_command(name, str(seed)), env=os.environ | ENVIRONMENT, check=False).returncode
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, str(Path(__file__).absolute()), *arguments]
+
+
+def _show(sweep: Sweep, seed: int) -> int:
+    """The process of a replay: run the seed, and print what it finds."""
+    outcome = sweep.run(seed, time.monotonic() + SEEDS_TIME_S)
+    for violation in outcome.violations:
+        print(f"VIOLATION {violation}")
+    print(f"{sweep.name} seed {seed}: {outcome.executed:,} {sweep.unit}, {dict(outcome.counts)}")
+    return EXIT_VIOLATION if outcome.violations else 0
+
+
 def serve(sweep: Sweep) -> None:
     """The worker's side: answer until the input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -119,9 +143,12 @@ def serve(sweep: Sweep) -> None:
 if __name__ == "__main__":
     from sweeps import SWEEPS
 
-    logging.getLogger().addHandler(logging.NullHandler())  # thousands of damaged stores complain in there
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the runner's, who may have been told to ignore it
     try:
+        if len(sys.argv) > 2:
+            logging.basicConfig(level=logging.WARNING)
+            sys.exit(_show(SWEEPS[sys.argv[1]], int(sys.argv[2])))
+        logging.getLogger().addHandler(logging.NullHandler())  # thousands of damaged stores complain in there
         serve(SWEEPS[sys.argv[1]])
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
