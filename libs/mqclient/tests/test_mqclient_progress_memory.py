@@ -25,6 +25,7 @@ from mqclient import (
 )
 from mqclient.consumer import poll_stream, progress
 from mqclient.testing import RecordingListener, made_consumer
+from osenv import SimDisk
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
@@ -190,3 +191,23 @@ async def test_after_a_loss_of_power_an_orderly_group_gets_new_messages_in_their
                     await producer.send(Message("orders", b"new %d" % number))
             await broker.clock.advance(10.0)
         assert got == [b"0", b"0", b"1", b"2", *(b"new %d" % number for number in range(6))]
+
+
+async def test_progress_counts_at_a_broker_that_has_begun_with_an_empty_disk(broker: EmbeddedBroker) -> None:
+    """Its members name a log that it will not reach for long."""
+    await fill(broker, 100, queue_id=1)
+    await fill(broker, 3)
+    listener = RecordingListener()
+    consumer = made_consumer("closers", broker.url, consume_from_where=FIRST)
+    consumer.subscribe("orders")
+    consumer.register_message_listener(listener)
+    async with consumer:
+        await broker.clock.advance(1.0)
+        assert len(listener.bodies) == 103
+        await broker.kill()
+        broker.disk = SimDisk()
+        await broker.start()
+        await fill(broker, 5)
+        await broker.clock.advance(60.0)
+        async with Admin(broker.url) as admin:
+            assert (await offsets(admin))[0] == 5

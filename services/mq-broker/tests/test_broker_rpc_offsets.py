@@ -14,7 +14,7 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX, RANGES_PER_QUEUE_MAX
-from mq_broker.core.progress import Progress
+from mq_broker.core.progress import RESETS_BITS, Progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
 from mq_broker.testing import incoming, produce
@@ -105,13 +105,26 @@ async def test_the_answer_to_a_report_says_what_the_broker_has_now() -> None:
 async def test_a_report_that_depends_on_more_of_the_log_is_left_out_until_it_is_there() -> None:
     """What was sent back is not finished where its retry is not."""
     async with served() as services:
-        stream, needed = services.poll_stream(), services.log_end + 1
+        stream, needed, store = services.poll_stream(), services.log_end + 1, services.embedded.broker.store
+        store.follows = True
         await services.broker("UpdateConsumerOffset", update(queue(2), queue(4, log_end=needed)))
         await stream.write(report(queue(5, log_end=needed)))
         assert await services.progress_after_all() == Progress(2)
+        store.follows = False
         await produce(services.embedded.broker, incoming("t", [b"what follows"]))
+        store.follows = True
         await stream.write(report(queue(5, log_end=needed)))
         assert await services.progress_after_all() == Progress(5)
+
+
+async def test_a_master_takes_what_a_member_of_its_own_version_says_however_far_a_slave_had_come() -> None:
+    """With SYNC_FLUSH a slave can have a tail that its master loses with its power, and tell of its end before."""
+    async with served() as services:
+        beyond = services.log_end + 1
+        await services.broker("UpdateConsumerOffset", update(queue(2, version=1 << RESETS_BITS, log_end=beyond)))
+        assert services.progress() is None  # the member has got this from a master that has replaced this one
+        await services.broker("UpdateConsumerOffset", update(queue(2), queue(4, log_end=beyond)))
+        assert services.progress() == Progress(4)
 
 
 async def test_who_has_not_heard_of_a_new_beginning_learns_it_from_the_answer() -> None:

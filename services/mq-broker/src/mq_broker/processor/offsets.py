@@ -57,6 +57,19 @@ class Offsets:
         """
         return self.store.log_end if self.store.follows else self.store.readable_end
 
+    def has_log_of(self, group: str, report: QueueReport, log_end: int) -> bool:
+        """Whether everything is here on which a report depends that needs the log up to `log_end`.
+
+        A slave has what its log reaches. A master has all that counts with its own version, also where the log is
+        shorter now: a slave had told of a tail that no disk has kept, or the store was begun anew.
+        """
+        if log_end <= self.store.log_end:
+            return True
+        topic, queue_id, reported = report
+        known = self.query(group, topic, queue_id)
+        is_newer = known is None and reported.renewals > self.offsets.renewals  # of a master that has replaced this one
+        return not self.store.follows and not is_newer
+
     def query(self, group: str, topic: str, queue_id: int) -> Progress | None:
         """What the group has finished of this queue; None when it has never said."""
         return self.offsets.progress(group, topic, queue_id)

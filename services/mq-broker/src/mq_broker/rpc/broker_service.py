@@ -257,7 +257,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         if request.set:
             await offsets.set(group, [(one.topic, one.queue_id, one.offset) for one in request.queues])
         else:
-            remark = offsets.commit(group, queue_reports(request.queues, offsets.store.log_end))
+            remark = offsets.commit(group, queue_reports(group, request.queues, offsets))
         now = [
             queue_progress(one.topic, one.queue_id, progress, offsets.log_needed)
             for one in request.queues

@@ -23,7 +23,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.client_commands import CommandAnswer
 from mq_broker.processor.consume_progress import OffsetChange, QueueProgress
-from mq_broker.processor.offsets import QueueReport
+from mq_broker.processor.offsets import Offsets, QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.recalling import NewTime, Recalled
 from mq_broker.processor.topic_administration import QueueStats
@@ -150,9 +150,10 @@ def queue_refs(queues: Iterable[LockedQueue]) -> list[common_pb2.QueueRef]:
     return [common_pb2.QueueRef(topic=one.topic, queue_id=one.queue_id) for one in queues]
 
 
-def queue_reports(queues: Iterable[pb.QueueProgress], log_end: int) -> list[QueueReport]:
-    """What a member reports, without what depends on more than this broker's log, which ends at `log_end`."""
-    return [_queue_report(one) for one in queues if one.log_end <= log_end]
+def queue_reports(group: str, queues: Iterable[pb.QueueProgress], offsets: Offsets) -> list[QueueReport]:
+    """What a member of the group reports, without what depends on a log that this broker does not have."""
+    reports = [(_queue_report(one), one.log_end) for one in queues]
+    return [report for report, log_end in reports if offsets.has_log_of(group, report, log_end)]
 
 
 def _queue_report(queue: pb.QueueProgress) -> QueueReport:

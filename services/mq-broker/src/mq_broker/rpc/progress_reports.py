@@ -38,7 +38,7 @@ class ProgressReports:
         for report in request.progress:
             who = f"{report.client_id} of group {report.group}"
             try:
-                reports = queue_reports(report.queues, self._offsets.store.log_end)
+                reports = queue_reports(report.group, report.queues, self._offsets)
                 remark = self._offsets.commit(report.group, reports)
             except RefusedError as error:
                 self._tell(who, str(error))
