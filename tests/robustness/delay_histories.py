@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 from delay_faults import small_numbers
 from delay_world import A_DAY_MS, KEYS, LAYOUT, TABLES, DelayWorld
-from histories import HistorySweep, end_all, executed, run_machine
+from histories import History, HistorySweep, executed, run_machine
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from simulation import SimLoop
+from hypothesis.stateful import initialize, precondition, rule
 
 from mq_broker.processor.recalling import NewTime
 from mq_broker.store.message_store import FlushDiskType
@@ -36,24 +35,21 @@ CALLS = st.integers(1, 14)
 REFUSALS = st.sampled_from([errno.ENOSPC, errno.EIO])
 
 
-class DelayHistory(RuleBasedStateMachine):
-    """One history. `ran` counts, over all histories, how often each rule ran, and what came of it."""
+class DelayHistory(History):
+    """One history of messages that wait."""
 
     ran: ClassVar[Counter[str]] = Counter()
+    _world: DelayWorld
 
     @initialize(flush=st.sampled_from(FlushDiskType))
     def open(self, flush: FlushDiskType) -> None:
-        self._loop = SimLoop()
-        self._world = DelayWorld(flush)
-        self._is_over = False
-        self._loop.run_until_complete(self._world.open())
+        world = DelayWorld(flush)
+        self._begin(world, world.open())
         self.ran["histories"] += 1
         self.ran[f"histories under {flush.name}"] += 1
 
     def _run(self, step: Coroutine[Any, Any, None], name: str) -> None:
-        self._is_over = True  # unless the step succeeds
-        self._loop.run_until_complete(self._world.step(step))
-        self._is_over = False
+        self._take(self._world.step(step))
         self.ran[name] += 1
 
     @rule(count=COUNT, level=st.integers(1, 6), key=KEY, padding=PADDING)
@@ -188,18 +184,6 @@ class DelayHistory(RuleBasedStateMachine):
             return None
         kind, ms = new_time
         return self._world.new_time(delay_ms=ms) if kind == "delay" else self._world.new_time(deliver_in_ms=ms)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "_world"):
-            return
-        try:
-            if not self._is_over:
-                self._loop.run_until_complete(self._world.finish())
-        finally:
-            self.ran.update(self._world.model.counts)
-            self._loop.run_until_complete(self._world.close())
-            self._loop.run_until_complete(end_all())
-            self._loop.close()
 
 
 RULES = frozenset(

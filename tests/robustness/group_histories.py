@@ -7,10 +7,9 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 from group_world import GROUPS, QUEUES, GroupWorld
-from histories import HistorySweep, end_all, executed, run_machine
+from histories import History, HistorySweep, executed, run_machine
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from simulation import SimLoop
+from hypothesis.stateful import precondition, rule
 
 HISTORIES, PARTS = 1_000, 2  # of `make test`
 STEPS_MAX = 14
@@ -37,15 +36,14 @@ GROUP = st.sampled_from(GROUPS)
 MEMBER = st.integers(0, 5)
 
 
-class GroupHistory(RuleBasedStateMachine):
-    """One history. `ran` counts, over all histories, how often each rule ran, and what was consumed."""
+class GroupHistory(History):
+    """One history of consumer groups."""
 
     ran: ClassVar[Counter[str]] = Counter()
+    _world: GroupWorld
 
     def __init__(self) -> None:
         super().__init__()
-        self._loop = SimLoop()
-        self._is_broken = False
         self.ran["histories"] += 1
         self._begin_first()
 
@@ -53,20 +51,21 @@ class GroupHistory(RuleBasedStateMachine):
         self._open(GroupWorld(seed=1))
 
     def _open(self, world: GroupWorld) -> None:
-        self._world = world
-        self._loop.run_until_complete(self._begin())
+        self._begin(world, self._join_all(world))
 
-    async def _begin(self) -> None:
-        await self._world.open()
+    @staticmethod
+    async def _join_all(world: GroupWorld) -> None:
+        await world.open()
         for group in GROUPS:
-            await self._world.join(group)
+            await world.join(group)
 
     def _run(self, step: Coroutine[Any, Any, None], name: str) -> None:
         self.ran[name] += 1
-        self._is_broken = True  # unless it ends well; then what the history's end finds would hide the reason
-        self._loop.run_until_complete(step)
+        self._take(self._step(step))
+
+    async def _step(self, step: Coroutine[Any, Any, None]) -> None:
+        await step
         self._world.look()
-        self._is_broken = False
 
     @rule(queue=QUEUE, count=st.integers(1, 6))
     def send(self, queue: int, count: int) -> None:
@@ -124,16 +123,9 @@ class GroupHistory(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self._run(self._world.advance(seconds), "time passes")
 
-    def teardown(self) -> None:
-        try:
-            if not self._is_broken:
-                self._loop.run_until_complete(self._world.finish())
-        finally:
-            self.ran["messages consumed"] += self._world.model.consumptions
-            self.ran["of these again"] += self._world.model.duplicates
-            self._loop.run_until_complete(self._world.close())
-            self._loop.run_until_complete(end_all())
-            self._loop.close()
+    def _count(self) -> None:
+        self.ran["messages consumed"] += self._world.model.consumptions
+        self.ran["of these again"] += self._world.model.duplicates
 
 
 def run_histories(count: int, seed: int) -> Counter[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from quiet import quiet
-from simulation import few_collections
+from simulation import SimLoop, few_collections
 from sweep import Outcome
 
 SWEEP_HISTORIES = 50  # of one seed
@@ -38,6 +39,43 @@ async def end_all() -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+
+
+class History(RuleBasedStateMachine):
+    """One history, on a loop of its own. `ran` counts, over all histories, how often each rule ran, and what came of
+    it.
+
+    A history ends with the first violation: what its end finds afterwards would hide the reason. `_world` is whatever
+    the history happens to; it has coroutines `finish` and `close`, and a `model` with `counts`.
+    """
+
+    ran: ClassVar[Counter[str]]
+    _world: Any
+    _is_broken = False
+
+    def _begin(self, world: Any, opening: Coroutine[Any, Any, None]) -> None:
+        self._loop, self._world = SimLoop(), world
+        self._take(opening)
+
+    def _take(self, step: Coroutine[Any, Any, None]) -> None:
+        self._is_broken = True  # unless it ends well
+        self._loop.run_until_complete(step)
+        self._is_broken = False
+
+    def _count(self) -> None:
+        self.ran.update(self._world.model.counts)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "_world"):
+            return
+        try:
+            if not self._is_broken:
+                self._loop.run_until_complete(self._world.finish())
+        finally:
+            self._count()
+            self._loop.run_until_complete(self._world.close())
+            self._loop.run_until_complete(end_all())
+            self._loop.close()
 
 
 def executed(ran: Counter[str]) -> str:

@@ -10,11 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from histories import HistorySweep, end_all, executed, run_machine
+from histories import History, HistorySweep, end_all, executed, run_machine
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 from quiet import quiet
-from simulation import SimLoop, few_collections, run_simulation
+from simulation import few_collections, run_simulation
 from transaction_database import ShopDatabase
 from transaction_gaps import Crash, Gap
 from transaction_model import Ending, Plan, Wait
@@ -61,23 +61,23 @@ PAIRS = [*product(Gap, Crash)]
 PLANS = [*product(FlushDiskType, (True, False), (True, False))]
 
 
-class TransactionHistory(RuleBasedStateMachine):
-    """One history. `ran` counts, over all histories, how often each rule ran and each gap was crossed."""
+class TransactionHistory(History):
+    """One history of transactions. `crossed` counts, over all histories, how often each gap was crossed."""
 
     ran: ClassVar[Counter[str]] = Counter()
     crossed: ClassVar[Counter[tuple[Gap, Crash]]] = Counter()
     database: ClassVar[ShopDatabase]
+    _world: TransactionWorld
 
     @initialize(flush=st.sampled_from(FlushDiskType), seed=st.integers(1, 1_000_000))
     def open(self, flush: FlushDiskType, seed: int) -> None:
-        self._loop = SimLoop()
-        self._world = TransactionWorld(self.database, seed, flush)
-        self._loop.run_until_complete(self._world.open())
+        world = TransactionWorld(self.database, seed, flush)
+        self._begin(world, world.open())
         self.ran["histories"] += 1
         self.ran[f"histories under {flush.name}"] += 1
 
     def _run(self, step: Coroutine[Any, Any, None], name: str) -> None:
-        self._loop.run_until_complete(self._step(step))
+        self._take(self._step(step))
         self.ran[name] += 1
 
     async def _step(self, step: Coroutine[Any, Any, None]) -> None:
@@ -162,17 +162,6 @@ class TransactionHistory(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 3.0, 12.0, 130.0]))
     def advance(self, seconds: float) -> None:
         self._run(self._world.advance(seconds), "time passes")
-
-    def teardown(self) -> None:
-        if not hasattr(self, "_world"):
-            return
-        try:
-            self._loop.run_until_complete(self._world.finish())
-        finally:
-            self.ran.update(self._world.model.counts)
-            self._loop.run_until_complete(self._world.close())
-            self._loop.run_until_complete(end_all())
-            self._loop.close()
 
 
 def run_histories(count: int, seed: int, steps_max: int = STEPS_MAX) -> tuple[Counter[str], Counter[tuple[Gap, Crash]]]:
