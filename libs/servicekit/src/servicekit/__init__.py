@@ -3,9 +3,8 @@
 Plain values and ports, for a service's own `domain` and `service`:
 
     errors              ServiceError and its tree (refused / try again), MalformedMessageError
-    message             OutgoingMessage, and the port MessagePublisher
-    message_body        encode() and MessageBody: the JSON in messages
-    subscription        Subscription: group, topic, tags, handler
+    message             OutgoingMessage, the port MessagePublisher; encode_body() and MessageBody: the JSON in messages;
+                        Subscription: group, topic, tags, handler
     transactions        TransactionalPublisher.publish(message, local), check(); the ports TransactionalQueue,
                         TransactionRows
     idempotency         KeyClaim, the port IdempotencyKeys, InFlightKeys.holding(), fingerprint()
@@ -23,18 +22,17 @@ Plain values and ports, for a service's own `domain` and `service`:
 Adapters to database, queue and sockets (`servicekit.adapters`):
 
     database            Database(url): looking(), reading(), writing(), migrating(); on SQLite and on PostgreSQL
-    sqlite_database, postgresql_database   the two, and what each of them promises
+    sqlite_database, postgresql_database   the two, and what each of them promises; why a statement on SQLite costs one
+                        hand-over to a thread, or none
     failed_units        why a unit in which something failed cannot be committed
     storage_errors      which errors of a driver mean "try again"
-    sqlite_connection   why a statement costs one hand-over to a thread, or none
     text_file           the text of the variables that end with _FILE
     migrate             Migrations("orders:migrations").upgrade(database)
     sql_idempotency_keys  IdempotencyKeysTable(metadata, column), .of(connection)
     insert_together     InsertTogether(*tables): rows of several tables in one statement, where the database can
     mq_connection       MqConnection: topics, producer, consumers; tried until the queue is there
     mq_publisher        MessagePublisher and TransactionalQueue over mqclient, in one
-    mq_admin            asking_queue(url, clock): an operator's questions to the queue
-    mq_parked_transactions  ParkedTransactions over mqclient's Admin
+    mq_admin            asking_queue(url, clock): an operator's questions to the queue; ParkedTransactions
     mq_consumer         a Subscription over mqclient
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
@@ -52,7 +50,7 @@ HTTP (`servicekit.api`):
     etag                entity_tag(), IfMatch, IfNoneMatch: preconditions as dependencies
     idempotency_key     IdempotencyKey: the header as a dependency
     problem             ProblemType, the common kinds, documented(...)
-    problem_handlers, body_limit, request_limit, health_routes, openapi   what build_api installs
+    problem_handlers, request_limits, health_routes, openapi   what build_api installs
     request_telemetry   spans and metrics of requests by FastAPI; a trace's id where nothing is recorded
     schemas             RequestModel, AnswerModel, Identifier, Currency, Limit, Cursor
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Index,
     Integer,
     Row,
+    Select,
     String,
     Table,
     Text,
@@ -22,7 +23,6 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    literal_column,
     or_,
     select,
     text,
@@ -59,6 +59,7 @@ TRACEPARENT_LENGTH = 55  # of version 00
 
 metadata = new_metadata()
 
+# In the text and not bound: only so does the planner see that the index of what is pending will do.
 _IS_PENDING = text("status = 'pending'")
 _IS_UNSENT = text("copies_sent < copies_wanted")
 
@@ -135,14 +136,15 @@ webhooks = Table(
 # Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
 
 
-# In the text and not bound: only so does the planner see that the index of what is pending will do.
-_CHARGE_IS_PENDING = charges.c.status == literal_column(f"'{ChargeStatus.PENDING}'")
+def _next_due(table: Table, own_id: str) -> Select[Any]:
+    return select(table).where(_IS_PENDING).order_by(table.c.due_at_ms, table.c[own_id]).limit(bindparam("rows_max"))
+
 
 _ADD_CHARGE = insert(charges)
 _FIND_CHARGE = select(charges).where(charges.c.charge_id == bindparam("wanted_id"))
 _DECIDE = (
     update(charges)
-    .where(charges.c.charge_id == bindparam("wanted_id"), _CHARGE_IS_PENDING)
+    .where(charges.c.charge_id == bindparam("wanted_id"), _IS_PENDING)
     .values(
         status=bindparam("new_status"),
         decided_at_ms=bindparam("new_decided_at_ms"),
@@ -160,12 +162,7 @@ _SET_ASIDE = (
     )
     .values(refunds_minor=charges.c.refunds_minor + bindparam("more_minor"))
 )
-_NEXT_DUE_CHARGE = (
-    select(charges)
-    .where(_CHARGE_IS_PENDING)
-    .order_by(charges.c.due_at_ms, charges.c.charge_id)
-    .limit(bindparam("rows_max"))
-)
+_NEXT_DUE_CHARGE = _next_due(charges, "charge_id")
 SUM_CAPTURED = select(func.coalesce(func.sum(charges.c.amount_minor), 0), func.count()).where(
     charges.c.status == ChargeStatus.CAPTURED
 )
@@ -240,22 +237,14 @@ def _charge(row: Row[Any]) -> Charge:
 # Refunds in SQL; the charge's own row counts them, and its constraint holds that they are not more than it took.
 
 
-# In the text and not bound: only so does the planner see that the index of what is pending will do.
-_REFUND_IS_PENDING = refunds.c.status == literal_column(f"'{RefundStatus.PENDING}'")
-
 _ADD_REFUND = insert(refunds)
 _FIND_REFUND = select(refunds).where(refunds.c.refund_id == bindparam("wanted_id"))
 _FINISH = (
     update(refunds)
-    .where(refunds.c.refund_id == bindparam("wanted_id"), _REFUND_IS_PENDING)
+    .where(refunds.c.refund_id == bindparam("wanted_id"), _IS_PENDING)
     .values(status=bindparam("new_status"), refunded_at_ms=bindparam("new_refunded_at_ms"))
 )
-_NEXT_DUE_REFUND = (
-    select(refunds)
-    .where(_REFUND_IS_PENDING)
-    .order_by(refunds.c.due_at_ms, refunds.c.refund_id)
-    .limit(bindparam("rows_max"))
-)
+_NEXT_DUE_REFUND = _next_due(refunds, "refund_id")
 SUM_REFUNDED = select(func.coalesce(func.sum(refunds.c.amount_minor), 0), func.count()).where(
     refunds.c.status == RefundStatus.REFUNDED
 )

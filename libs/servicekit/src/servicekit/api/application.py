@@ -96,7 +96,7 @@ def build_api(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,  # an address is right or wrong; a redirected POST is neither
-        docs_url=None,  # docs_page says why
+        docs_url=None,  # api/openapi.py says why
         redoc_url=None,
     )
     app.is_untraced = is_untraced

@@ -135,7 +135,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             def reply(result: Any) -> None:
                 polls.pop(poll_id, None)
                 response = pb.PollResponse(poll_id=poll_id)
-                write_pull_result(result, response.pull, self._broker.offsets.log_needed)
+                write_pull_result(result, response.pull, self._broker.offsets)
                 replies.put(response, SMALL_RESPONSE_BYTES + RESPONSE_COPIES * len(result.records))
 
             polls[poll_id] = None
@@ -158,8 +158,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
         query = pull_query(request, context.peer())
         share = await room(self._broker.response_memory, context)
         response = pb.PullResponse()
-        result = pulling.pull_hot(query) or await pulling.pull(query)
-        write_pull_result(result, response, self._broker.offsets.log_needed)
+        write_pull_result(pulling.pull_hot(query) or await pulling.pull(query), response, self._broker.offsets)
         share.give_back(RESPONSE_BYTES - RESPONSE_COPIES * len(response.records))
         return response
 

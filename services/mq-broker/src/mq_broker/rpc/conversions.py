@@ -73,11 +73,8 @@ def pull_query(request: pb.PullRequest, client: str) -> PullQuery:
     )
 
 
-def write_pull_result(result: PullResult, response: pb.PullResponse, log_needed: int) -> None:
-    """Fill the response where it stands: to put one message into another copies it, the records included.
-
-    `log_needed` is of the broker's progress (processor/offsets.py).
-    """
+def write_pull_result(result: PullResult, response: pb.PullResponse, offsets: Offsets) -> None:
+    """Fill the response where it stands: to put one message into another copies it, the records included."""
     response.code = result.code  # type: ignore[assignment]
     response.remark = result.remark
     response.status = result.status  # type: ignore[assignment]
@@ -88,7 +85,7 @@ def write_pull_result(result: PullResult, response: pb.PullResponse, log_needed:
     response.records = result.records
     response.suggest_broker_id = result.suggest_broker_id
     if result.progress is not None:
-        response.progress.CopyFrom(queue_progress("", 0, result.progress, log_needed))
+        response.progress.CopyFrom(queue_progress("", 0, result.progress, offsets.log_needed))
 
 
 def client_groups(heartbeat: pb.Heartbeat, connection: str) -> ClientGroups:
