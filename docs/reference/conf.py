@@ -18,6 +18,7 @@ root_doc = "reference/index"
 include_patterns = [
     "reference/*.md",
     "reference/*.rst",
+    "glossary.md",
     "guarantees.md",
     "topics.md",
     "spark.md",
