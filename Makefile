@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics shape docs lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts shape docs lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -94,6 +94,9 @@ bench-pipeline: setup  ## Read 2 million messages by Spark, make silver of up to
 
 bench-statistics: setup  ## Time GET /statistics with 300,000 orders and payments on both databases, in docs/evidence/ (some minutes)
 	$(BIN)/python tests/robustness/statistics_time.py
+
+bench-restarts: setup  ## Time starts of a broker with 20,000 queues, in docs/evidence/ (about ten minutes)
+	$(BIN)/python tests/robustness/restart_time.py
 
 shape: setup  ## Count modules, lines, imports, and the files that a send, a consume and POST /orders pass, in docs/evidence/
 	$(BIN)/python tests/architecture/shape.py --out docs/evidence/shape.json

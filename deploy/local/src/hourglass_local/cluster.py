@@ -36,6 +36,10 @@ ANY_REPLICATION_PORT: Mapping[str, str] = MappingProxyType({"haListenPort": "0"}
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated at every start
 # A half message whose end the broker did not hear of is asked for after seconds, and not after a minute.
 QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": "1000", "transactionTimeOut": "2000"})
+# A machine's disk is often fuller than 85 %, where a broker that has it for itself begins to delete messages.
+SHARED_DISK: Mapping[str, str] = MappingProxyType(
+    {"diskSpaceCleanForciblyRatio": "97", "diskSpaceWarningLevelRatio": "98"}
+)
 REGISTER_TIMEOUT_S = 10.0
 IN_SYNC_TIMEOUT_S = 30.0
 WATCH_INTERVAL_S = 0.1
@@ -111,6 +115,7 @@ class Cluster:
             "flushDiskType": flush,
             "messageDelayLevel": delay_levels,
             "mappedFileSizeCommitLog": str(commit_log_file_bytes),
+            **SHARED_DISK,
         } | dict(broker_settings or {})
         self._addresses: dict[str, str] = {}
         self.name_servers = [self._name_server(number) for number in range(name_servers)]
