@@ -28,8 +28,6 @@ from mqproto.codes import RecallOutcome
 
 PLAIN = 0  # stands for a level: the message does not wait
 RETRY_MS = 10_000  # MISSION D3
-# The index is built anew in many passes of the event loop, and the simulated clock waits for a number of them only.
-REBUILD_MS = 100
 
 
 class InvariantError(AssertionError):
@@ -115,7 +113,6 @@ class DelayModel:
     counts: Counter[str] = field(default_factory=Counter)
     ahead_of_wall_ms: int = 0  # broker time
     _excused: list[tuple[int, int]] = field(default_factory=list)  # when deliveries may have been late, and until when
-    _late_max_ms: int = 0  # while the timer's index may have to be built anew in between
     _last_of_level: dict[int, int] = field(default_factory=dict)
     _last_of_time: dict[int, int] = field(default_factory=dict)
 
@@ -249,20 +246,15 @@ class DelayModel:
         """What came due meanwhile comes now, in the next whole millisecond at the latest."""
         self.table = table
         self._excused = [(now_ms, now_ms + 1)]
-        self._late_max_ms = 0
         newest_ms = max((state.store_ms for one in self.messages for state in _certain(one)), default=0)
         if now_ms < newest_ms:
             raise InvariantError(f"broker time begins at {now_ms}, and {newest_ms} was written")
-
-    def damaged(self) -> None:
-        """The timer's files are not what they were: whenever that is noticed, its index is built anew meanwhile."""
-        self._late_max_ms = REBUILD_MS
 
     def clocks_differ(self, ahead_of_wall_ms: int, now_ms: int) -> None:
         """Broker time is so far ahead of the wall clock now: what the wall clock has passed comes now."""
         if ahead_of_wall_ms != self.ahead_of_wall_ms:
             self.ahead_of_wall_ms = ahead_of_wall_ms
-            self._excused.append((now_ms, now_ms + 1 + REBUILD_MS))
+            self._excused.append((now_ms, now_ms + 1))
             self._last_of_time.clear()
 
     def refused(self, begin_ms: int, end_ms: int) -> None:
@@ -348,8 +340,7 @@ class DelayModel:
         last[place] = message.number
 
     def _is_excused(self, due_ms: int, at_ms: int) -> bool:
-        in_between = due_ms <= at_ms <= due_ms + self._late_max_ms
-        return in_between or any(due_ms <= end and at_ms <= end for _, end in self._excused)
+        return any(due_ms <= end and at_ms <= end for _, end in self._excused)
 
     def _is_over(self, state: Waiting, now_ms: int) -> bool:
         return self.due_ms(state) <= now_ms and not self._is_excused(self.due_ms(state), now_ms)

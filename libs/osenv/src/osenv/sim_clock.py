@@ -38,8 +38,10 @@ class SimClock:
     creation where those are equal; a callback sees exactly its due time.
     """
 
-    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, wall_ms: int = 1_700_000_000_000, *, settle_rounds: int = SETTLE_ROUNDS) -> None:
+        """`settle_rounds`: after each timer the event loop gets at most so many to finish what the timer started."""
         self._wall_offset_ms = wall_ms
+        self._settle_rounds = settle_rounds
         self._now_ns = 0  # whole nanoseconds: sums of steps are exact
         self._timers: list[tuple[int, int, _SimTimer]] = []  # due when, in nanoseconds; its number
         self._numbers = itertools.count()
@@ -104,14 +106,14 @@ class SimClock:
         if seconds < 0:
             raise ValueError(f"time does not go back, not even by {-seconds} s")
         end_ns = self._now_ns + _ns(seconds)
-        await settle()
+        await settle(self._settle_rounds)
         while self._timers and self._timers[0][0] <= end_ns:
             due_ns, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
             self._now_ns = max(self._now_ns, due_ns)
             timer.callback()
-            await settle()
+            await settle(self._settle_rounds)
         self._now_ns = max(self._now_ns, end_ns)  # a task may have advanced further meanwhile
 
     async def until(self, condition: Callable[[], object], *, within_s: float = 600.0, step_s: float = 0.5) -> None:
