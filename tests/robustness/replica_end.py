@@ -63,7 +63,9 @@ class Ending:
         ):
             return "a second master"
         if status.in_sync_replicas < len(self._world.nodes) and status.role is BrokerRole.SYNC_MASTER:
-            return f"{status.in_sync_replicas} of {len(self._world.nodes)} replicas are in sync: {status.replicas}"
+            others = [broker.replication.status() for broker in brokers if broker and broker is not leader]
+            reasons = [f"{one.role.name}: {one.reason}" for one in others]
+            return f"{status.in_sync_replicas} of {len(brokers)} replicas are in sync: {reasons}; {status.replicas}"
         ends = {broker.store.stored_end for broker in brokers if broker} | {leader.store.log_end}
         if len(ends) > 1:
             return f"the logs end at {ends}"

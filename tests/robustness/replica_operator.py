@@ -15,7 +15,6 @@ from replica_node import Node
 
 from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
 from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.store.message_store import FlushDiskType
 
 if TYPE_CHECKING:
     from replica_world import ReplicaWorld
@@ -59,8 +58,7 @@ class Operator:
     def __init__(self, world: ReplicaWorld, faults: Faults) -> None:
         self._world, self._faults = world, faults
         self.switch: Switch | None = None
-        # All may be gone that two logs had in common: the power went early, or who was promoted did not have it.
-        self._may_part = world.settings.flush is FlushDiskType.ASYNC_FLUSH
+        self._strangers: set[str] = set()  # replicas that were promoted and had never followed a master
 
     async def begin_switch(self) -> bool:
         """A change of masters is asked for."""
@@ -134,6 +132,8 @@ class Operator:
             return False
         known = [one.state.epoch.term for one in self._world.nodes if one.state is not None]
         term = 1 + max(*known, *(one.term for one in self._world.coming), 0)  # nobody else may get one that was tried
+        if node.state is not None and not node.state.first_master_id:
+            self._strangers.add(node.state.replica_id)
         coming = Leader(node, term, is_open=False, may_lose=may_lose)
         self._world.coming.append(coming)
         promotion = broker.replication.promote(term, log_end, role, old_epoch, whole=old_epoch != NO_EPOCH)
@@ -174,7 +174,6 @@ class Operator:
             return False
         is_safe = new.state.replica_id in in_sync and not new.loses_tail
         may_lose = "unconfirmed" if is_safe else "all"
-        self._may_part |= not is_safe
         done = await self._promoted(new, self._world.settings.master_role, 0, may_lose=may_lose)
         if done:
             self._world.counts[f"forced promotions ({fate})"] += 1
@@ -206,12 +205,17 @@ class Operator:
         return await self.promote_by_force(best, in_sync, "disk")
 
     async def replace_foreign(self) -> bool:
-        """A slave shares nothing with its master: its machine is set up anew. Only what was lost leads there."""
+        """A slave refuses its master as another broker's: its machine is set up anew.
+
+        docs/guarantees.md allows that where one of the two logs was begun by a replica that had never followed a master
+        when it was promoted, and the other one was not.
+        """
+        began = {node.state.first_master_id for node in self._world.nodes if node.state is not None}
         for node in self._world.nodes:
             broker = node.broker
             if broker is None or FOREIGN not in broker.replication.status().reason:
                 continue
-            if not self._may_part:
+            if len(began) == 1 or not began & self._strangers:
                 raise InvariantError(f"{node.name} will not follow: {broker.replication.status().reason}")
             await node.lose_disk()
             self._world.model.disk_lost(node.name)

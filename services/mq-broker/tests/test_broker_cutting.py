@@ -306,6 +306,15 @@ def test_a_beginning_that_is_no_file_of_ours_is_refused_and_changes_nothing() ->
     assert disk.fingerprint() == before
 
 
+def test_a_log_without_its_first_files_can_be_cut_whole() -> None:
+    disk, _, _ = case(True, False)
+    with opened(disk) as (store, _):
+        store.log.files.drop(store.log.files.starts[:1])
+    found = found_in(disk, Cut(LOG_FILE_BYTES))
+    assert (found.log_begin, found.log, found.told) == (LOG_FILE_BYTES, b"", frozenset())
+    assert tails(disk)
+
+
 def test_a_log_that_ends_before_the_cut_stays_as_it_is() -> None:
     disk, _, _ = case(True, False)
     wanted = found_in(disk.fork())

@@ -174,6 +174,30 @@ def test_a_master_that_cannot_be_followed_is_refused(
     assert remark in action.remark
 
 
+@pytest.mark.parametrize(
+    ("history_of_mine", "changes"),
+    [
+        (history((1, 0, 50)), {}),  # nothing matches
+        (history((1, 0, 50)), {"log_begin": 200}),  # what both may have had is in neither
+        (history(), {}),
+    ],
+)
+def test_a_log_without_a_common_record_goes_if_the_same_master_began_both(
+    history_of_mine: EpochHistory, changes: dict[str, Any]
+) -> None:
+    for mine, theirs, expected in (
+        ("first", "first", CutLog(Cut(100))),
+        ("first", "other", Refuse),
+        ("first", "", Refuse),  # the master is of an earlier version
+        ("", "", Refuse),
+    ):
+        made = Reconciliation(Epoch(1, 0), "x", "me", history_of_mine, 100, 500, mine)
+        action = greeted(made, first_master_id=theirs, **changes)
+        while isinstance(action, Compare):
+            action = made.step(Compared(max(100, action.at_most - 90), matches=False))
+        assert action == expected or type(action) is expected
+
+
 def test_who_was_away_for_too_long_begins_anew() -> None:
     made = Reconciliation(Epoch(1, 0), "m", "me", history((1, 0, 0)), 0, 500)
     assert greeted(made, log_begin=600) == CutLog(Cut(500, begin=600))
@@ -186,6 +210,21 @@ def test_who_was_away_for_too_long_begins_anew() -> None:
 def test_a_fork_below_the_masters_first_file_is_cut_before_the_log_begins_anew() -> None:
     made = Reconciliation(Epoch(1, 2), "m", "me", history((1, 1, 0), (1, 2, 300)), 0, 900)
     assert greeted(made, log_begin=600, history=history((1, 1, 0), (2, 0, 200))) == CutLog(Cut(200))
+
+
+def test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut() -> None:
+    made = Reconciliation(Epoch(5, 2), "m", "me", history((5, 0, 0), (5, 1, 300)), 0, 900)
+    assert isinstance(greeted(made, Epoch(7, 0), log_begin=600, history=history((7, 0, 400))), Refuse)
+
+
+def test_an_empty_log_whose_past_is_not_the_masters_begins_anew() -> None:
+    mine = history((1, 1, 0))
+    for theirs, expected in (
+        (history((1, 1, 0), (2, 0, 300)), CutLog(Cut(600, begin=0))),
+        (history((1, 1, 0), (2, 0, 700)), StartFollowing(600)),
+    ):
+        made = Reconciliation(Epoch(1, 1), "m", "me", mine, 600, 600)
+        assert greeted(made, history=theirs) == expected
 
 
 def test_a_log_that_ends_where_the_masters_begins_is_believed_by_its_epochs() -> None:

@@ -42,6 +42,13 @@ def test_a_promoted_slave_begins_its_term_once() -> None:
     assert begun.begun(700).epoch == Epoch(2, 1)
 
 
+def test_a_slave_knows_who_began_its_log_and_keeps_that_when_it_is_promoted() -> None:
+    assert MASTER.begun(0).first_master_id == ME
+    slave = SLAVE.following(Epoch(1, 3), OTHER, EpochHistory(), first_master_id=OTHER)
+    assert slave.promoted(2, BrokerRole.SYNC_MASTER).begun(0).first_master_id == OTHER
+    assert slave.following(Epoch(2, 0), ME, EpochHistory()).first_master_id == OTHER  # an earlier version does not tell
+
+
 def test_who_steps_down_is_a_slave_without_a_place() -> None:
     down = MASTER.begun(0).stepped_down()
     assert (down.role, down.broker_id) == (BrokerRole.SLAVE, FORMER_MASTER_ID)

@@ -262,6 +262,23 @@ async def test_a_stale_master_comes_back_as_a_slave_and_its_own_tail_is_kept_asi
         assert [name for name in kept if name.endswith(".tail")], (kept, lost)
 
 
+async def test_a_stale_master_follows_a_successor_that_has_no_record_of_its_log() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        network.cut(master)
+        assert (await send(clock, master, b"alone"))[0].code is ResponseCode.FLUSH_SLAVE_TIMEOUT
+        await slave.at_work.replication.promote(2, 0, BrokerRole.SYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await send(clock, slave, b"new")
+        network.heal()
+        await master.at_work.replication.superseded(Epoch(2, 0), "b:10912")
+        await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
+        assert all_the_same(master, slave)
+        assert await bodies(master) == [b"new"]
+        kept = master.disk.list_dir(master.at_work.store.layout.quarantine)
+        assert [name for name in kept if name.endswith(".tail")], kept
+
+
 async def test_a_slave_with_a_newer_epoch_fences_its_old_master() -> None:
     """Bug zoo 20."""
     clock = SimClock()

@@ -73,7 +73,9 @@ replica_events = st.one_of(
     st.builds(ProgressEntries, st.binary(max_size=100)),
 )
 master_events = st.one_of(
-    st.builds(MasterHello, replica_ids, numbers, numbers, histories(), st.booleans(), st.integers(0, 9)),
+    st.builds(
+        MasterHello, replica_ids, numbers, numbers, histories(), st.booleans(), st.integers(0, 9), numbers, texts
+    ),
     st.builds(ProbeAnswer, numbers, st.booleans()),
     st.builds(LogBytes, numbers, st.binary(max_size=100), numbers),
     st.builds(StateDocument, texts, st.binary(max_size=100)),

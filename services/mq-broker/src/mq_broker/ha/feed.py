@@ -194,6 +194,7 @@ class Feed:
                 state.history,
                 synchronous,
                 renewal_origin=state.renewal_origin,
+                first_master_id=state.first_master_id,
             )
         )
 

@@ -136,7 +136,13 @@ class Following:
         if not isinstance(hello, MasterHello):
             raise _out_of_place(hello)
         search = Reconciliation(
-            state.epoch, state.master_id, state.replica_id, state.history, store.log_begin, store.log_end
+            state.epoch,
+            state.master_id,
+            state.replica_id,
+            state.history,
+            store.log_begin,
+            store.log_end,
+            state.first_master_id,
         )
         action = search.step(Greeted(frame.epoch, hello))
         while isinstance(action, Compare):
@@ -149,7 +155,7 @@ class Following:
                 return None
             case StartFollowing(log_offset):
                 node.master_clocks.forget()  # its machine may have started anew since it was last heard
-                master = frame.epoch, hello.replica_id, hello.history, hello.renewal_origin
+                master = frame.epoch, hello.replica_id, hello.history, hello.renewal_origin, hello.first_master_id
                 await node.remember(lambda state: state.following(*master))
                 self._epoch = frame.epoch
                 log.info("follows the master in epoch %s from %d", frame.epoch, log_offset)

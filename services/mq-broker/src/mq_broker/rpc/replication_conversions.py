@@ -86,6 +86,7 @@ def _master_hello_message(hello: MasterHello) -> pb.MasterHello:
         history=_history_messages(hello.history),
         synchronous=hello.synchronous,
         renewal_origin=hello.renewal_origin,
+        first_master_id=hello.first_master_id,
     )
 
 
@@ -182,6 +183,7 @@ def _master_hello(message: pb.MasterHello) -> MasterHello:
         message.synchronous,
         _number("protocol_version", message.protocol_version),
         _number("renewal_origin", message.renewal_origin),
+        _text("first_master_id", message.first_master_id),
     )
 
 

@@ -362,6 +362,7 @@ class MasterHello(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     SYNCHRONOUS_FIELD_NUMBER: _builtins.int
     RENEWAL_ORIGIN_FIELD_NUMBER: _builtins.int
+    FIRST_MASTER_ID_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     replica_id: _builtins.str
     log_begin: _builtins.int
@@ -371,6 +372,10 @@ class MasterHello(_message.Message):
     renewal_origin: _builtins.int
     """From which number on versions of progress are counted: each restored store draws its own. 0 of one that was never
     restored.
+    """
+    first_master_id: _builtins.str
+    """The replica that was the first master of this log: brokers that name the same one are of one lineage, whatever their
+    logs have in common. Empty from masters of an earlier version.
     """
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochBegin]: ...
@@ -384,10 +389,11 @@ class MasterHello(_message.Message):
         history: _abc.Iterable[Global___EpochBegin] | None = ...,
         synchronous: _builtins.bool = ...,
         renewal_origin: _builtins.int = ...,
+        first_master_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "renewal_origin", b"renewal_origin", "replica_id", b"replica_id", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_master_id", b"first_master_id", "history", b"history", "log_begin", b"log_begin", "log_end", b"log_end", "protocol_version", b"protocol_version", "renewal_origin", b"renewal_origin", "replica_id", b"replica_id", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

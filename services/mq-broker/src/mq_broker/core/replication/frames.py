@@ -78,6 +78,7 @@ class MasterHello:
     synchronous: bool
     protocol_version: int = PROTOCOL_VERSION
     renewal_origin: int = 0
+    first_master_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

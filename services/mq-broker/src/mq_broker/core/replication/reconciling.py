@@ -2,7 +2,8 @@
 
 The epochs of both logs say up to where they can be the same; that they are is shown by the CRC of the last records
 before that place. Where it does not match, the place is halved until it does. What the slave has beyond it is its own
-alone, and has to be cut off; only then it follows.
+alone, and has to be cut off; only then it follows. A log of which no record matches is cut off whole where both were
+begun by the same master (docs/adr/0140), and kept otherwise: then it is another broker's.
 
 Invariant: a slave follows from the end of its log, and from nowhere else, and only after the records before it have
 been found to be the master's, unless there are none.
@@ -84,6 +85,8 @@ class Reconciliation:
     history: EpochHistory
     begin: int
     end: int
+    first_master_id: str = ""
+    _is_kin: bool = field(default=False, init=False)  # whether both logs were begun by the same master
     _floor: int = field(default=0, init=False)  # below it one of the logs has nothing
     _at: int = field(default=0, init=False)  # where the records are that are being compared
     _low: int = field(default=0, init=False)  # no boundary of records above the floor and up to here is known to differ
@@ -114,16 +117,20 @@ class Reconciliation:
         return None
 
     def _first(self, hello: MasterHello) -> Action:
+        self._is_kin = bool(self.first_master_id) and self.first_master_id == hello.first_master_id
         if self.end < hello.log_begin:
             return CutLog(Cut(self.end, begin=hello.log_begin))  # what comes next is not to be had any more
-        if self.begin == self.end:
-            if hello.log_begin <= self.end <= hello.log_end:
-                return StartFollowing(self.end)
-            return CutLog(Cut(self.end, begin=hello.log_begin))
         candidate = common_end(self.history, self.end, hello.history, hello.log_end)
+        if self.begin == self.end:
+            if hello.log_begin <= self.end == candidate:
+                return StartFollowing(self.end)
+            return CutLog(
+                Cut(self.end, begin=hello.log_begin)
+            )  # its queues may have numbers that the master's have not
         self._low = self._floor = max(self.begin, hello.log_begin)
         if candidate < self._floor:
-            return CutLog(Cut(candidate)) if candidate > self.begin else self._foreign()
+            is_boundary = candidate > self.begin and not set(hello.history.begins).isdisjoint(self.history.begins)
+            return CutLog(Cut(candidate)) if is_boundary else self._without_match()
         if candidate == self._floor == self.end:
             return StartFollowing(self.end)  # both had it, and the master has it no more: the epochs have to do
         self._at, self._high = candidate, candidate + 1
@@ -140,10 +147,12 @@ class Reconciliation:
             self._at = (self._low + self._high) // 2
             return Compare(self._at, self._floor)
         if self._same < 0:
-            return self._foreign()
+            return self._without_match()
         return StartFollowing(self.end) if self._same == self.end else CutLog(Cut(self._same))
 
-    def _foreign(self) -> Refuse:
+    def _without_match(self) -> CutLog | Refuse:
+        if self._is_kin:
+            return CutLog(Cut(self.begin))
         return Refuse(
             f"no record of this log, from {self.begin} to {self.end}, is in the master's: they are different brokers' "
             "stores, or this one is of another time; start the slave with an empty storePathRootDir"

@@ -58,7 +58,8 @@ class ReplicaState:
 
     `epoch` is the newest that was accepted, `master_id` the replica that writes in it. `cut` waits for the next start.
     In `renewal_term` a master began last that may have lacked what an earlier one had given a number to; versions of
-    progress are counted from `renewal_origin`, which each store that was restored draws anew. `master_time` are
+    progress are counted from `renewal_origin`, which each store that was restored draws anew. `first_master_id` is the
+    replica that began the log, which a slave takes over from its master; "" while it is not known. `master_time` are
     the clocks of the newest other master, where they are not this machine's. A master that `is_restored` has a store
     that was put back from a backup, and has not been taken as the master yet.
     """
@@ -76,6 +77,7 @@ class ReplicaState:
     cut: Cut | None = None
     renewal_term: int = 0
     renewal_origin: int = 0
+    first_master_id: str = ""
     master_time: MasterTime | None = None
     is_restored: bool = False
 
@@ -109,6 +111,7 @@ class ReplicaState:
             if self.replica_id in self.in_sync.replicas
             else InSyncSet(self.in_sync.version + 1, frozenset({self.replica_id})),
             confirmed=min(self.confirmed, log_end),
+            first_master_id=self.first_master_id or self.replica_id,
         )
 
     def promoted(self, term: int, role: BrokerRole, *, has_all: bool = False) -> ReplicaState:
@@ -133,7 +136,14 @@ class ReplicaState:
         broker_id = FORMER_MASTER_ID if self.broker_id == MASTER_ID else self.broker_id
         return replace(self, role=BrokerRole.SLAVE, broker_id=broker_id)
 
-    def following(self, epoch: Epoch, master_id: str, history: EpochHistory, renewal_origin: int = 0) -> ReplicaState:
+    def following(
+        self,
+        epoch: Epoch,
+        master_id: str,
+        history: EpochHistory,
+        renewal_origin: int = 0,
+        first_master_id: str = "",
+    ) -> ReplicaState:
         """The slave of this master, whose log it is going to have.
 
         The higher origin of the two counts on: versions of either are known to members, and have to be passed.
@@ -144,6 +154,7 @@ class ReplicaState:
             master_id=master_id,
             history=history,
             renewal_origin=max(self.renewal_origin, renewal_origin),
+            first_master_id=first_master_id or self.first_master_id,  # earlier versions do not tell
             is_restored=False,
         )
 
@@ -179,6 +190,7 @@ class ReplicaState:
             "cut": [self.cut.end, self.cut.begin] if self.cut else None,
             "renewalTerm": self.renewal_term,
             "renewalOrigin": self.renewal_origin,
+            "firstMasterId": self.first_master_id,
             "masterTime": self.master_time.to_json() if self.master_time else None,
             "isRestored": self.is_restored,
         }
@@ -205,6 +217,7 @@ class ReplicaState:
             None if end is None else Cut(int(end), None if begin is None else int(begin)),
             int(document.get("renewalTerm", term)),  # earlier versions renewed in each term
             int(document.get("renewalOrigin", 0)),
+            str(document.get("firstMasterId", "")),
             MasterTime.from_json(master_time) if (master_time := document.get("masterTime")) else None,
             bool(document.get("isRestored", False)),
         )
