@@ -831,4 +831,13 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER_TESTS}/test_broker_durable_answers.py"
         "::test_a_member_that_knows_of_another_log_has_nothing_sent_back_to_this_one",
     ),
+    bug(
+        "84",
+        "a slave whose log has no epoch in common with its master's is cut where no record ends",
+        "any place behind the beginning of its log counts as the end of a record",
+        f"{BROKER}/core/replication/reconciling.py",
+        " and not set(hello.history.begins).isdisjoint(self.history.begins)",
+        "",
+        f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut",
+    ),
 )

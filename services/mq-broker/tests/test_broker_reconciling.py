@@ -220,11 +220,17 @@ def test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut() -> None:
 def test_an_empty_log_whose_past_is_not_the_masters_begins_anew() -> None:
     mine = history((1, 1, 0))
     for theirs, expected in (
-        (history((1, 1, 0), (2, 0, 300)), CutLog(Cut(600, begin=0))),
+        (history((1, 1, 0), (2, 0, 300)), CutLog(Cut(600, begin=600))),
         (history((1, 1, 0), (2, 0, 700)), StartFollowing(600)),
     ):
         made = Reconciliation(Epoch(1, 1), "m", "me", mine, 600, 600)
-        assert greeted(made, history=theirs) == expected
+        assert greeted(made, log_begin=600, history=theirs) == expected
+
+
+def test_an_empty_log_begins_anew_at_a_master_whose_log_begins_earlier() -> None:
+    """It has no record to show for the place at which it begins, and a master feeds nobody on trust."""
+    made = Reconciliation(Epoch(1, 1), "m", "me", history((1, 1, 0)), 600, 600)
+    assert greeted(made, history=history((1, 1, 0))) == CutLog(Cut(600, begin=0))
 
 
 def test_a_log_that_ends_where_the_masters_begins_is_believed_by_its_epochs() -> None:

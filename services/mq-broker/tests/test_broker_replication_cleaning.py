@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
@@ -144,3 +145,27 @@ async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_slave
         assert master.at_work.store.log_begin == 0
         await clean(clock, master, used_share=0.9)
         assert master.at_work.store.log_begin > 0
+
+
+async def test_a_slave_without_records_follows_a_successor_whose_log_begins_earlier() -> None:
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave):
+        await send_waiting_and_two_files(clock, master)
+        await slave.stop()
+        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
+        await clean(clock, master)
+        third = Member("c:10912", clock, network, BrokerRole.SLAVE, 2, slave.options)
+        network.members[third.name] = third
+        hold_log(master)
+        await third.start()
+        await until(clock, lambda: third.broker is not None and third.broker.replication.is_connected)
+        assert third.at_work.store.log_begin == third.at_work.store.log_end == master.at_work.store.log_begin > 0
+        await slave.start()
+        successor = (await promoted(clock, network, master, slave)).store
+        assert successor.log_begin == 0
+        await third.stop()
+        third.options = replace(third.options, master_ha_address=slave.name)
+        await third.start()
+        await until(clock, lambda: third.broker is not None and third.broker.store.log_end == successor.log_end)
+        assert third.log_bytes == slave.log_bytes
+        await third.stop()

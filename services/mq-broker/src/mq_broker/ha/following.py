@@ -177,14 +177,14 @@ class Following:
         return Compared(end, answer.matches)
 
     async def _prepare_cut(self, cut: Cut) -> None:
-        end = self._node.store.log_end
+        begin, end = self._node.store.log_begin, self._node.store.log_end
         if cut.begin is None:
             log.critical(
                 "from offset %d on this log is not the master's: %d bytes are cut off, and kept in quarantine/",
                 cut.end, end - cut.end,
             )  # fmt: skip
         else:
-            log.warning("the master's log begins at %d, behind the end of this one: it begins anew there", cut.begin)
+            log.warning("this log, from %d to %d, begins anew at %d, where the master's begins", begin, end, cut.begin)
         await self._node.remember(lambda state: replace(state, cut=cut))
         self.has_cut = True
 

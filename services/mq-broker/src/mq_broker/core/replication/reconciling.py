@@ -122,11 +122,10 @@ class Reconciliation:
             return CutLog(Cut(self.end, begin=hello.log_begin))  # what comes next is not to be had any more
         candidate = common_end(self.history, self.end, hello.history, hello.log_end)
         if self.begin == self.end:
-            if hello.log_begin <= self.end == candidate:
+            if hello.log_begin == self.end == candidate:
                 return StartFollowing(self.end)
-            return CutLog(
-                Cut(self.end, begin=hello.log_begin)
-            )  # its queues may have numbers that the master's have not
+            # Its queues may have other numbers than the master's, and it has nothing to show for any other place.
+            return CutLog(Cut(self.end, begin=hello.log_begin))
         self._low = self._floor = max(self.begin, hello.log_begin)
         if candidate < self._floor:
             is_boundary = candidate > self.begin and not set(hello.history.begins).isdisjoint(self.history.begins)
