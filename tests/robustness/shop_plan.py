@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def make_plan(
     long_outages: int = LONG_OUTAGES,
 ) -> RoundPlan:
     """The plan of a seed; each victim is killed and paused once at least, and orders are placed meanwhile; so many
-    services are away for long.
+    services, or all that there are, are away for long, one after the other.
 
     With `outages` these happen, one after the other and each for long, and nothing else.
     """
@@ -132,7 +133,7 @@ def plan_around(blows: Sequence[Blow], seed: int, orders: int, rng: SeededRng) -
     """The orders that are placed while these happen."""
     ways = _shuffled(rng, Way, orders)
     endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
-    turns = [number * len(blows) // orders for number in range(orders)]
+    turns = _turns(blows, orders)
     purchases = tuple(
         Purchase(
             number=number,
@@ -146,6 +147,12 @@ def plan_around(blows: Sequence[Blow], seed: int, orders: int, rng: SeededRng) -
         for number, way in enumerate(ways)
     )
     return RoundPlan(_products(purchases), purchases, tuple(blows), seed)
+
+
+def _turns(blows: Sequence[Blow], orders: int) -> list[int]:
+    """The blow of each order, by its index: a blow has orders in proportion to the time that it takes."""
+    ends_s = list(itertools.accumulate(blow.lasts_s for blow in blows))
+    return [bisect_right(ends_s, ends_s[-1] * number / orders) for number in range(orders)]
 
 
 def _trade_s(blow: Blow, number: int) -> float:
@@ -175,7 +182,7 @@ def _blows(rng: SeededRng, victims: Sequence[str], long_outages: int) -> tuple[B
         for deed, chosen in deck
     ]
     services = sorted({name.partition("-")[0] for name in victims})
-    for service in rng.sample(services, long_outages):
+    for service in rng.sample(services, min(long_outages, len(services))):
         instances = tuple(name for name in victims if name.partition("-")[0] == service)
         blows.append(_long_blow(rng, (rng.choice(list(Deed)), instances)))
     rng.shuffle(blows)

@@ -1,9 +1,9 @@
 """G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused (shop_plan.py);
 when it is quiet again, every standing invariant holds, and whatever anybody was told is so (shop_truth.py).
 
-A seed is one round of 400 orders. Three rounds of four run on PostgreSQL, with two processes of orders and of payments
-on one server; the clock of one of these is ahead. The fourth round runs on SQLite. What is found stays in a folder,
-with databases and logs.
+A seed is one round of 1,000 orders, in which every service is away for long once. Three rounds of four run on
+PostgreSQL, with two processes of orders and of payments on one server; the clock of one of these is ahead. The fourth
+round runs on SQLite. What is found stays in a folder, with databases and logs.
 
 Each round has faults that last longer than anything waits for. The time-outs are set so short that they all end within
 LONGEST_S: the time to pay and the time past it for which an undecided payment keeps its order open, a payment's hold
@@ -57,7 +57,7 @@ from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin, TransactionPhase
 
 ROUND_ORDERS = 200
-SWEEP_ORDERS = 400
+SWEEP_ORDERS, SWEEP_LONG_OUTAGES = 1_000, 5  # every service is away for long once
 SQLITE_EVERY = 4
 QUIET_MAX_S = 120.0  # RELIABILITY.md (d)
 ANSWER_MAX_S = 180.0  # a buyer who has no answer for so long gives up
@@ -294,4 +294,4 @@ class ShopSweep:
     def run(self, seed: int, deadline: float) -> Outcome:
         if time.monotonic() >= deadline:
             return Outcome(0)
-        return play(seed, SWEEP_ORDERS)
+        return play(seed, SWEEP_ORDERS, long_outages=SWEEP_LONG_OUTAGES)

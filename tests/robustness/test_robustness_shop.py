@@ -8,7 +8,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from shop_plan import GATEWAY, LAST_SEATS, LAST_SEATS_UNITS, LONG_OUTAGES, LONG_S, Deed, Way, make_plan
-from shop_rounds import LONGEST_S, ROUND_ORDERS, victims
+from shop_rounds import LONGEST_S, ROUND_ORDERS, SWEEP_LONG_OUTAGES, SWEEP_ORDERS, victims
 from shop_truth import Truth, problems
 from shop_victims import Away
 
@@ -59,6 +59,19 @@ def test_a_long_outage_outlasts_every_time_out_and_takes_all_instances_of_a_serv
     (alone,) = plan.blows
     assert (alone.is_long, alone.deed, alone.victims) == (True, Deed.PAUSE, (GATEWAY,))
     assert sum(purchase.at_s < alone.after_s for purchase in plan.purchases) >= ROUND_ORDERS // 2
+
+
+@pytest.mark.parametrize("postgresql", [True, False])
+def test_in_a_round_of_the_sweep_every_service_is_away_for_long_and_has_orders_meanwhile(postgresql: bool) -> None:
+    names = victims(postgresql=postgresql)
+    plan = make_plan(1, SWEEP_ORDERS, names, long_outages=SWEEP_LONG_OUTAGES)
+    long_ones = {index: blow for index, blow in enumerate(plan.blows) if blow.is_long}
+    assert sorted(name for blow in long_ones.values() for name in blow.victims) == sorted(names)
+    per_blow = Counter(purchase.blow for purchase in plan.purchases)
+    whole_s = sum(blow.lasts_s for blow in plan.blows)
+    for index, blow in enumerate(plan.blows):
+        assert per_blow[index] == pytest.approx(SWEEP_ORDERS * blow.lasts_s / whole_s, abs=1)
+    assert all(per_blow[index] >= SWEEP_ORDERS // 10 for index in long_ones)
 
 
 def test_orders_that_met_a_long_outage_are_counted() -> None:

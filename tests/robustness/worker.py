@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sweep import Outcome, Sweep
 
-HANG_S = 300  # so long may a seed go on after its deadline
+HANG_S = 900  # so long may a seed go on after its deadline; a round of `shop` takes five minutes and more
 CLEAN_UP_S = 30
 SEEDS_TIME_S = 24 * 3600.0  # without a deadline
 EXIT_VIOLATION, EXIT_INTERRUPTED = 1, 130
