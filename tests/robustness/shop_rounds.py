@@ -55,6 +55,7 @@ from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.standing import Standing
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin, TransactionPhase
+from servicekit.adapters.http_client import PooledConnections
 
 ROUND_ORDERS = 200
 SWEEP_ORDERS, SWEEP_LONG_OUTAGES = 1_000, 5  # every service is away for long once
@@ -223,8 +224,7 @@ class Round:
         )
 
     def _watched(self) -> _Watched:
-        limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
-        return _Watched(httpx.AsyncHTTPTransport(limits=limits), self.truth)
+        return _Watched(PooledConnections(CONNECTIONS_MAX), self.truth)
 
     async def _quiet(self, cluster: Cluster, standing: Standing, shop: Shop) -> list[str]:
         """What still moves, or is wrong, after QUIET_MAX_S."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from hourglass_local.badges import Badges
+from servicekit.adapters.http_client import PooledConnections
 
 REQUEST_TIMEOUT_S = 5.0
 GIVE_UP_AFTER_S = 30.0
@@ -60,9 +61,7 @@ class HttpClient:
         self._urls = itertools.cycle([urls] if isinstance(urls, str) else urls)
         self.give_up_after_s = give_up_after_s
         self._client = httpx.AsyncClient(
-            timeout=REQUEST_TIMEOUT_S,
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
-            transport=transport,
+            timeout=REQUEST_TIMEOUT_S, transport=transport or PooledConnections(CONNECTIONS_MAX)
         )
 
     async def __aenter__(self) -> Self:

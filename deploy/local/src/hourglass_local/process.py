@@ -20,7 +20,7 @@ import psutil
 
 from hourglass_local.waiting import NotInTimeError, eventually
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0  # patience with a busy machine: a start takes five seconds on an idle one
 STOP_TIMEOUT_S = 15.0  # orders takes ten seconds at the most, and the others less
 READY_INTERVAL_S = 0.05
 TAIL_LINES = 15

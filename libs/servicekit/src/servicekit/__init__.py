@@ -37,6 +37,7 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     sql_transactions    SqlTransactionRows(table, connection), `transactions` of a unit of work
     sql_inbox           SqlInbox(table, connection), `inbox` of a unit of work
     sql_units           SqlUnits(database, new_unit): units of work, looking, reading or writing
+    http_client         http_client(url): asks another service, and loses no connection
     instrumentation     trace_statements(engine), trace_requests(client): spans, while they go anywhere
     gauges              StoredGauge: a value of the database as a metric, read every 10 s
     schema              new_metadata(), ROW_ID: names of constraints, numbers of rows

@@ -14,7 +14,7 @@ from osenv import Clock, Rng
 from osenv.clock import timeout
 from sandbox_gateway.domain import SIGNATURE_HEADER, DeliveryError, signature
 from sandbox_gateway.unit_of_work import Attempt, Units, WaitingWebhook
-from servicekit.adapters.instrumentation import trace_requests
+from servicekit.adapters.http_client import http_client
 from servicekit.errors import StorageUnavailableError
 from servicekit.wake import Wake
 
@@ -24,8 +24,6 @@ from servicekit.wake import Wake
 
 CONNECT_MAX_S = 2.0
 CONNECTIONS_MAX = 32
-# Below uvicorn's 5 s: a connection that the other side is about to close is not used again.
-KEEP_ALIVE_S = 3.0
 ANSWER_SHOWN_MAX_CHARACTERS = 200
 
 
@@ -39,13 +37,9 @@ class HttpWebhooks:
         self._url = url
         self._secrets = tuple(secrets)
         self._clock = clock
-        self._client = httpx.AsyncClient(
-            transport=transport,
-            timeout=httpx.Timeout(None, connect=CONNECT_MAX_S),
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_S),
-            trust_env=False,  # the environment's proxies are not part of the configuration
+        self._client = http_client(
+            timeout=httpx.Timeout(None, connect=CONNECT_MAX_S), connections_max=CONNECTIONS_MAX, transport=transport
         )
-        trace_requests(self._client)
 
     async def deliver(self, body: bytes) -> None:
         headers = {

@@ -23,10 +23,11 @@ from orders.service.payment_desk import (
     RefundView,
 )
 from osenv import Clock
-from servicekit.adapters.instrumentation import trace_requests
+from servicekit.adapters.http_client import http_client
 from servicekit.auth import Caller, Tokens
 
 ANSWER_MAX_S = 5.0
+CONNECTIONS_MAX = 100
 TOKEN_LIFETIME_S = 60
 REPEAT_FOR_S = 3.0
 REPEAT_INTERVAL_S = 0.2
@@ -50,8 +51,7 @@ class HttpPayments:
         """`transport` is for tests; without it requests go over the network."""
         self._tokens = tokens
         self._clock = clock
-        self._client = httpx.AsyncClient(base_url=url, timeout=ANSWER_MAX_S, transport=transport, trust_env=False)
-        trace_requests(self._client)
+        self._client = http_client(url, timeout=ANSWER_MAX_S, connections_max=CONNECTIONS_MAX, transport=transport)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -18,14 +18,12 @@ import httpx
 import telemetry
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
-from servicekit.adapters.instrumentation import trace_requests
+from servicekit.adapters.http_client import http_client
 
 CONNECT_MAX_S = 2.0
 # Of each read and write, and of the wait for a free connection; PatientGateway bounds the whole.
 STEP_MAX_S = 5.0
 CONNECTIONS_MAX = 32
-# Below what servers commonly grant (uvicorn: 5 s): a connection that is about to be closed is not used again.
-KEEP_ALIVE_S = 3.0
 ANSWER_MAX_BYTES = 64 * 1024
 TEXT_MAX_CHARACTERS = 300
 NUMBER_MAX = 2**63 - 1  # what the database holds
@@ -39,15 +37,13 @@ class HttpGateway:
 
     def __init__(self, url: str, api_key: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """`transport` is for tests; without it requests go over the network."""
-        self._client = httpx.AsyncClient(
-            base_url=url,
+        self._client = http_client(
+            url,
+            timeout=httpx.Timeout(STEP_MAX_S, connect=CONNECT_MAX_S),
+            connections_max=CONNECTIONS_MAX,
             headers={"Authorization": f"Bearer {api_key}", "Accept": "application/json", "Accept-Encoding": "identity"},
             transport=transport,
-            timeout=httpx.Timeout(STEP_MAX_S, connect=CONNECT_MAX_S),
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_S),
-            trust_env=False,  # the environment's proxies are not part of the configuration
         )
-        trace_requests(self._client)
 
     async def close(self) -> None:
         """Close the connections."""

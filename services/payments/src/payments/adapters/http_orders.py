@@ -14,13 +14,12 @@ import httpx
 import telemetry
 from payments.domain.errors import OrderNotPayableError, OrdersUnavailableError
 from payments.domain.payment import Payment
-from servicekit.adapters.instrumentation import trace_requests
+from servicekit.adapters.http_client import http_client
 from servicekit.auth import ORDERS_HOLD, Tokens
 
 ANSWER_MAX_S = 3.0
 TOKEN_LIFETIME_S = 60
 CONNECTIONS_MAX = 32
-KEEP_ALIVE_S = 3.0  # below what servers commonly grant: a connection that is about to be closed is not used again
 
 _NOT_PAYABLE = "urn:hourglass:problem:order-not-payable"
 
@@ -32,14 +31,7 @@ class HttpOrders:
         """`transport` is for tests; without it requests go over the network."""
         self._tokens = tokens
         self._stopped = asyncio.Event()
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            transport=transport,
-            timeout=ANSWER_MAX_S,
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_S),
-            trust_env=False,  # the environment's proxies are not part of the configuration
-        )
-        trace_requests(self._client)
+        self._client = http_client(url, timeout=ANSWER_MAX_S, connections_max=CONNECTIONS_MAX, transport=transport)
 
     async def run(self) -> None:
         """Keep the connections until `stop`."""
