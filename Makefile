@@ -67,7 +67,7 @@ format: setup  ## Format the code and mend what ruff can mend
 test: setup  ## Run the tests (needs only what setup installed)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-system: setup  ## Run the tests that need more: PostgreSQL, Chromium, Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
+test-system: setup  ## Run the tests that need more: PostgreSQL, Chromium, nginx, Maven and Java 17, loop devices, namespaces (REQUIRE=all: fail without)
 	$(BIN)/python -m pytest --system --ignore tests/compose tests deploy loadtest  # one at a time: a network namespace keeps what is mounted on a loop device
 	$(BIN)/python -m pytest --system --numprocesses 2 --dist loadfile libs services tools examples  # on PostgreSQL
 

@@ -194,6 +194,11 @@ def probe_docker() -> Absence | None:
         return Absence(str(error), for_good=True)
 
 
+def probe_nginx() -> Absence | None:
+    """nginx, and openssl to make a certificate for it."""
+    return _missing_tools("nginx", "openssl")
+
+
 def probe_history() -> Absence | None:
     """The commits before this one, for tests that run earlier code."""
     if missing := _missing_tools("git"):
@@ -233,6 +238,7 @@ CAPABILITIES = {
         Capability(
             "docker", ("docker.io", "docker-compose", "debootstrap"), may_lack_for_good=True, probe=probe_docker
         ),
+        Capability("nginx", ("nginx", "openssl"), may_lack_for_good=False, probe=probe_nginx),
         Capability("history", ("git",), may_lack_for_good=True, probe=probe_history),
         Capability("chromium", ("chromium", "fonts-noto-cjk"), may_lack_for_good=False, probe=probe_chromium),
     )

@@ -18,6 +18,7 @@ from capabilities import (
     probe_loop_device,
     probe_maven,
     probe_network_namespaces,
+    probe_nginx,
     probe_postgresql,
     probe_promtool,
 )
@@ -43,6 +44,7 @@ def test_what_is_not_installed_is_named(path_folder: Path) -> None:
     assert probe_maven() == Absence("not installed: java, javac")
     assert probe_java() == Absence("not installed: java")
     assert probe_loop_device() == Absence("not installed: losetup, mkfs.ext4, mount, umount")
+    assert probe_nginx() == Absence("not installed: nginx, openssl")
     assert probe_network_namespaces() == Absence("not installed: ip, tc, iptables")
 
 
