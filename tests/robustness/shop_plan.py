@@ -31,6 +31,7 @@ BETWEEN_S = (0.2, 1.2)
 KILLS_OF_TWO = 2
 LONG_S = (24.0, 27.0)  # more than every time-out and every number of tries of a round: LONGEST_S of shop_rounds.py
 BEFORE_LONG_S = (3.0, 5.0)
+BEFORE_LONG_ORDERS = 25
 LONG_OUTAGES = 2  # of a round
 
 
@@ -134,11 +135,12 @@ def plan_around(blows: Sequence[Blow], seed: int, orders: int, rng: SeededRng) -
     ways = _shuffled(rng, Way, orders)
     endings = itertools.cycle(_shuffled(rng, Then, len(Then)))
     turns = _turns(blows, orders)
+    in_turn = Counter(turns)
     purchases = tuple(
         Purchase(
             number=number,
             blow=turns[number],
-            at_s=rng.uniform(0.0, _trade_s(blows[turns[number]], number)),
+            at_s=rng.uniform(0.0, _trade_s(blows[turns[number]], number, in_turn[turns[number]])),
             items=_items(rng, number),
             way=way,
             act_after_s=rng.uniform(-0.4, 0.4) if way is Way.AT_EXPIRY else rng.uniform(0.0, 1.5),
@@ -155,9 +157,11 @@ def _turns(blows: Sequence[Blow], orders: int) -> list[int]:
     return [bisect_right(ends_s, ends_s[-1] * number / orders) for number in range(orders)]
 
 
-def _trade_s(blow: Blow, number: int) -> float:
-    """How long orders are placed for: every second one of a long outage before it, so that it finds them half done."""
-    return blow.after_s if blow.is_long and number % 2 else blow.lasts_s
+def _trade_s(blow: Blow, number: int, orders: int) -> float:
+    """How long orders are placed for: every second one of a long outage before it, so that it finds them half done, or
+    every third, fourth, ... of many, so that they do not come faster than a busy machine sells.
+    """
+    return blow.after_s if blow.is_long and number % max(2, orders // BEFORE_LONG_ORDERS) == 1 else blow.lasts_s
 
 
 def _items(rng: SeededRng, number: int) -> Mapping[str, int]:

@@ -13,6 +13,7 @@ from payments.domain.errors import OrderNotPayableError, OrdersUnavailableError
 from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, begin
 from payments.domain.payment_status import PaymentStatus
 from payments.service import events
+from payments.service.gateway import ChargeRequest
 from payments.service.settlement import CHARGE_LATE_MAX_MS
 from payments.testing import AUTH_KEYS, ScriptedGateway, Step, order_event, running_payments
 from servicekit.auth import ORDERS_HOLD, Tokens
@@ -99,14 +100,34 @@ async def test_a_charge_that_may_be_on_its_way_ends_with_its_order_only_when_it_
     async with running_payments(new_database_url("payments"), gateway=gateway, clock=clock) as payments:
         await payments.open_order()
         payment_id = (await payments.pay("key")).payment.payment_id
-        for ended_ms_ago, status in (
-            (CHARGE_LATE_MAX_MS - 1, PaymentStatus.CREATED),
-            (CHARGE_LATE_MAX_MS, PaymentStatus.DECLINED),
-        ):
-            payments.orders.closed["order-1"] = ended_ms_ago
-            await payments.application.resumer.resume()
-            assert (await payments.payment(payment_id)).status is status
+        payments.orders.closed["order-1"] = CHARGE_LATE_MAX_MS - 1
+        await payments.application.resumer.resume()
+        await clock.advance(CHARGE_LATE_MAX_MS / 1000)
+        await payments.application.resumer.resume()
+        assert (await payments.payment(payment_id)).status is PaymentStatus.CREATED
+        payments.orders.closed["order-1"] = CHARGE_LATE_MAX_MS
+        await payments.application.resumer.resume()
+        assert (await payments.payment(payment_id)).status is PaymentStatus.DECLINED
         assert gateway.charges == {}
+
+
+async def test_a_charge_that_a_gateway_carries_out_after_it_has_hung_is_captured_whatever_it_said_before(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    clock = SimClock()
+    gateway = ScriptedGateway(clock, Step.FAIL_BEFORE)
+    async with running_payments(new_database_url("payments"), gateway=gateway, clock=clock) as payments:
+        await payments.open_order()
+        payment_id = (await payments.pay("key")).payment.payment_id
+        payments.orders.closed["order-1"] = 10 * CHARGE_LATE_MAX_MS
+        for hangs in (False, True, False):  # it answers for a moment only, and hangs again
+            gateway.is_away = hangs
+            await payments.application.resumer.resume()
+            await clock.advance((CHARGE_LATE_MAX_MS - 1) / 1000)
+            assert (await payments.payment(payment_id)).status is PaymentStatus.CREATED
+        await gateway.charge(ChargeRequest(payment_id, "order-1", 100, "CNY", PaymentMethod.CARD))
+        await payments.application.resumer.resume()
+        assert (await payments.payment(payment_id)).status is PaymentStatus.CAPTURED
 
 
 # ------------------------------------------------------------------------------------------------------- over HTTP

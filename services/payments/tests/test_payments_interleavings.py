@@ -51,7 +51,7 @@ class Desk:
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
         publisher = OutboxPublisher(self.units, transactions, self.clock, Wake(), is_queue_there=lambda: True)
         bookkeeper = Bookkeeper(self.units, publisher, self.clock, ScriptedOrders())
-        self.settlement = Settlement(self.units, self.gateway, bookkeeper, ScriptedOrders())
+        self.settlement = Settlement(self.units, self.gateway, bookkeeper, ScriptedOrders(), self.clock)
         self.receive_event = ReceiveEvent(self.units, bookkeeper)
         self.refund_part = RefundPart(self.units, self.settlement, Wake(), self.clock)
         self.refund_whole = RefundPayment(self.units, self.settlement, Wake(), self.clock)

@@ -74,7 +74,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     publisher = OutboxPublisher(units, transactions, clock, relay_wake, is_queue_there=is_queue_there)
     bookkeeper = Bookkeeper(units, publisher, clock, order_holds, meter)
     settlement = Settlement(
-        units, patient_gateway, bookkeeper, order_holds, charge_late_max_ms=config.charge_late_max_ms
+        units, patient_gateway, bookkeeper, order_holds, clock, charge_late_max_ms=config.charge_late_max_ms
     )
     resumer = Resumer(units, settlement, clock, resumer_wake, silence_ms=config.gateway_silence_ms)
     refund_payment = RefundPayment(units, settlement, resumer_wake, clock)

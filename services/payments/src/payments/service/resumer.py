@@ -113,6 +113,7 @@ class Resumer:
         seen = await self._each(_payments, self._ask_charge, silence_s, done)
         seen |= await self._each(_refunds, self._ask_refund, silence_s, done)
         self._asked_at = {its_id: at for its_id, at in self._asked_at.items() if its_id in seen}
+        self._settlement.forget_others(seen)
         self._say(len(done.errors), done.errors[0] if done.errors else None)
         return done
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -156,7 +156,8 @@ async def _change_status(unit: UnitOfWork, payment: Payment, changed: Payment, c
 # A loser of a compare-and-set looks again: each time somebody else has got one step further.
 ATTEMPTS_MAX = 5
 
-# A charge that was sent while the order was held may reach the gateway late, but not so late.
+# A charge that was sent while the order was held may reach the gateway late, but not so late; nor does it come so late
+# after a gateway that answered nobody has begun to answer, and to work off what has waited there.
 CHARGE_LATE_MAX_MS = 60_000
 ORDER_CLOSED = "order-closed"
 
@@ -176,6 +177,7 @@ class Settlement:
         gateway: PaymentGateway,
         bookkeeper: Bookkeeper,
         holds: OrderHolds,
+        clock: Clock,
         *,
         charge_late_max_ms: int = CHARGE_LATE_MAX_MS,
     ) -> None:
@@ -183,8 +185,12 @@ class Settlement:
         self._gateway = gateway
         self._bookkeeper = bookkeeper
         self._holds = holds
+        self._clock = clock
         self._charge_late_max_ms = charge_late_max_ms
         self._held: set[str] = set()
+        self._unknown_since: dict[
+            str, float
+        ] = {}  # payment id -> when the gateway said so first, without a break since
 
     def is_held(self, its_id: str) -> bool:
         """Whether a task of this process has the payment or refund in hand."""
@@ -198,6 +204,10 @@ class Settlement:
             yield
         finally:
             self._held.discard(its_id)
+
+    def forget_others(self, unfinished: Collection[str]) -> None:
+        """Keep nothing in memory about payments that are not among these ids."""
+        self._unknown_since = {its_id: at for its_id, at in self._unknown_since.items() if its_id in unfinished}
 
     async def charge(self, payment: Payment) -> Payment:
         """Let the gateway take the money of a CREATED payment; returns the payment as it stands then.
@@ -224,8 +234,10 @@ class Settlement:
         if payment.status is not PaymentStatus.CREATED:
             return payment
         with in_trace_of(payment, ASK_FOR_PAYMENT):
+            unknown_since = self._unknown_since.pop(payment_id, self._clock.monotonic())
             answer = await self._gateway.find_charge(payment_id)
             if answer is None:
+                self._unknown_since[payment_id] = unknown_since
                 return await self.charge(payment)
             if isinstance(answer, Pending):
                 await self._hold_on(payment)
@@ -268,9 +280,12 @@ class Settlement:
             return await self._write_down_refund(refund, answer)
 
     async def _give_up(self, payment: Payment, error: OrderNotPayableError) -> Payment:
-        """End a payment of an order that is over, once no charge of it can be on its way to the gateway."""
-        if error.hold_ended_ms_ago is not None and error.hold_ended_ms_ago < self._charge_late_max_ms:
-            return payment
+        """End a payment of an order that is over, once no charge of it can be on its way or wait in the gateway."""
+        if error.hold_ended_ms_ago is not None:
+            now = self._clock.monotonic()
+            unknown_ms = (now - self._unknown_since.get(payment.payment_id, now)) * 1000
+            if min(error.hold_ended_ms_ago, unknown_ms) < self._charge_late_max_ms:
+                return payment
         log.info("a payment ends with its order; nothing was charged", payment_id=payment.payment_id)
         return await self._write_down(payment, Declined(ORDER_CLOSED))
 
