@@ -127,7 +127,7 @@ def run_round(make: Callable[[Path], Round]) -> Outcome:
         raise
     except Exception as error:  # a process that has died by itself, for one: what there is to see is in the folder
         log.exception("the round came to no end")
-        outcome = Outcome(0, (f"the round came to no end: {type(error).__name__}: {error}",))
+        outcome = Outcome(0, tuple(f"the round came to no end: {sentence}" for sentence in _sentences(error)))
     if not outcome.violations:
         shutil.rmtree(folder)
         return outcome
@@ -279,11 +279,10 @@ async def _not_ready(cluster: Cluster) -> list[str]:
         ]
 
 
-def _sentences(group: BaseExceptionGroup[BaseException]) -> list[str]:
-    found: list[str] = []
-    for error in group.exceptions:
-        found += _sentences(error) if isinstance(error, BaseExceptionGroup) else [f"{type(error).__name__}: {error}"]
-    return found
+def _sentences(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [sentence for one in error.exceptions for sentence in _sentences(one)]
+    return [f"{type(error).__name__}: {error}"]
 
 
 class ShopSweep:
