@@ -130,12 +130,12 @@ def table(ledger: Ledger) -> Table:
     return made
 
 
-def evidence(ledger: Ledger, started: datetime, duration_s: float) -> dict[str, Any]:
-    """The document docs/evidence/robustness.json."""
+def evidence(ledger: Ledger, started: datetime, duration_s: float, code: dict[str, Any]) -> dict[str, Any]:
+    """The document docs/evidence/robustness.json; `code` is what was there when the run began."""
     return {
         "time": started.isoformat(timespec="seconds"),
         "duration_s": round(duration_s, 1),
-        **describe_code(ROOT),
+        **code,
         "machine": describe_machine(),
         "sweeps": {name: account.to_json() for name, account in ledger.accounts.items()},
     }
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     time_s = SEEDS_TIME_S if options.seeds else options.hours * 3600
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background of a shell it is ignored
         signal.signal(number, _interrupt)
-    started, began = datetime.now(UTC), time.monotonic()
+    code, started, began = describe_code(ROOT), datetime.now(UTC), time.monotonic()
     interrupted = False
     try:
         Run(ledger, time_s, options.cores, console).run()
@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(table(ledger))
     out = options.out or (None if options.only or options.seeds or interrupted else EVIDENCE)
     if out is not None:
-        document = evidence(ledger, started, time.monotonic() - began) | {"left_out": left_out}
+        document = evidence(ledger, started, time.monotonic() - began, code) | {"left_out": left_out}
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         console.print(f"written to {out}", markup=False)
     return EXIT_INTERRUPTED if interrupted else EXIT_VIOLATION if ledger.failed else 0
