@@ -15,7 +15,7 @@ import pytest
 
 from hourglass_local.cluster import Cluster
 from hourglass_local.waiting import eventually
-from mq_broker.store.store_version import STORE_VERSION, encode_version
+from mq_broker.store.layout import STORE_VERSION, encode_version
 from mqclient import Admin, ConnectionLostError, Message, MessageQueue, Producer, RetryableError
 from mqclient.admin.backup_description import DESCRIPTION_NAME
 

@@ -17,7 +17,7 @@ from crash_history import History, Sent, WrongError
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, MessageStore, PutResult, StoreOptions
 from mq_broker.store.retention import Retention

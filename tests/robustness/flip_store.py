@@ -19,8 +19,8 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.store.index_file import HEAD as INDEX_HEAD
-from mq_broker.store.index_file import IndexHead, IndexSize
+from mq_broker.store.index import HEAD as INDEX_HEAD
+from mq_broker.store.index import IndexHead, IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import Blank, scan_log
 from mq_broker.store.message_store import FlushDiskType, StoreOptions

@@ -43,13 +43,12 @@ from mq_broker.rpc.replication_conversions import (
     replica_frame,
     replica_frame_message,
 )
-from mq_broker.store.checkpoint import Checkpoint
-from mq_broker.store.index_file import IndexFile, IndexSize
-from mq_broker.store.json_state import decode_document, encode_document
+from mq_broker.store.commit_log import SegmentFiles
+from mq_broker.store.durability import decode_watermark, encode_slot
+from mq_broker.store.index import IndexFile, IndexSize
+from mq_broker.store.layout import Checkpoint
 from mq_broker.store.log_scan import scan_log
-from mq_broker.store.segment_files import SegmentFiles
-from mq_broker.store.state_files import State
-from mq_broker.store.watermark import decode_watermark, encode_slot
+from mq_broker.store.state_files import State, decode_document, encode_document
 from mq_broker.testing import half, incoming, producer_record
 from mqclient import IllegalArgumentError
 from mqclient.message_id import offset_message_id, parse_offset_message_id

@@ -23,8 +23,8 @@ from hourglass_local.probes import grpc_serving, replica_status
 from hourglass_local.process import ManagedProcess
 from hourglass_local.waiting import eventually
 from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.store.json_state import decode_document
 from mq_broker.store.replica_file import REPLICA
+from mq_broker.store.state_files import decode_document
 
 NAME_SERVER_PORT, BROKER_PORT, HA_PORT = 9_876, 10_911, 10_912
 NAME_SERVER_ADDRESS = f"{HOSTS[CLIENT]}:{NAME_SERVER_PORT}"

@@ -33,7 +33,7 @@ from sweep import Outcome
 from hourglass.mq.v1 import broker_service_pb2, broker_service_pb2_grpc
 from hourglass_local.cluster import SYNC_FLUSH, Cluster
 from hourglass_local.waiting import eventually
-from mq_broker.store.quarantine import TAIL_SUFFIX
+from mq_broker.store.log_scan import TAIL_SUFFIX
 from mqclient import Admin, Producer
 from mqproto.record import RecordError, iter_records
 from osenv import SeededRng

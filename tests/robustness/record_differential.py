@@ -32,10 +32,10 @@ from mq_broker.core.rewrite import (
     schedule_batch,
     waiting_copy,
 )
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, MessageStore
-from mq_broker.store.proof import all_proven
+from mq_broker.store.reader import all_proven
 from mq_broker.testing import STORE_ROOT, store_options
 from mq_broker.testing_copies import copy_all, entries, log_bytes, running_store
 from mq_broker.tools.log_reader import read_log

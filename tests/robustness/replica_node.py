@@ -27,11 +27,11 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.ha.node import stop
 from mq_broker.processor.broker import Broker, BrokerOptions
-from mq_broker.store.index_file import IndexSize
-from mq_broker.store.json_state import decode_document
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.store.replica_file import REPLICA
+from mq_broker.store.state_files import decode_document
 from osenv import DiskFile, SeededRng, SimClock, SimDisk
 from osenv.disk import FileLock, Lane, read_file
 from osenv.sim_clock import settle

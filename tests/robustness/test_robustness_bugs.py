@@ -13,7 +13,7 @@ from flip_store import opened
 from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.testing import STORE_ROOT, broker_options, incoming, produce, producer_record, read_all

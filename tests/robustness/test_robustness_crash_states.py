@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from crash_states import DEEP, CrashReport, Place, explore, replay
 
+from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.store.segment_files import SegmentFiles
 from osenv import SimDisk
 
 STATES = 2_000

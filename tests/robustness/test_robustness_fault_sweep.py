@@ -9,8 +9,7 @@ from fault_life import LAYOUT, SYNCS, Fault
 from fault_sites import Seen, unreached
 from fault_sweep import SCENARIOS, Run, SweepReport, recorded, sample, seen_in, sweep, syncs_of
 
-from mq_broker.store.confirmation import Copies
-from mq_broker.store.flusher import Flusher
+from mq_broker.store.durability import Copies, Flusher
 from mq_broker.store.message_store import MessageStore
 
 SEED = 1

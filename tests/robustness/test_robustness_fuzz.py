@@ -7,7 +7,7 @@ from fuzz import INPUTS, run_fuzz, try_input
 from fuzz_targets import Target, documents, targets
 from mutations import mutate
 
-from mq_broker.store.json_state import decode_document
+from mq_broker.store.state_files import decode_document
 from osenv import SeededRng
 
 

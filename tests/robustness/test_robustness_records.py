@@ -29,9 +29,9 @@ def test_all_who_read_a_record_agree(seed: int) -> None:
         ("mq_broker.core.batches.RESERVED", frozenset(), "an unacceptable batch is accepted"),
         ("mq_broker.core.batches.KEYS_MAX", 127, "an acceptable batch is refused"),
         ("mq_broker.core.batches.TAG_BYTES_MAX", 1 << 20, "an unacceptable batch is accepted"),
-        ("mq_broker.store.proof.tag_hash", lambda data, start, end: 0, "what was read is not proven"),
+        ("mq_broker.store.reader.tag_hash", lambda data, start, end: 0, "what was read is not proven"),
         ("mq_broker.store.recovery.entry_tags_code", lambda record: 0, "recovery makes other entries"),
-        ("mq_broker.store.copied.entry_tags_code", lambda record: 0, "a replica has other entries"),
+        ("mq_broker.store.log_feed.entry_tags_code", lambda record: 0, "a replica has other entries"),
         ("mq_broker.core.index_keys._KEYS", b"KEY\x01", "the index has other keys"),
     ],
 )

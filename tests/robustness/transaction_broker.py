@@ -19,7 +19,7 @@ from mq_broker.core.batches import Batch
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import BrokenStream, MemoryStream
-from mq_broker.store.confirmation import Copies
+from mq_broker.store.durability import Copies
 from mq_broker.store.message_store import FlushDiskType, PutResult
 from mqclient.errors import BrokerUnreachableError
 from mqclient.transport.methods import END_TRANSACTION, PRODUCE

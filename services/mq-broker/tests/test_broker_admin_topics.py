@@ -17,7 +17,7 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.topic_administration import QueueStats
-from mq_broker.store.json_state import encode_document, write_document
+from mq_broker.store.state_files import encode_document, write_document
 from mq_broker.testing import (
     STORE_ROOT,
     half,

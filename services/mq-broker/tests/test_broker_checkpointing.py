@@ -14,12 +14,11 @@ import pytest
 from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import CHECKPOINT_INTERVAL_S, Broker
-from mq_broker.store import checkpointing
-from mq_broker.store.checkpoint import read_checkpoint
+from mq_broker.store import durability
 from mq_broker.store.consume_queue import ConsumeQueue
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.errors import StoreFencedError
-from mq_broker.store.layout import StoreLayout
-from mq_broker.store.uninterrupted import uninterrupted
+from mq_broker.store.layout import StoreLayout, read_checkpoint
 from mq_broker.testing import (
     STORE_ROOT,
     broker_options,
@@ -416,7 +415,7 @@ async def test_a_checkpoint_of_many_queues_syncs_them_in_small_steps_some_of_the
 
 
 async def test_many_records_are_checkpointed_before_the_interval_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "RECORDS_BETWEEN_MAX", 10)
+    monkeypatch.setattr(durability, "RECORDS_BETWEEN_MAX", 10)
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, clean_stop=False) as broker:
         for _ in range(2):

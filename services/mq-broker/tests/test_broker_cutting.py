@@ -16,11 +16,11 @@ import pytest
 from mq_broker.core.batches import Batch, check_batch
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.state_names import DELAY_OFFSETS, TOPICS
+from mq_broker.store.commit_log import SegmentFiles
+from mq_broker.store.durability import read_watermark
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import scan_whole
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.segment_files import SegmentFiles
-from mq_broker.store.watermark import read_watermark
 from mq_broker.testing import STORE_ROOT, producer_record, store_options
 from mq_broker.testing_copies import (
     START_MS,

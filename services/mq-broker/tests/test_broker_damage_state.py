@@ -11,8 +11,8 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
-from mq_broker.store.json_state import FORMAT, decode_document, encode_document, read_document, write_document
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.state_files import FORMAT, decode_document, encode_document, read_document, write_document
 from mq_broker.testing import STORE_ROOT, incoming, produce, read_all, running_broker
 from osenv import SimClock, SimDisk
 from osenv.disk import read_file

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.processor.broker import Broker
+from mq_broker.store.durability import SLOT_BYTES, Watermark, decode_watermark, encode_slot, read_watermark
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.store.watermark import SLOT_BYTES, Watermark, decode_watermark, encode_slot, read_watermark
 from mq_broker.testing import STORE_ROOT, incoming, produce, read_all, running_broker, store_options
 from mqproto.codes import ResponseCode
 from osenv import SeededRng, SimClock, SimDisk

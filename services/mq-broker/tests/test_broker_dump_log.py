@@ -18,11 +18,10 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.store.checkpoint import Checkpoint
-from mq_broker.store.index_file import IndexSize
-from mq_broker.store.json_state import encode_document
-from mq_broker.store.layout import StoreLayout
+from mq_broker.store.index import IndexSize
+from mq_broker.store.layout import Checkpoint, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mq_broker.store.state_files import encode_document
 from mq_broker.testing import (
     LOG_FILE_BYTES,
     QUEUE_FILE_ENTRIES,

@@ -8,7 +8,7 @@ import pytest
 
 from mq_broker.core.progress import Progress
 from mq_broker.store.layout import StoreLayout
-from mq_broker.store.progress_entries import Entry, encode_entry
+from mq_broker.store.progress_journal import Entry, encode_entry
 from mq_broker.testing import STORE_ROOT, incoming, produce, running_broker
 from mq_broker.tools.dump_log import EXIT_DIFFERENT, EXIT_SAME, DumpOptions, dump
 from osenv import SimClock, SimDisk

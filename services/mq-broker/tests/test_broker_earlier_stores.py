@@ -16,7 +16,7 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.queue_locks import LockedQueue
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.broker import Broker
-from mq_broker.store.store_version import STORE_VERSION, decode_version
+from mq_broker.store.layout import STORE_VERSION, decode_version
 from mq_broker.testing import (
     STORE_ROOT,
     RecordingSession,

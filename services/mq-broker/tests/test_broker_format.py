@@ -22,10 +22,10 @@ from mq_broker.core.progress import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.schedule.timer_index import TimerIndex
-from mq_broker.store.index_file import IndexSize
-from mq_broker.store.json_state import decode_document
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
+from mq_broker.store.state_files import decode_document
 from mq_broker.testing import broker_options, incoming, produce, producer_record, read_all, running_broker
 from osenv import SimClock, SimDisk
 

@@ -15,7 +15,7 @@ from mq_broker.core.index_keys import index_hash, index_keys, message_keys, reco
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.store.index_file import IndexFile, IndexSize
+from mq_broker.store.index import IndexFile, IndexSize
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import BORN_IP, half, produce, read_all, running_broker, store_options
 from mq_broker.testing_timer import ThreadedDisk

@@ -11,7 +11,7 @@ import pytest
 
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.testing import BORN_IP, produce, running_broker, store_options
 from mq_broker.tools.dump_log import DumpOptions

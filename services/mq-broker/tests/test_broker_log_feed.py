@@ -10,8 +10,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.store.copied import CopiedRun, take_apart
-from mq_broker.store.log_feed import CRC_BYTES_MAX, WINDOW_BYTES
+from mq_broker.store.log_feed import CRC_BYTES_MAX, WINDOW_BYTES, CopiedRun, take_apart
 from mq_broker.store.log_scan import Blank
 from mq_broker.store.message_store import MessageStore
 from mq_broker.testing import LOG_FILE_BYTES, producer_record, store_options

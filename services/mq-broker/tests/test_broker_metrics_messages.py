@@ -20,7 +20,7 @@ from mq_broker.core.pulling import PullQuery
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.metrics.instruments import WAIT_BOUNDS_S
 from mq_broker.processor.broker import Broker
-from mq_broker.store.confirmation import Confirmation, Copies
+from mq_broker.store.durability import Confirmation, Copies
 from mq_broker.testing import RecordingSession, client, half, incoming, numbered, produce, read_all, running_broker
 from mq_broker.testing_transactions import COMMIT, asking_at_once, check_and_answer, end, join, park
 from osenv import SimClock, SimDisk

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.store.commit_log import CommitLog
-from mq_broker.store.queue_numbers import QueueNumbers
-from mq_broker.store.segment_files import SegmentFiles
+from mq_broker.store.commit_log import CommitLog, SegmentFiles
+from mq_broker.store.consume_queue import QueueNumbers
 from mq_broker.testing import STORE_ROOT
 from mq_broker.testing_cleaning import FILE_BYTES, LAYOUT, clean, fill, numbers, quiet_broker
 from osenv import PooledFiles, SeededRng, SimClock, SimDisk

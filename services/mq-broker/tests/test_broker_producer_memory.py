@@ -13,7 +13,7 @@ from mq_broker.core.producer_sequences import Numbering, ProducerSequences
 from mq_broker.core.producer_table import KINDS, Kind, ProducersFullError, ProducerTable
 from mq_broker.core.stretches import Numbers, Stretch
 from mq_broker.embedded import EmbeddedBroker
-from mq_broker.store.json_state import encode_document
+from mq_broker.store.state_files import encode_document
 from mq_broker.testing import numbered, produce, running_broker
 from mqclient import Message, Producer
 from mqproto.codes import ResponseCode

@@ -14,9 +14,8 @@ import pytest
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.progress import Progress
-from mq_broker.store.json_state import read_document
 from mq_broker.store.progress_journal import ProgressJournal
-from mq_broker.store.state_files import StateFiles
+from mq_broker.store.state_files import StateFiles, read_document
 from osenv import SeededRng, SimClock, SimDisk
 
 CONFIG = Path("/store/config")

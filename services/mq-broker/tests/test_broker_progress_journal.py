@@ -16,7 +16,7 @@ from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
-from mq_broker.store.progress_entries import Entry, encode_entry, scan
+from mq_broker.store.progress_journal import Entry, encode_entry, scan
 from mq_broker.testing import (
     STORE_ROOT,
     broker_options,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.batches import CQ_ENTRY, check_batch, patch_batch
+from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.proof import all_proven, is_proven
-from mq_broker.store.segment_files import SegmentFiles
+from mq_broker.store.reader import all_proven, is_proven
 from mq_broker.testing import STORE_ROOT, producer_record
 from mqproto.record import BODY_BYTES_MAX, RecordError, decode_record, seal
 from osenv import PooledFiles, SimDisk

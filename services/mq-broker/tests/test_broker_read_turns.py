@@ -22,7 +22,7 @@ from mq_broker.core.refusals import RefusedError
 from mq_broker.processor import querying, recalling
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.recalling import NewTime
-from mq_broker.store.cold_reads import ColdReads
+from mq_broker.store.log_scan import ColdReads
 from mq_broker.testing import incoming, keyed, produce, running_broker, store_options
 from mq_broker.testing_delays import delivering_broker, in_ten_seconds, outcomes
 from mq_broker.testing_timer import ThreadedDisk

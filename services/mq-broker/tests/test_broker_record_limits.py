@@ -10,7 +10,7 @@ import pytest
 from mq_broker.core.batches import Batch, BatchError, check_batch
 from mq_broker.core.rewrite import single_record_batch
 from mq_broker.processor.broker import Broker
-from mq_broker.store.index_file import IndexFile, IndexSize
+from mq_broker.store.index import IndexFile, IndexSize
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import BORN_IP, incoming, produce, read_all, running_broker, store_options
 from mq_broker.testing_copies import copy_all, log_bytes, running_store

@@ -13,7 +13,7 @@ from mq_broker.core.progress import Progress, version_of
 from mq_broker.core.replication.frames import ProgressEntries
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.ha.progress import ENTRIES_BYTES_MAX, ProgressIn, ProgressOut
-from mq_broker.store.progress_entries import Entry, encode_entry
+from mq_broker.store.progress_journal import Entry, encode_entry
 
 PLACE = ("g", "t", 0)
 

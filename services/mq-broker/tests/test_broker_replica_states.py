@@ -16,7 +16,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.ha.exchange import Exchange
 from mq_broker.ha.states import StatesOut
 from mq_broker.processor.broker import Broker
-from mq_broker.store.json_state import FORMAT, encode_document
+from mq_broker.store.state_files import FORMAT, encode_document
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode
 from mqproto.names import SYSTEM_TOPICS, retry_topic
@@ -149,7 +149,7 @@ class TestIn:
     async def test_a_document_of_a_newer_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with running_broker(SimDisk(), SimClock()) as slave:
             with monkeypatch.context() as patch:
-                patch.setattr("mq_broker.store.json_state.FORMAT", FORMAT + 1)
+                patch.setattr("mq_broker.store.state_files.FORMAT", FORMAT + 1)
                 content = encode_document(slave.topics.to_json(), 0)
             with pytest.raises(ValueError, match="format version 2"):
                 await slave.states_in.take(StateDocument(TOPICS, content))

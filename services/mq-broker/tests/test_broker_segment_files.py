@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import mq_broker.store.segment_files
-from mq_broker.store.segment_files import SegmentFiles
+import mq_broker.store.commit_log
+from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.testing_opcodes import OpcodeTrace
 from osenv import PooledFiles, SeededRng, SimDisk
 from osenv.disk import read_file
@@ -15,7 +15,7 @@ from osenv.disk import read_file
 ROOT, FILE_BYTES = Path("/store"), 64
 FOLDER = ROOT / "queue" / "0"
 NEXT = FILE_BYTES  # where the file begins that the thread makes
-CODE = mq_broker.store.segment_files.__file__
+CODE = mq_broker.store.commit_log.__file__
 
 
 def meets(act: Callable[[], None], other: Callable[[], None], number: int) -> bool:

@@ -13,11 +13,10 @@ import pytest
 from mq_broker.core.progress import Progress
 from mq_broker.core.tag_filter import parse_tag_expression
 from mq_broker.processor.broker import Broker
-from mq_broker.store.checkpoint import Checkpoint
+from mq_broker.store.durability import encode_slot
 from mq_broker.store.errors import StoreLockedError
-from mq_broker.store.layout import StoreLayout
+from mq_broker.store.layout import Checkpoint, StoreLayout
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.store.watermark import encode_slot
 from mq_broker.testing import (
     LOG_FILE_BYTES,
     QUEUE_FILE_ENTRIES,

@@ -11,9 +11,8 @@ import pytest
 
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreDamagedError, StoreVersionError
-from mq_broker.store.json_state import NewerFormatError, decode_document, encode_document
-from mq_broker.store.layout import StoreLayout
-from mq_broker.store.store_version import LINE_BYTES, STORE_VERSION, decode_version, encode_version
+from mq_broker.store.layout import LINE_BYTES, STORE_VERSION, StoreLayout, decode_version, encode_version
+from mq_broker.store.state_files import NewerFormatError, decode_document, encode_document
 from mq_broker.testing import (
     STORE_ROOT,
     broker_options,

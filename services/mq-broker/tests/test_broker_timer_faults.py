@@ -13,8 +13,8 @@ from mq_broker.core.rewrite import rewrite, single_record_batch
 from mq_broker.processor.broker import Broker
 from mq_broker.schedule import timer_index
 from mq_broker.schedule.timer_index import TimerIndex
-from mq_broker.store.json_state import encode_document
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.state_files import encode_document
 from mq_broker.testing import STORE_ROOT, flush_and_index, incoming, produce, read_all, running_broker, timed
 from mq_broker.testing_delays import bodies, delivering_broker
 from mqproto.names import CARRIED_TOPIC, TIMER_TOPIC

@@ -30,7 +30,7 @@ from mq_broker.core.topics import QUEUE_COUNT_MAX, TOPIC_LIMITS
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import BrokerOptions
 from mq_broker.rocketmq_keys import IGNORED_KEYS
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mqproto.address import Address, is_host, parse_address, parse_address_list

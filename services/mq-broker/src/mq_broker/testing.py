@@ -21,7 +21,7 @@ from mq_broker.core.spans import NO_SPANS, Spans
 from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
-from mq_broker.store.index_file import IndexSize
+from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mqproto.codes import ExpressionType

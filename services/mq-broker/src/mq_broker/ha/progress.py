@@ -31,7 +31,7 @@ from mq_broker.core.consumer_offsets import QUEUE_ID_MAX, ConsumerOffsets
 from mq_broker.core.progress import Progress
 from mq_broker.core.replication.frames import ProgressEntries
 from mq_broker.core.topics import TopicTable
-from mq_broker.store.progress_entries import Entry, encode_entry, scan
+from mq_broker.store.progress_journal import Entry, encode_entry, scan
 
 ENTRIES_BYTES_MAX = 1024 * 1024  # of one frame
 

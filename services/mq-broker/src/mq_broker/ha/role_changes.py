@@ -10,7 +10,7 @@ from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.state_names import QUEUE_LOCKS
 from mq_broker.ha.node import Node
-from mq_broker.store.json_state import decode_document
+from mq_broker.store.state_files import decode_document
 from mqproto.codes import ResponseCode
 
 

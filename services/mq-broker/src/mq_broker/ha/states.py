@@ -36,11 +36,9 @@ from mq_broker.core.subscription_groups import BEGUN_AT, FIRST_RESETS, Subscript
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import QUEUE_COUNT_MAX, TopicTable, deletions_of, topics_of
 from mq_broker.store.changes import Changes
-from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_document, encode_document
+from mq_broker.store.consume_queue import ConsumeQueue, Given, QueueKey, encode_numbers, numbers_of
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.queue_numbers import Given, QueueKey, encode_numbers, numbers_of
-from mq_broker.store.state_files import State
+from mq_broker.store.state_files import FORMAT_VERSION, LOG_OFFSET, State, decode_document, encode_document
 from mqproto.names import CHANGES_TOPIC
 from mqproto.record import Record
 

@@ -71,9 +71,8 @@ from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.changes import Changes
 from mq_broker.store.errors import StoreWriteError
 from mq_broker.store.message_store import MessageStore, StoreOptions
-from mq_broker.store.opening import note_boot
 from mq_broker.store.progress_journal import ProgressJournal
-from mq_broker.store.recovery import RecoveryReport
+from mq_broker.store.recovery import RecoveryReport, note_boot
 from mq_broker.store.replica_file import ReplicaFile
 from mq_broker.store.retention import Retention
 from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_retries

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.changes import Change
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.progress import Progress
 from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.refusals import code_of
-from mq_broker.store.changes import Changes
+from mq_broker.store.changes import Change, Changes
 from mq_broker.store.errors import StoreError
 
 Moved = tuple[str, int, Progress]  # topic, queue id, where a group goes on

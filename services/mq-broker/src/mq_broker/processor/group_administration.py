@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from mq_broker.core.changes import Change
 from mq_broker.core.consumer_offsets import ConsumerOffsets
 from mq_broker.core.refusals import RefusedError, first_few
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
@@ -16,6 +15,7 @@ from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
+from mq_broker.store.changes import Change
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic

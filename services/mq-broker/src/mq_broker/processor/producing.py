@@ -24,7 +24,7 @@ from mq_broker.core.topics import TopicTable
 from mq_broker.core.traffic import Traffic
 from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.processor.transactions import Transactions
-from mq_broker.store.confirmation import Copies
+from mq_broker.store.durability import Copies
 from mq_broker.store.errors import StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode

@@ -21,8 +21,8 @@ from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.refusals import require_master
 from mq_broker.processor.sessions import Sessions
-from mq_broker.store.json_state import encode_document
 from mq_broker.store.message_store import MessageStore
+from mq_broker.store.state_files import encode_document
 from mqproto.codes import ResponseCode
 from osenv import Clock
 

@@ -23,8 +23,8 @@ from mq_broker.schedule.timer_memory import HEAP_KEYS, TimerMemory
 from mq_broker.schedule.timer_reader import RunReader
 from mq_broker.schedule.timer_runs import TimerRuns
 from mq_broker.schedule.timer_writer import TimerWriter
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.key_run import KEY, DamagedRunError
-from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Clock, Disk, SyncError
 
 log = logging.getLogger(__name__)

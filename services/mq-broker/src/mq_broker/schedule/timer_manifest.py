@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mq_broker.store.json_state import encode_document, read_document, write_document
+from mq_broker.store.state_files import encode_document, read_document, write_document
 from osenv import Disk
 
 MANIFEST_NAME = "runs.json"

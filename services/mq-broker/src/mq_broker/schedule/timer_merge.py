@@ -15,8 +15,8 @@ from itertools import chain
 
 from mq_broker.schedule.timer_memory import Stretch
 from mq_broker.schedule.timer_reader import RunReader
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.key_run import BLOCK_KEYS, KEY, KeyRun
-from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk
 
 SLICE_KEYS = 1_024  # asked whether they are done in about 0.3 ms

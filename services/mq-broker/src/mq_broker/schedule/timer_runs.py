@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, RunEntry
 from mq_broker.schedule.timer_reader import RunReader
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.key_run import BLOCK_KEYS, KeyRun, run_name, run_number
-from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk
 
 log = logging.getLogger(__name__)

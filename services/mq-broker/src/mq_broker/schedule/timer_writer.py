@@ -21,9 +21,9 @@ from mq_broker.schedule.timer_manifest import Manifest, RunEntry, write_manifest
 from mq_broker.schedule.timer_memory import Stretch
 from mq_broker.schedule.timer_merge import KeyMerge
 from mq_broker.schedule.timer_reader import RunReader
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.key_run import KeyRun
 from mq_broker.store.key_run_writer import RunWriter
-from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk
 from osenv.folders import make_durable_dirs
 

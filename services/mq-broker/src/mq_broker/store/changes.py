@@ -1,28 +1,28 @@
-"""What operators change, on its way into the log and out of it again (core/changes.py has the records).
-
-A master writes the record and changes its tables in one step of the event loop. A replica changes its own when the
-record comes into its log, and a start when it reads the record again behind what the documents cover.
-
-Invariants: what the log does not take has changed nothing; a change is acknowledged as a message is, and on disk under
-either flushDiskType; a group's offsets are forgotten only after the record that says so is on disk.
-"""
+"""What operators change (ADR 104): each change is one record of the log, in `rmq_sys_changes` (store/FORMAT.md)."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from mq_broker.core.changes import Change, change_batch, change_of
+from mq_broker.core import documents as tables
+from mq_broker.core import subscription_groups, topics
+from mq_broker.core.batches import Batch
 from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
+from mq_broker.core.progress import Progress
+from mq_broker.core.rewrite import single_record_batch
 from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.store.confirmation import Copies
+from mq_broker.store.durability import Copies, uninterrupted
 from mq_broker.store.errors import NotReplicatedError
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.uninterrupted import uninterrupted
-from mqproto.record import Record
+from mqproto.names import CHANGES_TOPIC
+from mqproto.record import Record, encode_record, pack_ip
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,12 @@ class Changes:
 
     `topics_said` and `groups_said` are as changes of this life of the broker say: what came by itself is no record of
     the log, and may be otherwise on a replica, or missing (ADR 105).
+
+    A master writes the record and changes its tables in one step of the event loop. A replica changes its own when the
+    record comes into its log, and a start when it reads the record again behind what the documents cover.
+
+    Invariants: what the log does not take has changed nothing; a change is acknowledged as a message is, and on disk
+    under either flushDiskType; a group's offsets are forgotten only after the record that says so is on disk.
     """
 
     def __init__(
@@ -137,3 +143,82 @@ def _read(record: Record) -> Change | None:
     except ValueError as error:
         log.error("%s; it is passed over", error)  # noqa: TRY400 - the sentence says it all
         return None
+
+
+NO_ADDRESS = pack_ip("0.0.0.0")  # noqa: S104 - the broker itself, and no host, has written the record
+
+Reset = tuple[str, str, int, Progress]  # group, topic, queue id, and where the group goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an operator has changed, as one record of the log in `rmq_sys_changes` (store/FORMAT.md; ADR 104).
+
+    Topics and groups as they are now, None for those that are deleted.
+
+    Of a deleted topic `deleted_below` has the next number of each of its queues, of a group that was deleted with its
+    offsets `first_resets` the resets with which a group of the name begins anew.
+
+    Invariants: a change says how things are after it, so that applying it once more changes nothing; what a later
+    version adds to the body is passed over.
+    """
+
+    topics: Mapping[str, TopicConfig | None] = field(default_factory=dict)
+    deleted_below: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    groups: Mapping[str, SubscriptionGroup | None] = field(default_factory=dict)
+    first_resets: Mapping[str, int] = field(default_factory=dict)
+    resets: tuple[Reset, ...] = ()
+
+
+def change_batch(change: Change, now_ms: int) -> Batch:
+    """The change's record."""
+    body: dict[str, Any] = {
+        "topics": {name: config and topics.entry_of(config) for name, config in change.topics.items()},
+        "deletedBelow": change.deleted_below,
+        "groups": {name: config and subscription_groups.entry_of(config) for name, config in change.groups.items()},
+        "firstResets": change.first_resets,
+        "resets": _reset_table(change.resets),
+    }
+    data = encode_record(
+        topic=CHANGES_TOPIC.encode(),
+        body=json.dumps({name: value for name, value in body.items() if value}).encode(),
+        properties=b"",
+        queue_id=0,
+        born_timestamp_ms=now_ms,
+        born_ip=NO_ADDRESS,
+    )
+    return single_record_batch(CHANGES_TOPIC, 0, data, 0)
+
+
+def change_of(record: Record) -> Change:
+    """The inverse. Raises ValueError when the body is not of that form."""
+    try:
+        body = json.loads(record.body)
+        topic_entries, groups = _optional(body, "topics"), _optional(body, "groups")
+        below = _optional(body, "deletedBelow")
+        return Change(
+            {name: entry and topics.topic_of(name, entry) for name, entry in topic_entries.items()},
+            {name: {int(one): int(offset) for one, offset in tables.table(below, name).items()} for name in below},
+            {name: entry and subscription_groups.group_of(name, entry) for name, entry in groups.items()},
+            {name: int(resets) for name, resets in _optional(body, "firstResets").items()},
+            tuple(
+                (group, topic, int(queue_id), Progress(int(offset), (), int(version)))
+                for group, topics_of_group in _optional(body, "resets").items()
+                for topic, queues in topics_of_group.items()
+                for queue_id, (offset, version) in queues.items()
+            ),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the body of the change at log offset {record.log_offset}: {error!r}") from None
+
+
+def _reset_table(resets: Sequence[Reset]) -> dict[str, dict[str, dict[int, tuple[int, int]]]]:
+    """By group, topic and queue id: a request may name 16,384 queues, and all of them are one record."""
+    table: dict[str, dict[str, dict[int, tuple[int, int]]]] = {}
+    for group, topic, queue_id, progress in resets:
+        table.setdefault(group, {}).setdefault(topic, {})[queue_id] = progress.offset, progress.version
+    return table
+
+
+def _optional(body: Any, name: str) -> dict[str, Any]:
+    return tables.table({name: {}} | body, name)

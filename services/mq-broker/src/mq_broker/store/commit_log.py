@@ -1,23 +1,26 @@
-"""The commit log: every message of every topic, end to end, in files of one size (MISSION S2).
-
-Invariants: `begin` <= `end`; every byte below `end` belongs to a record or to the blank at a file's end; a run of bytes
-given to `append` lies in one file; beyond `end` there is nothing that could be taken for a record.
-"""
+"""The commit log: every message of every topic, end to end, in files of one size (MISSION S2)."""
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from mq_broker.store.errors import StoreWriteError
-from mq_broker.store.hot_tail import HotTail
-from mq_broker.store.segment_files import SegmentFiles
 from mqproto.record import SEGMENT_HEAD, encode_blank
+from osenv import DiskFile, PooledFile, PooledFiles
 
 BLANK_BYTES_MIN = SEGMENT_HEAD.size  # room for a blank always remains at a file's end, as in RocketMQ
 
 
 class CommitLog:
-    """Appends runs of sealed records and reads them back."""
+    """Appends runs of sealed records and reads them back.
+
+    Invariants: `begin` <= `end`; every byte below `end` belongs to a record or to the blank at a file's end; a run of
+    bytes given to `append` lies in one file; beyond `end` there is nothing that could be taken for a record.
+    """
 
     def __init__(self, files: SegmentFiles, file_bytes: int) -> None:
         self.files = files
@@ -125,3 +128,360 @@ class CommitLog:
         except OSError as error:
             self._unclean_to = max(self._unclean_to, offset + len(data))
             raise StoreWriteError(f"the disk refused {len(data)} bytes: {error}") from error
+
+
+NAME_DIGITS = 20
+
+
+class SegmentFiles:
+    """A run of files of one size, each named after the offset of its first byte in 20 digits (MISSION S2).
+
+    Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time.
+
+    Changes happen on one thread, in the order in which they are called; reads, and `ensure`, may come from any thread.
+    `root` is a folder above that is durable. With `keeps_unsynced_open` a file that is to be synced keeps its
+    descriptor until then: no error of writing it back can get lost, and its sync cannot fail for want of a descriptor.
+
+    Invariants: files follow each other without a gap; every file has its full length from the moment it exists; an
+    access lies within the run.
+    """
+
+    def __init__(
+        self,
+        open_files: PooledFiles,
+        root: Path,
+        folder: Path,
+        file_bytes: int,
+        *,
+        ahead_bytes: int | None = None,
+        keeps_unsynced_open: bool = False,
+    ) -> None:
+        self._open_files, self._disk = open_files, open_files.disk
+        self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
+        self._root, self._keeps_unsynced_open = root, keeps_unsynced_open
+        self._files: dict[int, PooledFile] = {}
+        self._allocated_to = 0
+        self._dirty: set[int] = set()
+        self._pinned: dict[int, DiskFile] = {}  # of the dirty ones
+        self._names_dirty = False
+        self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
+        self._folder_known = False
+        self._making = threading.Lock()
+        self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
+        for name in self._disk.list_dir(folder):
+            if name.isdigit() and len(name) == NAME_DIGITS:
+                self._files[int(name)] = open_files.open(folder / name)
+        self._starts = sorted(self._files)
+        self.stray: list[int] = []  # files behind a gap: they do not belong to the run
+        for index in range(1, len(self._starts)):
+            if self._starts[index] != self._starts[index - 1] + file_bytes:
+                self.stray, self._starts = self._starts[index:], self._starts[:index]
+                break
+        for start in self._starts:
+            if start % file_bytes:
+                raise ValueError(f"{folder}: the name {start:020d} is no multiple of {file_bytes}, the files' length")
+            if self._files[start].size() != file_bytes:  # a crash came between creating the file and its length
+                self._give_length(self._files[start])
+
+    def drop(self, starts: list[int]) -> None:
+        """Remove these files, strays or others: a power cut has left them without the ones before. Raises OSError."""
+        for start in starts[:]:
+            self._files.pop(start).close()
+            self._disk.unlink(self._path(start))
+            self._dirty.discard(start)
+            self._names_dirty = True
+        self._starts = [start for start in self._starts if start in self._files]
+        self.stray = [start for start in self.stray if start in self._files]
+
+    @property
+    def starts(self) -> list[int]:
+        """Offsets of the files of the run."""
+        return self._starts[:]
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first byte of the first file; 0 without files."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """Offset behind the last file."""
+        return self._starts[-1] + self._file_bytes if self._starts else 0
+
+    def room(self, offset: int) -> int:
+        """Bytes from `offset` to the end of its file."""
+        return self._file_bytes - offset % self._file_bytes
+
+    def file_begin(self, offset: int) -> int:
+        """Offset of the first byte of the file that holds `offset`."""
+        return offset - offset % self._file_bytes
+
+    def ensure(self, offset: int) -> None:
+        """Have the file that contains `offset`, which is the one behind the last at the most. Raises OSError."""
+        start = self.file_begin(offset)
+        if start in self._files:
+            return
+        with self._making:  # a thread may prepare the very file that is needed now
+            if start not in self._files:
+                self._make(start)
+
+    def _make(self, start: int) -> None:
+        if not self._folder_known:
+            self._disk.make_dirs(self._folder)
+        path = self._path(start)
+        file = self._open_files.open(path, create=True)
+        try:
+            self._give_length(file)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        if self._keeps_unsynced_open:
+            self._keep_open(start, file)
+        self._made.append((start, [] if self._folder_known else self._parents()))  # before anybody can write to it
+        self._folder_known = True
+        self._files[start] = file
+        self._starts.append(start)
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write `data`, across files if need be, creating them. Raises OSError; any part may have been written then."""
+        if self._ahead_bytes is not None:
+            self.reserve(offset, offset + len(data))
+        at, view = 0, memoryview(data)
+        while at < len(data):
+            place = (offset + at) % self._file_bytes
+            start = offset + at - place
+            count = min(len(data) - at, self._file_bytes - place)
+            file = self._pinned.get(start) or self._file_to_write(start)
+            file.pwrite(view[at : at + count], place)
+            self._dirty.add(start)
+            at += count
+
+    def _file_to_write(self, start: int) -> DiskFile:
+        if start not in self._files:
+            self.ensure(start)
+        file = self._files[start]
+        if not self._keeps_unsynced_open:
+            return file
+        self._keep_open(start, file)
+        return self._pinned[start]
+
+    def _keep_open(self, start: int, file: PooledFile) -> None:
+        if start not in self._pinned:
+            self._pinned[start] = file.pin()
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Exactly `length` bytes, across files if need be. Raises ValueError outside the run."""
+        parts = []
+        while length > 0:
+            start = self.file_begin(offset)
+            file = self._files.get(start)
+            if file is None:
+                raise ValueError(f"{self._folder}: no file holds offset {offset}")
+            count = min(length, self.room(offset))
+            parts.append(file.pread(count, offset - start))
+            offset += count
+            length -= count
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def cut(self, end: int, *, keep_place: bool = False) -> None:
+        """Forget everything from `end` on: later files go, and the rest of its own file becomes zeros again.
+
+        A file that begins at `end` goes too; with `keep_place` it stays, so that the run never loses its last name.
+        """
+        for start in [start for start in self._starts if start > end or (start == end and not keep_place)]:
+            self._files.pop(start).close()
+            self._starts.remove(start)
+            self._dirty.discard(start)
+            self._pinned.pop(start, None)
+            self._disk.unlink(self._path(start))
+            self._names_dirty = True
+        if self._starts and end < self.capacity_end:
+            start = self._starts[-1]
+            file = self._files[start]
+            file.truncate(end - start)
+            self._give_length(file)
+            self._dirty.add(start)
+        self._allocated_to = end
+
+    def ends_at(self, end: int, look_bytes: int) -> bool:
+        """Go on writing at `end`, if only zeros stand in the next `look_bytes` of the last file; whether it is so.
+
+        It is not when the last file begins at `end`: nothing is in it, and `cut` decides whether it stays.
+        """
+        if not self._starts or not self._starts[-1] < end <= self.capacity_end:
+            return False
+        look_bytes = min(look_bytes, self.capacity_end - end)
+        if look_bytes and any(self.read(look_bytes, end)):
+            return False
+        self._allocated_to = end
+        return True
+
+    @property
+    def first_file_end(self) -> int | None:
+        """Offset behind the first file when it is not the only one, else None."""
+        return self._starts[1] if len(self._starts) > 1 else None
+
+    def unlink_first(self) -> None:
+        """Remove the first file's name, durably; what is open can still be read. May run in a thread. Raises OSError.
+
+        Durably, because a later file must never be gone when an earlier one is still there.
+        """
+        self._files[self._starts[0]].pin()  # without its name it could not be opened again
+        self._disk.unlink(self._path(self._starts[0]))
+        self._disk.sync_dir(self._folder)
+
+    def forget_first(self) -> PooledFile:
+        """The second file becomes the first; returns the one before it, to be closed when nobody reads it any more."""
+        start = self._starts.pop(0)
+        self._dirty.discard(start)
+        self._pinned.pop(start, None)
+        return self._files.pop(start)
+
+    def distrust(self, begin: int) -> None:
+        """What stands from `begin` on came from a process that died: it is on disk only after the next sync."""
+        doubtful = [start for start in self._starts if start + self._file_bytes > begin]
+        self._dirty.update(doubtful)
+        if self._keeps_unsynced_open:
+            for start in doubtful:
+                self._keep_open(start, self._files[start])
+        self._names_dirty, self._folders_dirty = True, self._parents()
+
+    def take_sync(self) -> Callable[[], None]:
+        """The call that makes everything written so far durable, names included; it may run in a thread.
+
+        What is written after this moment stays dirty for the next one. The call raises SyncError, after which
+        everything it should have synced is in doubt for ever (RELIABILITY.md: never a second try).
+        """
+        while self._made:
+            start, parents = self._made.popleft()
+            self._dirty.add(start)
+            self._names_dirty, self._folders_dirty = True, [*self._folders_dirty, *parents]
+        starts = [start for start in sorted(self._dirty) if start in self._files]  # one is not there for a moment
+        files = [self._files[start] for start in starts]
+        folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
+        pinned = [self._files[start] for start in starts if self._pinned.pop(start, None) is not None]
+        self._dirty.difference_update(starts)
+        self._names_dirty, self._folders_dirty = False, []
+
+        def sync() -> None:
+            for file in files:
+                file.sync_data()
+            for folder in folders:
+                self._disk.sync_dir(folder)
+            for file in pinned:
+                file.unpin()
+
+        return sync
+
+    def close(self) -> None:
+        """Give the descriptors back; makes nothing durable."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._starts.clear()
+
+    def reserve(self, begin: int, end: int) -> None:
+        """Have real blocks for the range, so that writing there cannot fail for want of space. Raises OSError."""
+        if self._ahead_bytes is None or end <= self._allocated_to:
+            return
+        at = begin
+        while at < end:
+            self.ensure(at)
+            start = self.file_begin(at)
+            first = max(self._allocated_to, start)
+            last = min(-(-end // self._ahead_bytes) * self._ahead_bytes, start + self._file_bytes)
+            if last > first:
+                self._files[start].allocate(first - start, last - first)
+                self._allocated_to = last
+            at = start + self._file_bytes
+
+    def hold(self, begin: int, end: int) -> None:
+        """Have the files of the range open until the next `PooledFiles.new_turn`: writing there needs no descriptor.
+
+        Raises OSError.
+        """
+        start = begin - begin % self._file_bytes
+        while start < end:
+            if start not in self._files:
+                self.ensure(start)
+            self._open_files.hold(self._files[start])
+            start += self._file_bytes
+
+    def _parents(self) -> list[Path]:
+        return list(self._folder.parents[: len(self._folder.parts) - len(self._root.parts)])
+
+    def _path(self, start: int) -> Path:
+        return self._folder / f"{start:0{NAME_DIGITS}d}"
+
+    def _give_length(self, file: PooledFile) -> None:
+        if self._ahead_bytes is None:
+            file.allocate(0, self._file_bytes)
+        else:
+            file.truncate(self._file_bytes)
+
+
+HOT_TAIL_BYTES = 16 * 1024 * 1024
+
+
+class HotTail:
+    """Chunks of the log by offset.
+
+    Invariants: chunks are in the order of their offsets, do not overlap, and never change after they were added; their
+    sum is at most `limit_bytes`, but for the newest one.
+    """
+
+    def __init__(self, limit_bytes: int = HOT_TAIL_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._starts: list[int] = []
+        self._chunks: list[bytes | bytearray] = []
+        self._first = 0  # chunks before this index are forgotten; the lists are shortened now and then
+        self._size = 0
+        self.begin = 0  # nothing that was added from here on has been forgotten
+
+    def add(self, offset: int, chunk: bytes | bytearray) -> None:
+        """Keep `chunk`, which was just written at `offset`, and forget the oldest if there are too many."""
+        self._starts.append(offset)
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        while self._size > self._limit_bytes and self._first < len(self._chunks) - 1:
+            self._size -= len(self._chunks[self._first])
+            self._chunks[self._first] = b""
+            self._first += 1
+            self.begin = self._starts[self._first]
+        if self._first > 256 and self._first * 2 > len(self._chunks):
+            del self._starts[: self._first], self._chunks[: self._first]
+            self._first = 0
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """The bytes, or None when they are not all here; they may reach over several chunks."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < self._first:
+            return None
+        parts: list[bytes] = []
+        at = offset - self._starts[index]
+        while True:
+            chunk = self._chunks[index]
+            part = bytes(memoryview(chunk)[at : at + size])
+            parts.append(part)
+            size -= len(part)
+            if size == 0:
+                return part if len(parts) == 1 else b"".join(parts)
+            index += 1
+            if not part or index == len(self._starts) or self._starts[index] != self._starts[index - 1] + len(chunk):
+                return None
+            at = 0
+
+    def chunk(self, offset: int) -> tuple[bytes | bytearray, int] | None:
+        """The chunk that has the byte at `offset`, and where in it; None when it is not here."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < self._first or offset - self._starts[index] >= len(self._chunks[index]):
+            return None
+        return self._chunks[index], offset - self._starts[index]
+
+    def clear(self, begin: int) -> None:
+        """Forget everything; what comes is at `begin` or behind it."""
+        self._starts.clear()
+        self._chunks.clear()
+        self._first = self._size = 0
+        self.begin = begin

@@ -1,20 +1,23 @@
-"""A consume queue: for each message of one queue, where it stands in the log (MISSION S3).
-
-Invariants: entry k describes the message with queue offset k; entries from `first_offset` to `max_offset` - 1 are
-there, without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its offset).
-Readers begin at `min_offset`, which is behind everything that was deleted with its topic. The queue holds nothing that
-the log could not tell again.
-"""
+"""Consume queues: for each message of one queue, where it stands in the log (MISSION S3)."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from mq_broker.core import documents
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.store.segment_files import SegmentFiles
+from mq_broker.store.commit_log import SegmentFiles
+from mq_broker.store.errors import StoreDamagedError
+from mq_broker.store.layout import CONSUME_QUEUE_AHEAD_BYTES, StoreLayout
+from mq_broker.store.state_files import encode_document, read_document, write_document
 from mqproto.names import WAITING_TOPICS
-from osenv import PooledFile
+from osenv import Disk, PooledFile, PooledFiles
+
+log = logging.getLogger(__name__)
 
 TAIL_ENTRIES = 2_048  # newest entries kept in memory
 LOOK_ENTRIES = 204  # read at once while an entry is looked for: a page of the disk
@@ -25,7 +28,13 @@ PRE_BLANK = CQ_ENTRY.pack(0, ENTRY_SIZE_MAX, 0)  # before the first message that
 
 
 class ConsumeQueue:
-    """One queue of one topic."""
+    """One queue of one topic.
+
+    Invariants: entry k describes the message with queue offset k; entries from `first_offset` to `max_offset` - 1 are
+    there, without a gap; their log offsets never fall (messages that were lost to one stretch of damage share its
+    offset). Readers begin at `min_offset`, which is behind everything that was deleted with its topic. The queue holds
+    nothing that the log could not tell again.
+    """
 
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
         self.topic, self.queue_id = topic, queue_id
@@ -263,3 +272,141 @@ def _cut_up(entries: bytes) -> list[bytes]:
 
 def _sizes(entries: bytes) -> int:
     return sum(size for _, size, _ in CQ_ENTRY.iter_unpack(entries))
+
+
+class ConsumeQueues:
+    """All consume queues of a store, by topic and queue id.
+
+    Invariant: the folder of a queue is named after its topic and its id, and a queue that has a folder is here.
+    """
+
+    def __init__(self, open_files: PooledFiles, layout: StoreLayout) -> None:
+        self._open_files, self._disk, self._layout = open_files, open_files.disk, layout
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._of_topic: defaultdict[str, list[ConsumeQueue]] = defaultdict(list)
+
+    def open_all(self) -> Iterator[ConsumeQueue]:
+        """Open every queue that has a folder, each when it is asked for: its file is open while it is looked at.
+
+        Raises StoreDamagedError.
+        """
+        for topic in self._disk.list_dir(self._layout.consume_queues):
+            for queue_id in self._disk.list_dir(self._layout.consume_queues / topic):
+                if not queue_id.isdigit():
+                    folder = self._layout.consume_queues / topic / queue_id
+                    raise StoreDamagedError(f"{folder}: a queue's folder is named by its number; move this away")
+                yield self.get_or_open(topic, int(queue_id))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, when anything was ever stored in it."""
+        return self._queues.get((topic, queue_id))
+
+    def get_or_open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one has no file before its first entry. Raises OSError, StoreDamagedError."""
+        return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues of this topic in which anything was ever stored."""
+        return list(self._of_topic.get(topic, ()))
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    @property
+    def entry_count(self) -> int:
+        """Entries that were ever written, over all queues."""
+        return sum(queue.max_offset for queue in self)
+
+    def wipe(self) -> None:
+        """Forget every entry of every queue; the log tells them again."""
+        for queue in self:
+            queue.wipe()
+
+    def close(self) -> None:
+        """Give the files back."""
+        for queue in self:
+            queue.close()
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        try:
+            files = SegmentFiles(
+                self._open_files,
+                self._layout.root,
+                self._layout.consume_queue(topic, queue_id),
+                self._layout.consume_queue_file_bytes,
+                ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
+            )
+        except ValueError as error:
+            raise StoreDamagedError(str(error)) from error
+        if files.stray:
+            log.error("queue %d of %s: files are missing before %020d", queue_id, topic, files.stray[0])
+            files.drop(files.stray)
+        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
+        self._of_topic[topic].append(queue)
+        return queue
+
+
+QueueKey = tuple[str, int]  # topic and queue id
+Given = tuple[int, int]  # how many numbers were given, and where in the log the last of them stood; -1: not known
+
+
+class QueueNumbers:
+    """The next number of each queue, noted while the consume queues are built anew.
+
+    A number that was given to a durable message is never given again. A queue whose messages are all gone, deleted with
+    the beginning of the log or damaged, knows its next number from its own files only, and a rebuild wipes these: so it
+    is noted before, durably, and the note goes when a checkpoint has made the new files durable.
+    """
+
+    def __init__(self, disk: Disk, layout: StoreLayout) -> None:
+        self._disk, self._path = disk, layout.queue_numbers
+        self._is_there = False
+
+    def read(self) -> dict[QueueKey, Given]:
+        """What a rebuild that did not come to its end has noted; empty without one. Raises OSError."""
+        self._is_there = self._disk.exists(self._path)
+        document = read_document(self._disk, self._path)
+        try:
+            return numbers_of(document) if document is not None else {}
+        except (KeyError, TypeError, ValueError) as error:
+            log.error("%s is not of the form it should have: %r", self._path, error)  # noqa: TRY400
+            return {}
+
+    def note(self, numbers: Mapping[QueueKey, Given]) -> None:
+        """Keep the numbers, durably. Raises OSError."""
+        told = {key: given for key, given in numbers.items() if given[0]}
+        if not told:
+            return
+        write_document(self._disk, self._path, encode_numbers(told), keep_previous=False)
+        self._is_there = True
+
+    def forget_from(self, log_offset: int) -> None:
+        """The log is cut there: what was noted of messages from there on does not count, durably. Raises OSError."""
+        noted = self.read()
+        kept = {key: given for key, given in noted.items() if given[1] < log_offset}
+        if not kept:
+            self.forget()
+        elif kept != noted:
+            self.note(kept)
+
+    def forget(self) -> None:
+        """The files are durable again. Raises OSError."""
+        if self._is_there:
+            self._disk.unlink(self._path)
+            self._disk.sync_dir(self._path.parent)
+            self._is_there = False
+
+
+def encode_numbers(numbers: Mapping[QueueKey, Given]) -> bytes:
+    """The note's bytes."""
+    table = {f"{topic}:{queue_id}": list(given) for (topic, queue_id), given in sorted(numbers.items())}
+    return encode_document({"numbers": table}, 0)
+
+
+def numbers_of(document: dict[str, Any]) -> dict[QueueKey, Given]:
+    """What a note says. Raises KeyError, TypeError, ValueError when it is not of this form."""
+    numbers = {}
+    for name, (given, newest) in documents.table(document, "numbers").items():
+        topic, _, queue_id = name.rpartition(":")
+        numbers[topic, int(queue_id)] = int(given), int(newest)
+    return numbers

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.key_run import BLOCK_BYTES, BLOCK_KEYS, KeyRun, encode_blocks, run_name
-from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk, DiskFile
 
 log = logging.getLogger(__name__)

@@ -1,15 +1,11 @@
-"""The store as the rest of the broker sees it: put batches, read them back, nothing lost.
-
-Invariants: a batch gets consecutive queue offsets and stands without a gap in the log, or is not there at all; queue
-offsets are never given twice; nobody reads beyond `readable_end`, which is what a crash cannot take away under sync
-flush, and the log's end under async flush.
-"""
+"""The store as the rest of the broker sees it: put batches, read them back, nothing lost."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +14,10 @@ from mq_broker.core.batches import Batch, patch_batch, runs
 from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX
 from mq_broker.core.replication.replica_state import Cut
 from mq_broker.core.retention import RetentionOptions, WriteGate
-from mq_broker.store.checkpointing import Checkpointer
-from mq_broker.store.cold_reads import ColdReads
-from mq_broker.store.commit_log import CommitLog
-from mq_broker.store.confirmation import Copies
-from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.consume_queues import ConsumeQueues
+from mq_broker.store.commit_log import CommitLog, SegmentFiles
+from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey, QueueNumbers
 from mq_broker.store.copying import Copier
+from mq_broker.store.durability import Checkpointer, Confirmation, Copies, Flusher, uninterrupted
 from mq_broker.store.errors import (
     NotMasterError,
     NotReplicatedError,
@@ -34,22 +27,14 @@ from mq_broker.store.errors import (
     StoreWriteError,
     TooFewReplicasError,
 )
-from mq_broker.store.flusher import Flusher
 from mq_broker.store.index import Index
-from mq_broker.store.layout import StoreLayout
+from mq_broker.store.layout import StoreLayout, mark_version, refuse_newer
 from mq_broker.store.log_feed import LogFeed
-from mq_broker.store.mending import Mender
-from mq_broker.store.old_files import OldFiles
-from mq_broker.store.opening import close_store, open_store
-from mq_broker.store.quarantine import Quarantine
-from mq_broker.store.queue_numbers import QueueNumbers
-from mq_broker.store.readable import Readable
-from mq_broker.store.reader import Reader
-from mq_broker.store.recovery import RecoveryReport
-from mq_broker.store.segment_files import SegmentFiles
+from mq_broker.store.log_scan import ColdReads, Quarantine
+from mq_broker.store.reader import Mender, Reader
+from mq_broker.store.recovery import RecoveryReport, close_store, open_store
+from mq_broker.store.retention import OldFiles
 from mq_broker.store.state_files import State, StateFiles
-from mq_broker.store.store_version import mark_version, refuse_newer
-from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, PooledFiles, SyncError
 from osenv.folders import make_durable_dirs
@@ -87,7 +72,12 @@ class PutResult:
 
 
 class MessageStore:
-    """One broker's store. Single writer: every call comes from one event loop."""
+    """One broker's store. Single writer: every call comes from one event loop.
+
+    Invariants: a batch gets consecutive queue offsets and stands without a gap in the log, or is not there at all;
+    queue offsets are never given twice; nobody reads beyond `readable_end`, which is what a crash cannot take away
+    under sync flush, and the log's end under async flush.
+    """
 
     def __init__(
         self,
@@ -464,3 +454,43 @@ class MessageStore:
     def _durable_grown(self) -> None:
         self._grown()
         self.readable.tell()
+
+
+class Readable:
+    """What consumers may see of the store, and who is told when that grows.
+
+    `stored_end` tells what this broker vouches for.
+
+    Invariant: nobody is told of a queue before all of what was appended to it can be read; everybody is told
+    afterwards.
+    """
+
+    def __init__(self, clock: Clock, stored_end: Callable[[], int]) -> None:
+        self._stored_end = stored_end
+        self._waiting: deque[tuple[int, QueueKey]] = deque()  # where in the log, and in which queue
+        self._listeners: list[Callable[[str, int], None]] = []
+        self.confirmation = Confirmation(clock, self.tell)
+
+    @property
+    def end(self) -> int:
+        """The confirm offset: consumers see what lies below it."""
+        confirmed, stored = self.confirmation.end, self._stored_end()
+        return stored if confirmed is None else min(confirmed, stored)
+
+    def appended(self, log_end: int, queues: Iterable[QueueKey]) -> None:
+        """These queues have something new that ends here in the log."""
+        self._waiting.extend((log_end, key) for key in queues)
+
+    def on_readable(self, listener: Callable[[str, int], None]) -> None:
+        """Have `listener` told of each queue in which something new can be read."""
+        self._listeners.append(listener)
+
+    def tell(self) -> None:
+        """Tell the listeners what has become readable."""
+        end = self.end
+        ready: dict[QueueKey, None] = {}
+        while self._waiting and self._waiting[0][0] <= end:
+            ready[self._waiting.popleft()[1]] = None
+        for topic, queue_id in ready:
+            for listener in self._listeners:
+                listener(topic, queue_id)

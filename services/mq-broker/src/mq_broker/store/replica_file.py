@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from mq_broker.core.replication.replica_state import ReplicaState
 from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.store.durability import uninterrupted
 from mq_broker.store.errors import StoreDamagedError
-from mq_broker.store.json_state import decode_document, encode_document
 from mq_broker.store.layout import StoreLayout
-from mq_broker.store.uninterrupted import uninterrupted
+from mq_broker.store.state_files import decode_document, encode_document
 from osenv import Disk, Rng, replace_file
 from osenv.disk import read_file
 

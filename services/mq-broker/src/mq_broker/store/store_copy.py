@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.store.consume_queue import ConsumeQueue
+from mq_broker.store.commit_log import NAME_DIGITS
+from mq_broker.store.consume_queue import ConsumeQueue, Given, QueueKey, encode_numbers
+from mq_broker.store.durability import encode_watermark
+from mq_broker.store.layout import STORE_VERSION, encode_version
+from mq_broker.store.log_scan import TEMPORARY_SUFFIX
 from mq_broker.store.message_store import MessageStore
-from mq_broker.store.quarantine import TEMPORARY_SUFFIX
-from mq_broker.store.queue_numbers import Given, QueueKey, encode_numbers
-from mq_broker.store.segment_files import NAME_DIGITS
-from mq_broker.store.store_version import STORE_VERSION, encode_version
-from mq_broker.store.watermark import encode_watermark
 from osenv import Disk, DiskFile
 
 GONE = 0  # where a message stood that is in no file any more, as consume queues say it

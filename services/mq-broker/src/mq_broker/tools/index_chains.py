@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from mq_broker.store.index_file import SLOT
+from mq_broker.store.index import SLOT
 from mq_broker.tools.findings import INDEX, Findings
 from mq_broker.tools.index_reader import IndexEntry, IndexReader
 

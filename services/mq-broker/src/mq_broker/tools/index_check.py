@@ -9,8 +9,8 @@ not judged here.
 from __future__ import annotations
 
 from mq_broker.core.index_keys import IndexKey, record_index_keys
-from mq_broker.store.checkpoint import Checkpoint
 from mq_broker.store.index import IndexPoint
+from mq_broker.store.layout import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, INDEX, DamageMap, Findings
 from mq_broker.tools.index_chains import RECOVERED_END_MS, EntryStream, FileChains
 from mq_broker.tools.index_reader import IndexEntry

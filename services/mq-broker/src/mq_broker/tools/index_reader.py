@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mq_broker.store.index_file import ENTRY, HEAD, SLOT, IndexHead, IndexSize
+from mq_broker.store.index import ENTRY, HEAD, SLOT, IndexHead, IndexSize
 from osenv import Disk
 
 NAME_DIGITS = 17  # yyyyMMddHHmmssSSS

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
+from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.log_scan import Blank, Damage, explain, scan_log, scan_whole
-from mq_broker.store.segment_files import SegmentFiles
 from mq_broker.tools.stored_files import StoredFiles
 from mqproto.record import (
     MESSAGE_MAGIC,

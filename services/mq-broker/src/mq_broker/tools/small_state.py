@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mq_broker.store.checkpoint import Checkpoint
-from mq_broker.store.json_state import FORMAT_VERSION, LOG_OFFSET, decode_document
-from mq_broker.store.layout import CHECKPOINT_BYTES, StoreLayout
-from mq_broker.store.progress_entries import Scan, scan
-from mq_broker.store.progress_journal import journal_number
-from mq_broker.store.store_version import STORE_VERSION, decode_version, encode_version
-from mq_broker.store.watermark import SLOT_BYTES, SLOTS, encode_slot
+from mq_broker.store.durability import SLOT_BYTES, SLOTS, encode_slot
+from mq_broker.store.layout import (
+    CHECKPOINT_BYTES,
+    STORE_VERSION,
+    Checkpoint,
+    StoreLayout,
+    decode_version,
+    encode_version,
+)
+from mq_broker.store.progress_journal import Scan, journal_number, scan
+from mq_broker.store.state_files import FORMAT_VERSION, LOG_OFFSET, decode_document
 from osenv import Disk
 
 TEMPORARY, BACKUP = ".tmp", ".bak"

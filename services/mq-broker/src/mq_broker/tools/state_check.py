@@ -14,7 +14,7 @@ from mq_broker.core.delay_progress import done_of, waiting_queue
 from mq_broker.core.producer_sequences import ProducerSequences
 from mq_broker.core.progress import Progress
 from mq_broker.core.topics import deletions_of
-from mq_broker.store.checkpoint import Checkpoint
+from mq_broker.store.layout import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, CONFIG, VERSION, WATERMARK, DamageMap, Findings
 from mq_broker.tools.queue_check import QueueChecks
 from mq_broker.tools.small_state import BACKUP, MISSING, TEMPORARY, SmallState, StateDocument

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from itertools import pairwise
 from pathlib import Path
 
-from mq_broker.store.segment_files import NAME_DIGITS
+from mq_broker.store.commit_log import NAME_DIGITS
 from osenv import Disk, DiskFile
 
 OPEN_FILES_MAX = 4

@@ -16,9 +16,9 @@ from mq_broker.core.delay_progress import TIMER as TIMER_LEVEL
 from mq_broker.core.delay_progress import done_of
 from mq_broker.core.offset_set import OffsetSet
 from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, RunEntry, decode_manifest
-from mq_broker.store.json_state import decode_document
 from mq_broker.store.key_run import KEY, DamagedRunError, KeyRun, run_name, run_number
 from mq_broker.store.layout import StoreLayout
+from mq_broker.store.state_files import decode_document
 from mq_broker.tools.findings import TIMER, Findings
 from mq_broker.tools.small_state import SmallState, read_whole
 from osenv import Disk

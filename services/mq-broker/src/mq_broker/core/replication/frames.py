@@ -53,7 +53,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ProgressEntries:
-    """What groups have finished, as journal entries (store/progress_entries.py); both ways.
+    """What groups have finished, as journal entries (store/progress_journal.py); both ways.
 
     It depends on the sender's log below `log_end`.
     """
