@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mq_broker.config import FORMAT, BrokerConfig
-from mq_broker.core.replication.in_sync import Acknowledged, Connected, Decide, InSyncLedger, Passed, Stored
-from mq_broker.core.replication.replica_state import InSyncSet
+from mq_broker.core.replica_state import InSyncSet
+from mq_broker.replication.in_sync import Acknowledged, Connected, Decide, InSyncLedger, Passed, Stored
 from mqproto.config_source import ConfigSource
 
 DEPLOY = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ from hourglass.mq.v1 import name_service_pb2
 from mq_broker.broker_life import HA_STOP_GRACE_S, STOP_GRACE_S
 from mq_broker.config import FORMAT as BROKER_FORMAT
 from mq_broker.config import BrokerConfig
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.rpc.health import SERVICE_NAME, STORE_SERVICE, WRITES_SERVICE
 from mq_namesrv.config import FORMAT as NAMESRV_FORMAT
 from mqproto.config_source import ConfigSource

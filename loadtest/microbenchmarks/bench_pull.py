@@ -10,9 +10,7 @@ from micro_report import describe
 from micro_store import MIB, STORE_MS, LiveStore, live_store
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mq_broker.core.pulling import Selection
-from mq_broker.core.searching import SCAN_RECORDS_MAX, Search
-from mq_broker.core.tag_filter import EVERYTHING
+from mq_broker.core.pulling import EVERYTHING, SCAN_RECORDS_MAX, Search, Selection
 from mqfilter import parse
 from mqproto.record import iter_records
 

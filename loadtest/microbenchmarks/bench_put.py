@@ -12,8 +12,7 @@ from micro_report import describe, measure, rounds
 from micro_store import STORE_MS, fresh, live_store
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mq_broker.core.batches import CQ_ENTRY, patch_batch
-from mq_broker.core.index_keys import index_keys
+from mq_broker.core.batches import CQ_ENTRY, index_keys, patch_batch
 
 ROUNDS = 1_500
 WARM_UP = 20

@@ -12,8 +12,8 @@ from micro_report import describe, measure, rounds, scaled
 from micro_store import MIB, LiveStore, store_options, temporary_root
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.store.message_store import MessageStore
 from osenv import RealClock, RealDisk

@@ -54,7 +54,7 @@ MAY_IMPORT = {
 }
 
 # The broker's layers; each may import those before it. A module in none of them is a root module and comes last.
-BROKER_LAYERS = ("core", "store", "schedule", "ha", "processor", "rpc")
+BROKER_LAYERS = ("core", "store", "schedule", "replication", "processor", "rpc")
 
 # These packages know the standard library, themselves, and these others; nothing else.
 PURE_MQPROTO = {
@@ -63,6 +63,7 @@ PURE_MQPROTO = {
 }
 PURE_PACKAGES = {
     "mq_broker.core": PURE_MQPROTO | {"mqfilter"},
+    "mq_broker.replication.in_sync": PURE_MQPROTO | {"mq_broker.core"},
     "mq_namesrv.core": PURE_MQPROTO,
     "mqfilter": {"lark"},
 }
@@ -297,7 +298,7 @@ def test_bad_module_is_caught(module: str, text: str, sentence: str) -> None:
         ("mq_broker.core.topics", "import json\nfrom mqproto.names import check_topic\nfrom mq_broker.core import x"),
         ("mq_broker.rpc.produce", "import grpc\nfrom mq_broker.processor import send\nfrom osenv import Clock"),
         ("mq_broker.app", "import grpc\nfrom mq_broker.config import BrokerConfig"),
-        ("mq_broker.core.message_filter", "from mqfilter import parse"),
+        ("mq_broker.core.pulling", "from mqfilter import parse"),
         ("mqfilter.parser", "import re\nfrom lark import Lark\nfrom mqfilter.errors import FilterSyntaxError"),
         ("mq_broker.store.state", "def f(disk): disk.replace('a', 'b'); disk.open('x')"),
         ("orders.app", "from mqclient import Producer\nfrom orders.config import Config"),

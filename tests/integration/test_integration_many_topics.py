@@ -12,7 +12,7 @@ import grpc
 from hourglass.mq.v1 import admin_service_pb2_grpc, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
 from hourglass_local.waiting import eventually
-from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.core.topics import TopicTable
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.registration import Registration

@@ -13,7 +13,7 @@ from typing import Any
 from crash_history import History, QueueHistory, QueueKey, Sent, WrongError
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.core.tag_filter import parse_tag_expression
+from mq_broker.core.pulling import parse_tag_expression
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.recovery import RecoveryReport
 from mq_broker.testing import producer_record

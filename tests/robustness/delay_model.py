@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import TIMER
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.topics import TIMER
 from mqproto.codes import RecallOutcome
 
 PLAIN = 0  # stands for a level: the message does not wait

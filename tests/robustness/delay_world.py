@@ -21,10 +21,10 @@ from typing import Any
 from delay_faults import Fork, damage_files
 from delay_model import LOST, PLAIN, Arrival, DelayModel, InvariantError, Message, Waiting
 
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import TIMER
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.state_names import TOPICS
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.documents import TOPICS
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.topics import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime

@@ -17,7 +17,7 @@ from group_model import InvariantError, Place
 from group_world import GROUPS, TOPIC, GroupWorld, Member
 
 from mq_broker.config import BrokerConfig
-from mq_broker.core.retention import GuardMode
+from mq_broker.core.limits import GuardMode
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import read_all
 from mqclient import (

@@ -15,8 +15,8 @@ from typing import Any
 
 from fault_journal import BrokenPromiseError, Journal, QueueKey, ReadRefusedError
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker

@@ -33,10 +33,9 @@ from fault_life import (
 )
 from simulation import run_simulation
 
-from mq_broker.core.replication.replica_state import Cut
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole, Cut
 from mq_broker.processor.broker import Broker
-from mq_broker.store.replica_file import ReplicaFile
+from mq_broker.replication.node import ReplicaFile
 from mq_broker.testing import broker_options
 from osenv import SeededRng, SimClock, SimDisk
 

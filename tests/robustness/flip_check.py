@@ -22,9 +22,9 @@ from typing import Any
 from flip_faults import SECTOR_BYTES, Fault
 from flip_store import LAYOUT, Image, QueueKey, opened
 
-from mq_broker.core.index_keys import message_keys
+from mq_broker.core.batches import message_keys
+from mq_broker.core.documents import CONSUMER_OFFSETS
 from mq_broker.core.pulling import PULL_BYTES_MAX, PullQuery
-from mq_broker.core.state_names import CONSUMER_OFFSETS
 from mq_broker.processor.broker import Broker
 from mq_broker.store.progress_journal import journal_number
 from mq_broker.store.state_files import State

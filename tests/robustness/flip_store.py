@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch

@@ -16,11 +16,14 @@ from google.protobuf.message import DecodeError
 
 from hourglass.mq.v1 import replication_service_pb2
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.delay_progress import TIMER, DelayProgress
-from mq_broker.core.progress import Progress
-from mq_broker.core.replication.epochs import Epoch, EpochBegin, EpochHistory
-from mq_broker.core.replication.frames import (
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
+from mq_broker.core.delays import DelayProgress
+from mq_broker.core.pulling import parse_tag_expression
+from mq_broker.core.replica_state import Epoch, EpochBegin, EpochHistory
+from mq_broker.core.subscription_groups import SubscriptionGroups
+from mq_broker.core.topics import TIMER, TopicTable
+from mq_broker.core.transactions import TransactionScan, TransactionTable
+from mq_broker.replication.frames import (
     Beat,
     LogBytes,
     MasterFrame,
@@ -32,11 +35,6 @@ from mq_broker.core.replication.frames import (
     Report,
     StateDocument,
 )
-from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.tag_filter import parse_tag_expression
-from mq_broker.core.topics import TopicTable
-from mq_broker.core.transaction_scan import TransactionScan
-from mq_broker.core.transactions import TransactionTable
 from mq_broker.rpc.replication_conversions import (
     master_frame,
     master_frame_message,

@@ -22,8 +22,8 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass_local.probes import grpc_serving, replica_status
 from hourglass_local.process import ManagedProcess
 from hourglass_local.waiting import eventually
-from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.store.replica_file import REPLICA
+from mq_broker.core.replica_state import ReplicaState
+from mq_broker.replication.node import REPLICA
 from mq_broker.store.state_files import decode_document
 
 NAME_SERVER_PORT, BROKER_PORT, HA_PORT = 9_876, 10_911, 10_912

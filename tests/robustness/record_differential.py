@@ -19,11 +19,9 @@ from record_samples import BODY_BYTES_MAX, Sample, sample
 from simulation import few_collections
 from sweep import Outcome
 
-from mq_broker.core.batches import Batch, BatchError, check_batch
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.halves import HalfError, committed_batch, half_batch, recheck_batch
-from mq_broker.core.index_keys import index_keys, message_keys, record_index_keys
-from mq_broker.core.parked import parked_batch
+from mq_broker.core.batches import Batch, BatchError, check_batch, index_keys, message_keys, record_index_keys
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.halves import HalfError, committed_batch, half_batch, parked_batch, recheck_batch
 from mq_broker.core.rewrite import (
     deliver_record,
     entry_tags_code,

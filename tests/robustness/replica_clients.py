@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from replica_model import BODY, Commit, InvariantError, Message, Promise, Transaction, number_of
 
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.halves import transaction_id
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.producer_sequences import Numbering
-from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch

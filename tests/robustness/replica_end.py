@@ -8,7 +8,7 @@ from replica_clients import GROUP, QUEUES, TOPIC
 from replica_model import InvariantError
 from replica_operator import Operator
 
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.store.log_scan import Damage, scan_log
 from mqproto.record import Record

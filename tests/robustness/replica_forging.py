@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from replica_model import InvariantError
 from replica_network import Link
 
-from mq_broker.core.replication.epochs import Epoch
-from mq_broker.core.replication.frames import Follow, LogBytes, MasterFrame, ReplicaFrame, Report
+from mq_broker.core.replica_state import Epoch
+from mq_broker.replication.frames import Follow, LogBytes, MasterFrame, ReplicaFrame, Report
 
 if TYPE_CHECKING:
     from replica_world import ReplicaWorld

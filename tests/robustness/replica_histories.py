@@ -22,9 +22,8 @@ from replica_operator import Operator
 from replica_world import ReplicaWorld
 from simulation import SimLoop, few_collections
 
-from mq_broker.core.replication import in_sync
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.ha import node
+from mq_broker.core.replica_state import BrokerRole
+from mq_broker.replication import in_sync, node
 from mq_broker.store import log_feed, retention
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng

@@ -17,8 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.replica_state import Epoch
 from mqproto.record import Record
 
 BODY = b"<%06d>"

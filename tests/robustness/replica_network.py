@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from mq_broker.core.replication.frames import LogBytes, MasterFrame, ReplicaFrame
-from mq_broker.ha.links import LinkError, MasterLink, SlaveLink
+from mq_broker.replication.frames import LinkError, LogBytes, MasterFrame, MasterLink, ReplicaFrame, SlaveLink
 from osenv import SeededRng, SimClock
 
 F = TypeVar("F")

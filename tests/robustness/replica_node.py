@@ -19,18 +19,14 @@ from client_tasks import ClientTasks
 from replica_network import Network
 from sim_process import SimProcess
 
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.replica_state import BrokerIdentity, BrokerRole, ReplicaState, ReplicationOptions
 from mq_broker.core.transactions import TransactionOptions
-from mq_broker.ha.node import stop
 from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.replication.node import REPLICA, stop
 from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mq_broker.store.replica_file import REPLICA
 from mq_broker.store.state_files import decode_document
 from osenv import DiskFile, SeededRng, SimClock, SimDisk
 from osenv.disk import FileLock, Lane, read_file

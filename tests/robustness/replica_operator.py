@@ -13,8 +13,7 @@ from replica_faults import ISOLATED_S_MAX, Faults
 from replica_model import InvariantError
 from replica_node import Node
 
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch
 
 if TYPE_CHECKING:
     from replica_world import ReplicaWorld

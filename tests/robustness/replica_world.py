@@ -18,11 +18,9 @@ from replica_network import Network
 from replica_node import LAYOUT, LEVELS, Node, Process, Settings
 from replica_operator import Leader
 
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
-from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, ReplicaState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreError
 from mq_broker.store.message_store import FlushDiskType

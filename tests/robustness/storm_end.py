@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from storm_clients import GROUPS, PLAIN
 from storm_model import InvariantError
 
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.store.log_scan import Damage, scan_log
 from mqproto.record import Record

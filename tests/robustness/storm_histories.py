@@ -19,7 +19,7 @@ from storm_end import Ending
 from storm_operator import Operator
 from storm_world import StormWorld
 
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from osenv import SeededRng
 

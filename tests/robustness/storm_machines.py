@@ -10,8 +10,8 @@ from replica_node import LAYOUT, Node, Process, Settings
 from sim_process import SimProcess
 from storm_network import RpcNetwork, Services
 
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.replication.options import ReplicationOptions
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.replica_state import ReplicationOptions
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService

@@ -22,7 +22,7 @@ from replica_network import Link, Network
 from sim_process import SimProcess
 
 from mq_broker.embedded.calls import AbortedCallError
-from mq_broker.ha.links import LinkError, MasterLink
+from mq_broker.replication.frames import LinkError, MasterLink
 from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError, RequestTimeoutError
 from mqclient.transport import Method
 from osenv import Rng, SeededRng, SimClock

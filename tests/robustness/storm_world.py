@@ -22,7 +22,7 @@ from storm_machines import NAME_SERVERS, PACE, STEP_S, NameServer, StormNode
 from storm_model import Answer, Message, StormModel
 from storm_network import NameServiceStub, RpcNetwork, Transport
 
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc import registration
 from mq_broker.store.message_store import FlushDiskType

@@ -10,7 +10,7 @@ import pytest
 from flip_check import find
 from flip_store import opened
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.index import IndexSize

@@ -32,7 +32,7 @@ def test_all_who_read_a_record_agree(seed: int) -> None:
         ("mq_broker.store.reader.tag_hash", lambda data, start, end: 0, "what was read is not proven"),
         ("mq_broker.store.recovery.entry_tags_code", lambda record: 0, "recovery makes other entries"),
         ("mq_broker.store.log_feed.entry_tags_code", lambda record: 0, "a replica has other entries"),
-        ("mq_broker.core.index_keys._KEYS", b"KEY\x01", "the index has other keys"),
+        ("mq_broker.core.batches._KEYS", b"KEY\x01", "the index has other keys"),
     ],
 )
 def test_a_part_with_a_definition_of_its_own_is_noticed(

@@ -13,10 +13,9 @@ from replica_node import Node, Settings
 from replica_world import ReplicaWorld
 from simulation import run_simulation
 
-from mq_broker.core.replication.in_sync import InSyncLedger
-from mq_broker.core.replication.replica_state import InSyncSet
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole, InSyncSet
 from mq_broker.processor.broker import Broker
+from mq_broker.replication.in_sync import InSyncLedger
 from mq_broker.store.message_store import FlushDiskType, MessageStore
 from osenv import SeededRng
 

@@ -42,7 +42,7 @@ STORE_TESTS = f"{BROKER_TESTS}/test_broker_store.py"
 HERE = "tests/robustness/test_robustness_bugs.py"
 NEW_QUEUES_TESTS = "libs/mqclient/tests/test_mqclient_new_queues.py"
 PROGRESS_TESTS = "libs/mqclient/tests/test_mqclient_progress_memory.py"
-IN_SYNC = f"{BROKER}/core/replication/in_sync.py"
+IN_SYNC = f"{BROKER}/replication/in_sync.py"
 COUNTED = "replicas = self.in_sync.replicas | (self.deciding.replicas if self.deciding else frozenset())"
 LEDGER_TESTS, LINKS_TESTS = f"{BROKER_TESTS}/test_broker_in_sync_ledger.py", f"{BROKER_TESTS}/test_broker_links.py"
 RECORD_LIMITS_TESTS = f"{BROKER_TESTS}/test_broker_record_limits.py"
@@ -209,7 +209,7 @@ BUGS: tuple[Bug, ...] = (
         "17",
         "slave acks page cache",
         "under SYNC_FLUSH, too, a slave vouches for what is written",
-        f"{BROKER}/ha/following.py",
+        f"{BROKER}/replication/following.py",
         "self._node.states_in.vouched(store.stored_end)",
         "self._node.states_in.vouched(store.log_end)",
         f"{LINKS_TESTS}::test_a_slave_vouches_for_what_its_flush_disk_type_says",
@@ -230,7 +230,7 @@ BUGS: tuple[Bug, ...] = (
         (
             Edit(IN_SYNC, "        if log_offset > log_end:\n", "        if log_offset > log_end and False:\n"),
             Edit(
-                f"{BROKER}/ha/feed.py",
+                f"{BROKER}/replication/feed.py",
                 "if not max(report.acknowledged, report.durable) <= report.written <= end:",
                 "if not max(report.acknowledged, report.durable) <= report.written:",
             ),
@@ -245,8 +245,8 @@ BUGS: tuple[Bug, ...] = (
         "no epoch fence (#7017)",
         "a slave follows a master of any epoch",
         (
-            Edit(f"{BROKER}/core/replication/reconciling.py", "if epoch < self.epoch:", "if epoch < (0, 0):"),
-            Edit(f"{BROKER}/ha/following.py", "if frame.epoch < self._epoch:", "if frame.epoch < (0, 0):"),
+            Edit(f"{BROKER}/replication/following.py", "if epoch < self.epoch:", "if epoch < (0, 0):"),
+            Edit(f"{BROKER}/replication/following.py", "if frame.epoch < self._epoch:", "if frame.epoch < (0, 0):"),
         ),
         (
             f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_master_that_cannot_be_followed_is_refused",
@@ -299,7 +299,7 @@ BUGS: tuple[Bug, ...] = (
         "25",
         "epoch file torn",
         "replica.json is written in place",
-        f"{STORE}/replica_file.py",
+        f"{BROKER}/replication/node.py",
         "        for path in self._paths:\n"
         "            await self._disk.offload(replace_file, self._disk, path, content, keep_previous=False)\n",
         "        files = [self._disk.open(path, create=True) for path in self._paths]\n"
@@ -336,7 +336,7 @@ BUGS: tuple[Bug, ...] = (
         "29",
         "delay offsets overwritten before load (#6881)",
         "what delayOffset.json says is not taken over, and the next checkpoint writes over it",
-        f"{BROKER}/core/delay_progress.py",
+        f"{BROKER}/core/delays.py",
         "        self._done = done_of(document)\n",
         "        done_of(document)\n",
         f"{BROKER_TESTS}/test_broker_delay.py"
@@ -621,7 +621,7 @@ BUGS: tuple[Bug, ...] = (
         "56",
         "progress overtakes the log that it depends on",
         "progress is told to a replica without the log offset that it depends on",
-        f"{BROKER}/ha/exchange.py",
+        f"{BROKER}/replication/node.py",
         "ProgressEntries(entries, self._store.log_end) if entries",
         "ProgressEntries(entries) if entries",
         f"{BROKER_TESTS}/test_broker_durable_answers.py"
@@ -641,7 +641,7 @@ BUGS: tuple[Bug, ...] = (
         "57",
         "a planned change of masters voids what members report",
         "a new term renews the versions although nothing can be missing",
-        f"{BROKER}/core/replication/replica_state.py",
+        f"{BROKER}/core/replica_state.py",
         "self.renewal_term if has_all else term",
         "term",
         f"{BROKER_TESTS}/test_broker_replication.py"
@@ -661,7 +661,7 @@ BUGS: tuple[Bug, ...] = (
         "73",
         "a replica has the record of a change, and not the change",
         "copied records of changes are not applied",
-        f"{BROKER}/ha/states.py",
+        f"{BROKER}/replication/states.py",
         "        if record.topic == CHANGES_TOPIC:\n",
         "        if record.topic == CHANGES_TOPIC and record.queue_id:\n",
         f"{BROKER_TESTS}/test_broker_changes.py::TestAPair::test_what_was_answered_survives_the_loss_of_the_master",
@@ -699,7 +699,7 @@ BUGS: tuple[Bug, ...] = (
         "69",
         "a slave that joined later does not recognise what is sent again",
         "what producers have numbered is not told to a slave",
-        f"{BROKER}/ha/states.py",
+        f"{BROKER}/replication/states.py",
         "            self._sequences.take_over(self._coming_sequences[1])\n",
         "",
         f"{BROKER_TESTS}/test_broker_replica_sequences.py"
@@ -719,7 +719,7 @@ BUGS: tuple[Bug, ...] = (
         "65",
         "an orderly group stands still after a planned change of masters",
         "a successor does not take over the queue locks that were handed to it",
-        f"{BROKER}/ha/role_changes.py",
+        f"{BROKER}/replication/node.py",
         'queue_locks if epoch == seen else b""',
         'b""',
         f"{BROKER_TESTS}/test_broker_replica_locks.py::test_members_go_on_with_their_queues_at_once_after_a_switch",
@@ -728,7 +728,7 @@ BUGS: tuple[Bug, ...] = (
         "66",
         "queue locks of an earlier term are believed",
         "a table of locks counts as complete whatever its term is",
-        f"{BROKER}/core/queue_locks.py",
+        f"{BROKER}/core/members.py",
         "document is None or self._term != before",
         "document is None",
         f"{BROKER_TESTS}/test_broker_replica_locks.py"
@@ -767,7 +767,7 @@ BUGS: tuple[Bug, ...] = (
         "77",
         "a slave of a master that was restored twice passes over new messages",
         "a slave forgets a higher origin of versions",
-        f"{BROKER}/core/replication/replica_state.py",
+        f"{BROKER}/core/replica_state.py",
         "max(self.renewal_origin, renewal_origin)",
         "renewal_origin",
         f"{BROKER_TESTS}/test_broker_restored_replicas.py::test_a_slave_keeps_the_higher_origin",
@@ -776,7 +776,7 @@ BUGS: tuple[Bug, ...] = (
         "78",
         "a slave that has just joined and is promoted gives numbers again",
         "the master says the next numbers of empty queues only",
-        f"{BROKER}/ha/states.py",
+        f"{BROKER}/replication/states.py",
         "            if first == end or queue.entry(first)[0] >= log_offset:\n",
         "            if first == end:\n",
         f"{BROKER_TESTS}/test_broker_replica_offsets.py"

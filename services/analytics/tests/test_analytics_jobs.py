@@ -29,7 +29,7 @@ from analytics.jobs.silver import ORDERS, PAYMENTS, TIMER_TOPIC, TIMERS, orders,
 from analytics.jobs.times import start_of
 from analytics.schemas import BRONZE, EVENTS, REJECTS
 from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
-from mq_broker.core.lateness import Lateness
+from mq_broker.core.delays import Lateness
 from orders.testing import running_orders
 from osenv import SimClock
 from payments.testing.running_payments import running_payments

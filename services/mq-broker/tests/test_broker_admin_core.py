@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.core.members import GroupMembers
-from mq_broker.core.progress import Progress
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.testing import client

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker

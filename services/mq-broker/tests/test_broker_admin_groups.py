@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange, QueueProgress

@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import GuardMode, RefusedError, RetentionOptions
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.retention import GuardMode, RetentionOptions
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.progress import Progress, version_of
-from mq_broker.core.queue_locks import LockedQueue
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress, version_of
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import LockedQueue
 from mq_broker.core.transactions import Phase
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.broker import Broker

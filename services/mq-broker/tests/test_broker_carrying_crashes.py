@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.retention import RetentionOptions
+from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.rewrite import single_record_batch
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig

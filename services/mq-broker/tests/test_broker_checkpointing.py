@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import CHECKPOINT_INTERVAL_S, Broker
 from mq_broker.store import durability

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mq_broker.core.members import Connection
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.subscriptions import Consumer, Subscription
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import Connection, Consumer, Subscription
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.client_commands import CommandAnswer
 from mq_broker.testing import RecordingSession, client, half, incoming, produce, read_all, running_broker

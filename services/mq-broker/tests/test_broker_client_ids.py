@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups
-from mq_broker.core.queue_locks import LOCK_EXPIRY_MS, LockedQueue
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, LOCK_EXPIRY_MS, ClientGroups, LockedQueue
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import RecordingSession, client, running_broker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.core.replication.replica_state import Cut
-from mq_broker.core.tag_filter import EVERYTHING
+from mq_broker.core.pulling import EVERYTHING
+from mq_broker.core.replica_state import Cut
 from mq_broker.store.errors import CopyError, NotMasterError, StoreFencedError, StoreWriteError
 from mq_broker.store.log_feed import encode_damage
 from mq_broker.store.log_scan import Damage

@@ -8,10 +8,10 @@ import pytest
 
 from mq_broker.core.batches import CQ_ENTRY, BatchError, check_batch, patch_batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, GroupMembers
-from mq_broker.core.tag_filter import parse_tag_expression
+from mq_broker.core.pulling import parse_tag_expression
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.testing import BORN_IP, client, producer_record
 from mqproto.java_hash import java_string_hash

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mq_broker.config import BrokerConfig, parse_config
-from mq_broker.core.creations import CountLimits, Creations, TooManyError
-from mq_broker.core.limits import COUNTED_CLIENTS_MAX
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import COUNTED_CLIENTS_MAX, CountLimits, Creations, RefusedError, TooManyError
 from mq_broker.core.pulling import PullQuery
-from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor import offsets

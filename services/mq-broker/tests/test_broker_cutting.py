@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.core.replication.replica_state import Cut
-from mq_broker.core.state_names import DELAY_OFFSETS, TOPICS
+from mq_broker.core.documents import DELAY_OFFSETS, TOPICS
+from mq_broker.core.replica_state import Cut
 from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.durability import read_watermark
 from mq_broker.store.layout import StoreLayout

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.state_files import FORMAT, decode_document, encode_document, read_document, write_document

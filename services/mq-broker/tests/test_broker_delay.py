@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS
 from mq_broker.core.rewrite import single_record_batch
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout

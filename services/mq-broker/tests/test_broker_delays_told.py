@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
-from mq_broker.core.delay_progress import TIMER
+from mq_broker.core.topics import TIMER
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.metrics.delays import LATENESS_BOUNDS_S
 from mq_broker.processor.broker import Broker

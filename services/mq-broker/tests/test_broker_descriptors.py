@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.descriptors import DescriptorBudget
-from mq_broker.core.limits import DESCRIPTORS_MIN, KEPT_DESCRIPTORS, OPEN_FILES_MAX
+from mq_broker.core.limits import DESCRIPTORS_MIN, KEPT_DESCRIPTORS, OPEN_FILES_MAX, DescriptorBudget
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import broker_options, flush_and_index, incoming, produce, running_broker, store_options
 from mqproto.codes import ResponseCode

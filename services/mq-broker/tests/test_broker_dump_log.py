@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.progress_journal import Entry, encode_entry
 from mq_broker.testing import STORE_ROOT, incoming, produce, running_broker

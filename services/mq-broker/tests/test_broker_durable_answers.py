@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.transactions import TransactionState
-from mq_broker.ha.feed import STATES_INTERVAL_S
 from mq_broker.processor.recalling import NewTime
+from mq_broker.replication.feed import STATES_INTERVAL_S
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import (
     LOG_FILE_BYTES,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.queue_locks import LockedQueue
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.members import LockedQueue
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import STORE_VERSION, decode_version

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.life import LifeEvent
-from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch

@@ -10,8 +10,8 @@ import pytest
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.life import LifeEvent
-from mq_broker.core.progress import Progress
 from mq_broker.core.transactions import TransactionState
 from mq_broker.embedded.calls import CallContext
 from mq_broker.processor import explaining

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker

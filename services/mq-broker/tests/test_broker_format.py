@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import mq_broker.store
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.schedule.timer_index import TimerIndex

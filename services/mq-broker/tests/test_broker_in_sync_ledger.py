@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from mq_broker.core.replication.in_sync import (
+from mq_broker.core.replica_state import InSyncSet
+from mq_broker.replication.in_sync import (
     JOIN_AGAIN_S,
     JOIN_GAP_BYTES,
     JOIN_WAIT_S,
@@ -24,7 +25,6 @@ from mq_broker.core.replication.in_sync import (
     Reject,
     Stored,
 )
-from mq_broker.core.replication.replica_state import InSyncSet
 
 NOT_CATCHUP_S = 15.0
 ALONE = InSyncSet(1, frozenset({"m"}))

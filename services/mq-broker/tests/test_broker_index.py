@@ -11,7 +11,7 @@ from struct import unpack
 
 import pytest
 
-from mq_broker.core.index_keys import index_hash, index_keys, message_keys, record_index_keys
+from mq_broker.core.batches import index_hash, index_keys, message_keys, record_index_keys
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch

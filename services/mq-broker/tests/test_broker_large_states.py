@@ -9,10 +9,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences
-from mq_broker.core.progress import Progress
-from mq_broker.core.stretches import Stretch
+from mq_broker.core.producer_table import Stretch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.consume_progress import QUEUES_PER_STEP

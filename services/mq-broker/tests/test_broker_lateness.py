@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_broker.core.lateness import Lateness
+from mq_broker.core.delays import Lateness
 from osenv import SeededRng
 
 VALUES = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 5_000), st.integers(0, 1 << 40)), min_size=1)

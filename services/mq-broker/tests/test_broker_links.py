@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch, EpochBegin, EpochHistory
-from mq_broker.core.replication.frames import (
+from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, EpochBegin, EpochHistory
+from mq_broker.replication.frames import (
     Beat,
     Farewell,
     Follow,
@@ -28,7 +28,6 @@ from mq_broker.core.replication.frames import (
     Report,
     StateDocument,
 )
-from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
 from mq_broker.testing_replication import HeldDisk, Member, MemoryLink, make_pair
@@ -122,8 +121,8 @@ async def test_a_slave_that_says_nothing_is_given_up() -> None:
 
 
 async def test_no_more_is_on_its_way_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mq_broker.ha.feed.WINDOW_BYTES", 5_000)
-    monkeypatch.setattr("mq_broker.ha.feed.CHUNK_BYTES", 2_000)
+    monkeypatch.setattr("mq_broker.replication.feed.WINDOW_BYTES", 5_000)
+    monkeypatch.setattr("mq_broker.replication.feed.CHUNK_BYTES", 2_000)
     clock = SimClock()
     async with master_at_work(clock) as (master, link):
         await produce(master.at_work, *[incoming("t", [b"x" * 1_000]) for _ in range(20)])

@@ -18,7 +18,7 @@ from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, broker_s
 from hourglass.mq.v1.replication_service_pb2 import Epoch
 from mq_broker.broker_life import BrokerProcess, End, StartError, live
 from mq_broker.config import FORMAT, parse_config
-from mq_broker.core.descriptors import DescriptorBudget
+from mq_broker.core.limits import DescriptorBudget
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.testing import incoming
 from mqproto.config_source import ConfigSource

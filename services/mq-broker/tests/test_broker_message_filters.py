@@ -9,11 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.message_filter import MessageFilters, fulfils
-from mq_broker.core.pulling import PULL_BYTES_MAX, PullQuery, PullResult
-from mq_broker.core.retention import RetentionOptions
-from mq_broker.core.searching import SCAN_RECORDS_MAX
-from mq_broker.core.tag_filter import EVERYTHING, parse_tag_expression
+from mq_broker.core.limits import RetentionOptions
+from mq_broker.core.pulling import (
+    EVERYTHING,
+    PULL_BYTES_MAX,
+    SCAN_RECORDS_MAX,
+    MessageFilters,
+    PullQuery,
+    PullResult,
+    fulfils,
+    parse_tag_expression,
+)
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.store.layout import StoreLayout

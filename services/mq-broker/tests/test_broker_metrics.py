@@ -8,9 +8,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from mq_broker.core.replication.epochs import Epoch
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.replication.status import HaStatus, ReplicaStatus
+from mq_broker.core.replica_state import BrokerRole, Epoch, HaStatus, ReplicaStatus
 from mq_broker.metrics import COUNTERS, GAUGES, BrokerMetrics, consumers, traffic
 from mq_broker.metrics.replication import OWN_GAUGES, ROLE, SLAVE_GAUGES
 from mq_broker.processor.broker import Broker

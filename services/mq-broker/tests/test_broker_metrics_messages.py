@@ -14,8 +14,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
+from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.producer_sequences import Numbering
-from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.metrics.instruments import WAIT_BOUNDS_S

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_broker.core.offset_set import BLOCK_OFFSETS, OffsetSet
+from mq_broker.core.delays import BLOCK_OFFSETS, OffsetSet
 from osenv import SeededRng
 
 # Offsets near the ends of blocks, where all that is special happens.

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
-from mq_broker.core.progress import Progress, version_of
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress, version_of
+from mq_broker.core.limits import RANGES_PER_QUEUE_MAX, RefusedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mq_broker.core.halves import op_batch
-from mq_broker.core.parked import MARK_TAG
+from mq_broker.core.halves import MARK_TAG, op_batch
 from mq_broker.core.rewrite import rewrite, single_record_batch
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor import transaction_rebuild

@@ -9,10 +9,9 @@ from functools import partial
 
 import pytest
 
-from mq_broker.core.limits import POLLS_SERVED_AT_ONCE_MAX
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import POLLS_SERVED_AT_ONCE_MAX, RefusedError
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.refusals import RefusedError
 from mq_broker.core.rewrite import waiting_copy
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker, BrokerOptions

@@ -10,8 +10,7 @@ import pytest
 from mq_broker.core import producer_sequences, producer_table
 from mq_broker.core.limits import PRODUCER_LIVE_MS, RETURNING_PRODUCERS_BYTES_MAX
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences
-from mq_broker.core.producer_table import KINDS, Kind, ProducersFullError, ProducerTable
-from mq_broker.core.stretches import Numbers, Stretch
+from mq_broker.core.producer_table import KINDS, Kind, Numbers, ProducersFullError, ProducerTable, Stretch
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.store.state_files import encode_document
 from mq_broker.testing import numbered, produce, running_broker

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_broker.core import stretches
+from mq_broker.core import producer_table
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
-from mq_broker.core.producer_table import EXPIRY_MS, RETURNING_EXPIRY_MS
-from mq_broker.core.stretches import Stretch
+from mq_broker.core.producer_table import EXPIRY_MS, RETURNING_EXPIRY_MS, Stretch
 from mq_broker.testing import producer_record
 from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC, RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from mqproto.record import Record, decode_record
@@ -142,7 +141,7 @@ class TestMemory:
     def test_a_producer_that_never_says_what_it_has_an_answer_for_fills_no_memory(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(stretches, "QUEUE_STRETCHES_MAX", 3)
+        monkeypatch.setattr(producer_table, "QUEUE_STRETCHES_MAX", 3)
         sequences = ProducerSequences()
         for base in range(1, 20, 2):  # with gaps, so that nothing becomes one
             store(sequences, base, 1, base)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
+from mq_broker.core.consumer_offsets import COUNTER_MAX, VERSION_MAX, ConsumerOffsets, Progress
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
-from mq_broker.core.progress import VERSION_MAX, Progress
 
 END = 24
 offsets = st.sets(st.integers(0, END - 1))

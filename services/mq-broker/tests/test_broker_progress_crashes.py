@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.state_files import StateFiles, read_document
 from osenv import SeededRng, SimClock, SimDisk

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.progress_journal import Entry, encode_entry, scan

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.queue_locks import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import STORE_ROOT, RecordingSession, client, incoming, produce, running_broker

@@ -15,10 +15,9 @@ from mq_broker.core.limits import (
     EXPRESSION_CHARACTERS_MAX,
     KEPT_EXPRESSION_CHARACTERS_MAX,
     SEARCH_STEP_ENTRIES_MAX,
+    RefusedError,
 )
-from mq_broker.core.message_filter import MessageFilters
-from mq_broker.core.pulling import PullQuery
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.pulling import MessageFilters, PullQuery
 from mq_broker.processor import querying, recalling
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.recalling import NewTime

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.delay_progress import TIMER
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.topics import TIMER
 from mq_broker.processor.recalling import NewTime, RecallAnswer
 from mq_broker.testing import half, keyed, produce, read_all, store_options
 from mq_broker.testing_delays import bodies, delivering_broker, in_ten_seconds, outcomes, waiting

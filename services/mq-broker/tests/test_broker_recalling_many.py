@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.delay_progress import TIMER
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.topics import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import RECALL_MESSAGES_MAX, NewTime

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mq_broker.core.replication.epochs import (
+from mq_broker.core.replica_state import (
     NO_EPOCH,
+    Cut,
     Epoch,
     EpochBegin,
     EpochHistory,
@@ -18,8 +19,7 @@ from mq_broker.core.replication.epochs import (
     history_from_json,
     history_to_json,
 )
-from mq_broker.core.replication.frames import PROTOCOL_VERSION, MasterHello
-from mq_broker.core.replication.reconciling import (
+from mq_broker.replication.following import (
     Compare,
     Compared,
     CutLog,
@@ -28,7 +28,7 @@ from mq_broker.core.replication.reconciling import (
     Refuse,
     StartFollowing,
 )
-from mq_broker.core.replication.replica_state import Cut
+from mq_broker.replication.frames import PROTOCOL_VERSION, MasterHello
 
 
 def history(*begins: tuple[int, int, int]) -> EpochHistory:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.retention import RetentionOptions
+from mq_broker.core.limits import RetentionOptions
+from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.testing import (

@@ -11,8 +11,7 @@ import grpc
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.replication.epochs import Epoch
+from mq_broker.core.replica_state import BrokerIdentity, Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
 from mqproto.address import Address

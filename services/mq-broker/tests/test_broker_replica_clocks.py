@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from mq_broker.core.broker_time import HeardClocks
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.testing import incoming, produce, timed
 from mq_broker.testing_replication import Member, Network, WrongClock, make_pair, until

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mq_broker.core.queue_locks import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import LOCK_EXPIRY_MS, LockedQueue, QueueLocks
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.topics import TopicConfig
 from mq_broker.testing import RecordingSession, client
 from mq_broker.testing_replication import Member, Network, pair, until

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, RESETS_PER_TERM
-from mq_broker.core.progress import Progress, version_of
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, RESETS_PER_TERM, Progress, version_of
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
 from mq_broker.testing_replication import Member, hold_log, make_pair, result_of, until

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from mq_broker.core.consumer_offsets import RENEWALS_MAX, RENEWALS_PER_TERM, RESETS_PER_TERM, ConsumerOffsets
+from mq_broker.core.consumer_offsets import (
+    RENEWALS_MAX,
+    RENEWALS_PER_TERM,
+    RESETS_PER_TERM,
+    ConsumerOffsets,
+    Progress,
+    version_of,
+)
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX
-from mq_broker.core.progress import Progress, version_of
-from mq_broker.core.replication.frames import ProgressEntries
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.ha.progress import ENTRIES_BYTES_MAX, ProgressIn, ProgressOut
+from mq_broker.replication.frames import ProgressEntries
+from mq_broker.replication.states import ENTRIES_BYTES_MAX, ProgressIn, ProgressOut
 from mq_broker.store.progress_journal import Entry, encode_entry
 
 PLACE = ("g", "t", 0)

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences
-from mq_broker.core.producer_table import EXPIRY_MS
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.stretches import Stretch
-from mq_broker.ha import states
+from mq_broker.core.producer_table import EXPIRY_MS, Stretch
+from mq_broker.core.replica_state import BrokerRole
+from mq_broker.replication import states
 from mq_broker.testing import LOG_FILE_BYTES, incoming, numbered, produce
 from mq_broker.testing_replication import make_pair, pair, until
 from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM

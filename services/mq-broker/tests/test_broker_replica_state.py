@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch, EpochBegin, EpochHistory
-from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, Cut, InSyncSet, ReplicaState
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import (
+    FORMER_MASTER_ID,
+    NO_EPOCH,
+    BrokerRole,
+    Cut,
+    Epoch,
+    EpochBegin,
+    EpochHistory,
+    InSyncSet,
+    ReplicaState,
+)
+from mq_broker.replication.node import ReplicaFile
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import StoreLayout
-from mq_broker.store.replica_file import ReplicaFile
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file
 from osenv.folders import make_durable_dirs

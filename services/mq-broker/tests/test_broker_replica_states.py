@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.documents import CONSUMER_OFFSETS, PRODUCER_SEQUENCES, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.replication.frames import StateDocument
-from mq_broker.core.state_names import CONSUMER_OFFSETS, PRODUCER_SEQUENCES, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
-from mq_broker.ha.exchange import Exchange
-from mq_broker.ha.states import StatesOut
 from mq_broker.processor.broker import Broker
+from mq_broker.replication.frames import StateDocument
+from mq_broker.replication.node import Exchange
+from mq_broker.replication.states import StatesOut
 from mq_broker.store.state_files import FORMAT, encode_document
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode

@@ -8,11 +8,10 @@ from functools import partial
 
 import pytest
 
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import Epoch
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole, Epoch
 from mq_broker.core.transactions import TransactionState
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, half, incoming, produce, read_all

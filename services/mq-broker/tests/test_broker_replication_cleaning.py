@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
 from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, promoted, until
 from mqproto.codes import ResponseCode

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.config import FORMAT, BrokerConfig, parse_config
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.replication.roles import BrokerRole
+from mq_broker.core.replica_state import BrokerRole, ReplicationOptions
 from mqproto.conf import ConfigError
 from mqproto.config_source import ConfigSource
 

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 from hourglass.mq.v1 import replication_service_pb2 as pb
 from hourglass.mq.v1 import replication_service_pb2_grpc
-from mq_broker.core.replication.epochs import Epoch, EpochBegin, EpochHistory
-from mq_broker.core.replication.frames import (
+from mq_broker.core.replica_state import Epoch, EpochBegin, EpochHistory
+from mq_broker.replication.frames import (
     Beat,
     Follow,
+    LinkError,
     LogBytes,
     MasterFrame,
     MasterHello,
+    MasterLink,
     Probe,
     ProbeAnswer,
     ProgressEntries,
@@ -31,7 +33,6 @@ from mq_broker.core.replication.frames import (
     Report,
     StateDocument,
 )
-from mq_broker.ha.links import LinkError, MasterLink
 from mq_broker.rpc import replication_link
 from mq_broker.rpc.replication_channel import connect
 from mq_broker.rpc.replication_conversions import (

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.ha.feed import ACCEPTED_S
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.replica_state import BrokerRole, ReplicaState
 from mq_broker.processor.backup import BackupPart
+from mq_broker.replication.feed import ACCEPTED_S
 from mq_broker.testing_backups import copied, restored
 from mq_broker.testing_replication import Member, Network, make_pair, send, until
 from osenv import SimClock

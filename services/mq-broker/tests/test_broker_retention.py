@@ -13,8 +13,8 @@ import pytest
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from mq_broker.config import BrokerConfig
-from mq_broker.core.progress import Progress
-from mq_broker.core.retention import (
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import (
     HOUR_MS,
     GuardMode,
     Reason,

@@ -13,8 +13,8 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
+from mq_broker.core.consumer_offsets import RESETS_BITS, Progress
 from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX, RANGES_PER_QUEUE_MAX
-from mq_broker.core.progress import RESETS_BITS, Progress
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
 from mq_broker.testing import incoming, produce

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.progress import Progress, version_of
-from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.queue_locks import LockedQueue
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.slave_reads import SlaveReads
+from mq_broker.core.consumer_offsets import Progress, version_of
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import LockedQueue
+from mq_broker.core.pulling import PullQuery, PullResult, SlaveReads
+from mq_broker.core.replica_state import ReplicationOptions
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState

@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 import telemetry
+from mq_broker.core.life import NO_SPANS, Operation, Step, Subject, traced
 from mq_broker.core.rewrite import single_record_batch
-from mq_broker.core.spans import NO_SPANS, Operation, Step, Subject, traced
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime

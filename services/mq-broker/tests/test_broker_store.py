@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core.progress import Progress
-from mq_broker.core.tag_filter import parse_tag_expression
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.pulling import parse_tag_expression
 from mq_broker.processor.broker import Broker
 from mq_broker.store.durability import encode_slot
 from mq_broker.store.errors import StoreLockedError

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.members import ClientGroups, Consumer, Subscription, difference
 from mq_broker.core.subscription_groups import SubscriptionGroup
-from mq_broker.core.subscriptions import Consumer, Subscription, difference
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import RecordingSession, client, running_broker
 from mqproto.codes import ResponseCode

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mq_broker.core.delay_progress import TIMER
+from mq_broker.core.topics import TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mq_broker.core.batches import CQ_ENTRY, Batch
-from mq_broker.core.delay_progress import CARRIED, TIMER
 from mq_broker.core.rewrite import rewrite, single_record_batch
+from mq_broker.core.topics import CARRIED, TIMER
 from mq_broker.processor.broker import Broker
 from mq_broker.schedule import timer_index
 from mq_broker.schedule.timer_index import TimerIndex

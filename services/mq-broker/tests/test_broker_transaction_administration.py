@@ -9,7 +9,7 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2
-from mq_broker.core.retention import RetentionOptions
+from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import Phase
 from mq_broker.embedded.calls import CallContext
 from mq_broker.processor.broker import Broker

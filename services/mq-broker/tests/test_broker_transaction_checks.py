@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.core import checks_under_way
-from mq_broker.core.retention import RetentionOptions
+from mq_broker.core import transactions
+from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import Phase
 from mq_broker.processor import half_copies
 from mq_broker.processor.broker import Broker
@@ -316,7 +316,7 @@ class TestRounds:
     async def test_a_member_that_owes_answers_is_passed_over_and_the_round_comes_back_to_what_is_left(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checks_under_way, "CHECKS_UNANSWERED_MAX", 4)
+        monkeypatch.setattr(transactions, "CHECKS_UNANSWERED_MAX", 4)
         monkeypatch.setattr("mq_broker.processor.transaction_checks.SLOTS_AT_ONCE", 4)
         clock = SimClock()
         async with running_broker(SimDisk(), clock, options=asking_at_once(), work=flush_and_index) as broker:

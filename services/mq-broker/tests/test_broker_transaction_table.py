@@ -7,13 +7,15 @@ import random
 
 import pytest
 
-from mq_broker.core.checks_under_way import CHECKS_UNANSWERED_MAX, ChecksUnderWay
-from mq_broker.core.half_columns import Half, HalfColumns
 from mq_broker.core.transactions import (
+    CHECKS_UNANSWERED_MAX,
     DECISIONS,
     OUTCOMES,
     TRANSITIONS,
     Action,
+    ChecksUnderWay,
+    Half,
+    HalfColumns,
     Phase,
     TransactionState,
     TransactionTable,

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.halves import committed_batch, half_batch, recheck_batch
-from mq_broker.core.parked import parked_batch
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.halves import committed_batch, half_batch, parked_batch, recheck_batch
 from mq_broker.core.rewrite import (
     Failure,
     deliver_record,

@@ -11,8 +11,7 @@ import structlog
 
 from mq_broker.broker_life import SERVICE, BrokerProcess, End, StartError, live
 from mq_broker.config import BrokerConfig
-from mq_broker.core.descriptors import DescriptorBudget
-from mq_broker.core.limits import DESCRIPTORS_WANTED
+from mq_broker.core.limits import DESCRIPTORS_WANTED, DescriptorBudget
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.spans import broker_spans
 from mqproto.command_line import Started

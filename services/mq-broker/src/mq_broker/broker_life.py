@@ -30,8 +30,8 @@ from hourglass.mq.v1 import (
     replication_service_pb2_grpc,
 )
 from mq_broker.config import AddressCheck, BrokerConfig
-from mq_broker.core.descriptors import DescriptorBudget
-from mq_broker.core.spans import NO_SPANS, Spans
+from mq_broker.core.life import NO_SPANS, Spans
+from mq_broker.core.limits import DescriptorBudget
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.identity import MASTER_ID, BrokerIdentity
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.limits import (
     AUTO_CREATED_GROUPS_MAX,
     AUTO_CREATED_TOPICS_MAX,
@@ -20,11 +19,11 @@ from mq_broker.core.limits import (
     RESPONSE_MEMORY_BYTES_MAX,
     RESPONSE_MEMORY_BYTES_MIN,
     TOPIC_COUNT_MAX,
+    GuardMode,
+    RetentionOptions,
+    parse_delete_when,
 )
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.replication.replica_state import FORMER_MASTER_ID
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.retention import GuardMode, RetentionOptions, parse_delete_when
+from mq_broker.core.replica_state import FORMER_MASTER_ID, MASTER_ID, BrokerIdentity, BrokerRole, ReplicationOptions
 from mq_broker.core.subscription_groups import GROUP_LIMITS
 from mq_broker.core.topics import QUEUE_COUNT_MAX, TOPIC_LIMITS
 from mq_broker.core.transactions import TransactionOptions

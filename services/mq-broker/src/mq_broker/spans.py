@@ -1,4 +1,4 @@
-"""The broker's spans (core/spans.py) by OpenTelemetry, with the names of its semantic conventions."""
+"""The broker's spans (core/life.py) by OpenTelemetry, with the names of its semantic conventions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Tracer
 
 import telemetry
-from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, Subject
+from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, Subject
 from telemetry import names
 from telemetry.context import span_context_of
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.life import LifeEvent
-from mq_broker.core.members import ClientGroups
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.life import NO_SPANS, LifeEvent, Spans
+from mq_broker.core.members import ClientGroups, Consumer, Subscription
 from mq_broker.core.producer_sequences import Numbering
-from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery
-from mq_broker.core.spans import NO_SPANS, Spans
-from mq_broker.core.subscriptions import Consumer, Subscription
+from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.store.index import IndexSize

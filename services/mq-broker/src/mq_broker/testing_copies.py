@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from mq_broker.core.batches import Batch, check_batch
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from mq_broker.core.replication.replica_state import Cut
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.replica_state import Cut
 from mq_broker.core.rewrite import schedule_batch, single_record_batch
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.state_files import State

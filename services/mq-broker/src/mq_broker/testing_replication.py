@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.ha.links import LinkError
+from mq_broker.core.replica_state import BrokerIdentity, BrokerRole, ReplicationOptions
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome
+from mq_broker.replication.frames import LinkError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_feed import LogChunk
 from mq_broker.store.message_store import FlushDiskType

@@ -16,7 +16,7 @@ from analytics.jobs.times import elapsed_ms, utc_day
 #
 # They are found in a table of how often each value occurs, in order: Spark sorts it and may spill it, so that nothing
 # has to fit into memory, and the answer is a value that occurred. It is also the broker's definition
-# (mq_broker.core.lateness), which rounds it up to the end of a class.
+# (mq_broker.core.delays), which rounds it up to the end of a class.
 
 
 SHARES = (("p50_ms", 0.50), ("p90_ms", 0.90), ("p95_ms", 0.95), ("p99_ms", 0.99))
@@ -55,7 +55,7 @@ def quantiles(rows: DataFrame, keys: Sequence[str], value_ms: str) -> DataFrame:
 # ----------------------------------------------------------------------------------------------------------------------
 # The classes in which the broker counts lateness, so that its figures and these can be laid side by side.
 #
-# Eight classes to each doubling, as in mq_broker.core.lateness; up to 15 ms each millisecond has a class of its own.
+# Eight classes to each doubling, as in mq_broker.core.delays; up to 15 ms each millisecond has a class of its own.
 
 
 _SPLIT_BITS = 3  # classes to a doubling, as a power of two

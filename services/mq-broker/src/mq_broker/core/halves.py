@@ -1,17 +1,12 @@
-"""Records of a transaction: the half message, the op message, and what is delivered in the end (MISSION T2-T4, T11).
-
-Invariants: what a committed transaction delivers is the message that was prepared, byte for byte in its body and user
-properties; an op message names its half by queue offset, as in RocketMQ, and by transaction id.
-"""
+"""Records of a transaction: the half message, the op message, and what is delivered in the end (MISSION T2-T4, T10)."""
 
 from __future__ import annotations
 
 from mq_broker.core.batches import Batch
-from mq_broker.core.half_columns import Half
 from mq_broker.core.rewrite import promised_queue, rewrite, single_record_batch, tag_code, timed_due_ms
-from mq_broker.core.transactions import Phase
+from mq_broker.core.transactions import Half, Phase
 from mqproto.java_hash import java_string_hash
-from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
+from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
@@ -32,6 +27,9 @@ from mqproto.properties import (
     encode_properties,
 )
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record, decode_record, encode_record
+
+# Invariants: what a committed transaction delivers is the message that was prepared, byte for byte in its body and user
+# properties; an op message names its half by queue offset, as in RocketMQ, and by transaction id.
 
 OP_TAG = "d"  # RocketMQ's TransactionalMessageUtil.REMOVE_TAG
 IMMUNITY_S_MAX = DELAY_MS_MAX // 1_000
@@ -198,3 +196,48 @@ def _number(properties: dict[str, str], name: str, at_most: int) -> int | None:
     if not value.isascii() or not value.isdigit() or len(value) > len(str(at_most)):
         return None
     return number if (number := int(value)) <= at_most else None
+
+
+# Half messages that nobody could answer for, kept for an operator, and what operators have decided (MISSION T10).
+#
+# A parked half stands in TRANS_CHECK_MAX_TIME_TOPIC as it stood in the half topic. A decision is a mark behind it, in
+# the same queue: a small message that names the transaction and says by the broker's own property TRANSACTION_STATE how
+# it has ended; no client can set that property, so none can make a mark. The tag of the same name lets whoever reads
+# the topic leave the marks out, and the body is a sentence for people.
+#
+# Invariants: reading the topic tells what is undecided; a mark is written together with what it decides; what is parked
+# keeps its age, its checks and the place of its half, through every copy.
+
+MARK_TAG = TRANSACTION_STATE
+
+
+def parked_batch(record: Record, half_offset: int, check_times: int) -> Batch:
+    """The half message as it is parked; `half_offset` is its offset in the half queue."""
+    properties = decode_properties(record.properties) | {TRANSACTION_CHECK_TIMES: str(check_times)}
+    data = rewrite(
+        record,
+        CHECK_MAX_TIMES_TOPIC,
+        0,
+        properties,
+        record.reconsume_times,
+        prepared_transaction_offset=half_offset,
+    )
+    return single_record_batch(CHECK_MAX_TIMES_TOPIC, 0, data, tag_code(properties))
+
+
+def parked_half(record: Record) -> Half:
+    """What the table keeps of a parked half. Raises ValueError when the record names no transaction."""
+    return half_of(record, record.prepared_transaction_offset)
+
+
+def mark_batch(half: Half, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
+    """The mark that says how an operator has ended a parked transaction."""
+    return state_batch(
+        half,
+        phase,
+        topic=CHECK_MAX_TIMES_TOPIC,
+        tag=MARK_TAG,
+        body=f"{phase.value} by an operator",
+        store_ms=store_ms,
+        born_ip=born_ip,
+    )

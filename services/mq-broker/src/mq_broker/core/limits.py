@@ -1,13 +1,18 @@
-"""How much one request, one client and all clients together may ask of a broker.
-
-Every number that bounds what a peer can make the broker do, hold or remember stands here, with its unit last in its
-name and the reason for its value behind it. What makes a record valid is not here but in `mqproto`, because clients,
-brokers and tools share it.
-"""
+"""The limits of a broker: what one request, one client and all clients may ask of it, and when its disk is too full."""
 
 from __future__ import annotations
 
+import enum
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqproto.codes import ResponseCode
 from mqproto.record import RECORD_BYTES_MAX
+
+# Every number that bounds what a peer can make the broker do, hold or remember stands here, with its unit last in its
+# name and the reason for its value behind it. What makes a record valid is not here but in `mqproto`, because clients,
+# brokers and tools share it.
 
 # Topics and groups. The configuration may set other numbers (keys in brackets); together they stay below
 # NAME_SERVER_TOPICS_MAX, because each group has up to two topics (retries and dead letters).
@@ -62,7 +67,7 @@ SEARCH_ENTRIES_MAX = 65_536  # index entries that one query by key visits; then 
 # Parsed expressions of subscriptions that are kept, the least recently used ones go.
 KEPT_EXPRESSION_CHARACTERS_MAX = 256 * 1024  # of all parsed ones; a parsed condition takes up to 150 bytes a character
 KEPT_FILTERS_MAX = 4_096
-# Descriptors (core/descriptors.py divides what the process may have; ADR 100).
+# Descriptors (core/limits.py divides what the process may have; ADR 100).
 DESCRIPTORS_WANTED = 65_536  # the limit is raised to it as far as it may be (the hard limit)
 DESCRIPTORS_MIN = 256  # of a broker that starts
 KEPT_DESCRIPTORS = (
@@ -89,3 +94,204 @@ POLLS_MAX = 65_536  # of all clients
 POLL_EXPRESSION_CHARACTERS = 1_024  # a poll whose expression is longer counts once more for each so many
 POLLS_SERVED_AT_ONCE_MAX = 64  # in one step of the event loop; about 3 ms
 FAILURE_CHARACTERS_MAX = 1_024  # of the sentence that a dead letter keeps; clients send 512
+
+
+class RefusedError(Exception):
+    """A request that is refused, as an exception: for answers that are more than a code and a sentence.
+
+    The answer is `code` and the sentence. Nothing has changed.
+    """
+
+    def __init__(self, code: ResponseCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def first_few(parts: Sequence[object], separator: str = "; ") -> str:
+    """The parts as one text: the first ones, and how many there are beyond them."""
+    text = separator.join(map(str, parts[:SENTENCES_MAX]))
+    more = len(parts) - SENTENCES_MAX
+    return f"{text}{separator}and {more} more" if more > 0 else text
+
+
+class TooManyError(ValueError):
+    """A topic or group would be one too many; the message names the limit and its key. Nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountLimits:
+    """`total` of one kind, and those that one client may have made; the keys are the configuration's."""
+
+    kind: str
+    total: int
+    total_key: str
+    per_client: int
+    per_client_key: str
+
+
+class Creations:
+    """How many topics or groups there may be, and how many of them one client may have made by naming them.
+
+    What clients have made of one kind.
+
+    A client is whatever ends with its connection, so that one program that names ever new topics is stopped long before
+    it has used up what all may have; a program that connects anew begins anew, and the total holds for it, too. What
+    exists already, also beyond a limit, stays and works.
+    """
+
+    def __init__(self, limits: CountLimits) -> None:
+        self.limits = limits
+        self._by_client: OrderedDict[str, int] = OrderedDict()  # the one that made something last is the last
+
+    def check_total(self, count: int) -> None:
+        """Raise TooManyError unless there may be one more than `count`."""
+        limits = self.limits
+        if count >= limits.total:
+            raise TooManyError(
+                f"this broker has {count} {limits.kind}s and makes no more: {limits.total_key}={limits.total}; "
+                f"delete {limits.kind}s that are not needed, or raise the limit"
+            )
+
+    def check(self, count: int, client: str) -> None:
+        """Raise TooManyError unless there may be one more than `count`, made by this client."""
+        self.check_total(count)
+        limits = self.limits
+        if client and self._by_client.get(client, 0) >= limits.per_client:
+            raise TooManyError(
+                f"this connection has made {limits.per_client} {limits.kind}s by naming them and makes no more: "
+                f"{limits.per_client_key}={limits.per_client}; an operator can create them (mqadmin)"
+            )
+
+    def made(self, client: str) -> None:
+        """The client has made one; a client without a name is the broker itself, or an operator."""
+        if not client:
+            return
+        self._by_client[client] = self._by_client.pop(client, 0) + 1
+        if len(self._by_client) > COUNTED_CLIENTS_MAX:
+            self._by_client.popitem(last=False)
+
+
+# When the oldest file of the log may go, and when writes have to stop (MISSION E1, E2, E4).
+#
+# Invariants: a file goes because it has expired or because the disk is too full, never because it was consumed; once
+# writes are refused they stay refused until there is room again.
+
+HOUR_MS = 3_600_000
+
+
+class GuardMode(enum.Enum):
+    """What happens before messages are deleted that a group has not consumed yet."""
+
+    OFF = "OFF"
+    WARN = "WARN"
+    REFUSE = "REFUSE"
+
+
+class Reason(enum.Enum):
+    """Why a file goes."""
+
+    EXPIRED = "expired"
+    FORCED = "the disk is too full"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """RocketMQ's settings and defaults; shares of the disk are 0 to 1."""
+
+    reserved_hours: int = 72  # E1
+    delete_hours: frozenset[int] = frozenset({4})  # E2, deleteWhen
+    normal_share: float = 0.75  # E4: above it expired files go at any hour
+    forced_share: float = 0.85  # E4: from here on files go before they expire; writes resume at or below it
+    refuse_share: float = 0.90  # E4: from here on writes are refused
+    clean_forcibly: bool = True
+    guard: GuardMode = GuardMode.WARN
+
+
+def reason_to_delete(
+    options: RetentionOptions, *, newest_store_ms: int, now_ms: int, local_hour: int, used_share: float
+) -> Reason | None:
+    """Why the file whose newest message was stored at `newest_store_ms` goes now, or None when it stays."""
+    if options.clean_forcibly and used_share >= options.forced_share:
+        return Reason.FORCED
+    expired = now_ms - newest_store_ms >= options.reserved_hours * HOUR_MS
+    if expired and (local_hour in options.delete_hours or used_share > options.normal_share):
+        return Reason.EXPIRED
+    return None
+
+
+def worth_deleting(file_bytes: int, waiting_bytes: Sequence[int]) -> int:
+    """How many of the oldest files gain the disk at least as much as is written for that; 0: none do, however many go.
+
+    `waiting_bytes` tells for each file, the oldest first, what has to be written again before it goes. So all that is
+    ever written for this is less than what it gains, and no message is written again and again for nothing.
+    """
+    written = 0
+    for count, waiting in enumerate(waiting_bytes, 1):
+        written += waiting
+        if 2 * written <= count * file_bytes:
+            return count
+    return 0
+
+
+@dataclass
+class WriteGate:
+    """Whether writes are accepted, by how full the disk is and by what cannot be cleaned."""
+
+    options: RetentionOptions
+    used_share: float = 0.0
+    full: bool = False
+    blocked_by: str = ""  # why the oldest file cannot go although it has to
+
+    def measured(self, used_share: float) -> None:
+        """The disk's used share, 0 to 1."""
+        self.used_share = used_share
+        if used_share >= self.options.refuse_share:
+            self.full = True
+        elif used_share <= self.options.forced_share:
+            self.full = False
+
+    @property
+    def refusal(self) -> str | None:
+        """The sentence for those who want to write, or None when they may."""
+        if self.blocked_by:
+            return self.blocked_by
+        if self.full:
+            limit = self.options.forced_share
+            return f"the disk is {self.used_share:.0%} full; writes are accepted again at {limit:.0%}"
+        return None
+
+
+def parse_delete_when(text: str) -> frozenset[int]:
+    """Hours of the day from RocketMQ's `04` or `04;16`. Raises ValueError."""
+    hours = [part.strip() for part in text.split(";")]
+    if not all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours):
+        raise ValueError(f"deleteWhen={text!r}: write hours of the day from 00 to 23, separated by ;")
+    return frozenset(map(int, hours))
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorBudget:
+    """What the descriptors of a broker's process are for.
+
+    Invariant: the shares together never exceed the limit, so that no number of connections, topics or queues can keep
+    the store from opening a file.
+    """
+
+    connections: int  # of clients and operators
+    slave_connections: int
+    open_files: int  # of the commit log and of the consume queues
+
+    @classmethod
+    def of(cls, limit: int) -> DescriptorBudget:
+        """Divide a limit (RLIMIT_NOFILE): half of what is not kept back for files, the rest for connections.
+
+        Raises ValueError when it is too small for a broker.
+        """
+        if limit < DESCRIPTORS_MIN:
+            raise ValueError(
+                f"this process may open {limit} files and connections; a broker needs {DESCRIPTORS_MIN} at least, "
+                "and one for each client: raise it (ulimit -n, LimitNOFILE of systemd, --ulimit nofile of Docker)"
+            )
+        shared = limit - KEPT_DESCRIPTORS - SLAVE_CONNECTIONS_MAX
+        open_files = min(shared // 2, OPEN_FILES_MAX)
+        return cls(shared - open_files, SLAVE_CONNECTIONS_MAX, open_files)

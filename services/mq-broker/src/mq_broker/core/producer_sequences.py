@@ -23,14 +23,18 @@ from mq_broker.core import documents as tables
 from mq_broker.core.producer_table import (
     KINDS,
     Frozen,
+    Numbers,
     PairKey,
     ProducersFullError,
     ProducerTable,
+    QueueKey,
+    Stretch,
     kind_of,
+    parse_queue,
     queue_of,
+    queue_text,
 )
 from mq_broker.core.rewrite import promised_queue
-from mq_broker.core.stretches import Numbers, QueueKey, Stretch, parse_queue, queue_text
 from mqproto.properties import (
     PRODUCER_SEQUENCE,
     parse_producer_sequence,

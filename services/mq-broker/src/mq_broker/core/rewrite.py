@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.batches import Batch, BatchError
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.topics import TopicTable
 from mqproto.java_hash import java_string_hash
 from mqproto.names import RECALLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, WAITING_TOPICS, dlq_topic, retry_topic
@@ -47,7 +47,7 @@ from mqproto.record_limits import SHORT_PROPERTIES_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-Position = tuple[int, int]  # of a waiting record: its level (core/delay_progress.py), and its offset in that queue
+Position = tuple[int, int]  # of a waiting record: its level (core/delays.py), and its offset in that queue
 
 _REAL_TOPIC = property_start(REAL_TOPIC)
 _TIMER_DELIVER_MS = property_start(TIMER_DELIVER_MS)

@@ -2,7 +2,7 @@
 
 Invariants: a group's name is legal; RocketMQ's tools group is always there, is never written down, and cannot be
 changed or deleted. When a group was deleted with its offsets, what comes after it begins with more resets than they had
-(core/progress.py), so that no broker that hears of the deletion late brings them back, and it gets nothing that waited
+(`Progress`), so that no broker that hears of the deletion late brings them back, and it gets nothing that waited
 in the log before the deletion to be tried again.
 """
 
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mq_broker.core import documents as tables
-from mq_broker.core.creations import CountLimits, Creations
-from mq_broker.core.limits import AUTO_CREATED_GROUPS_MAX, GROUP_COUNT_MAX
+from mq_broker.core.limits import AUTO_CREATED_GROUPS_MAX, GROUP_COUNT_MAX, CountLimits, Creations
 from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mqproto.names import TOOLS_CONSUMER_GROUP, check_group
 

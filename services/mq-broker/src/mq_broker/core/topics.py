@@ -1,10 +1,4 @@
-"""The topics of this broker, and the rules for making and deleting one.
-
-Invariants: a topic never loses readable queues that hold messages, and only an operator changes how many queues of a
-configured topic are offered to producers; `data_version` grows with every change; system topics are
-there from the start and cannot be changed or deleted from outside. Of a deleted topic each queue's next number is kept
-for good: what lies below it is deleted, and a topic of the same name goes on counting there.
-"""
+"""The topics of this broker, the rules for making and deleting one, and what a name server is told of them."""
 
 from __future__ import annotations
 
@@ -13,14 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mq_broker.core import documents as tables
-from mq_broker.core.creations import CountLimits, Creations
-from mq_broker.core.limits import AUTO_CREATED_TOPICS_MAX, TOPIC_COUNT_MAX
+from mq_broker.core.limits import (
+    AUTO_CREATED_TOPICS_MAX,
+    REGISTRATION_TOPICS_MAX,
+    TOPIC_COUNT_MAX,
+    CountLimits,
+    Creations,
+)
 from mqproto.codes import Permission
 from mqproto.names import (
+    CARRIED_TOPIC,
     DEFAULT_TOPIC,
     GROUP_PREFIXES,
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     check_topic,
 )
 
@@ -57,7 +58,13 @@ class TopicConfig:
 
 
 class TopicTable:
-    """All topics by name."""
+    """All topics by name.
+
+    Invariants: a topic never loses readable queues that hold messages, and only an operator changes how many queues of
+    a configured topic are offered to producers; `data_version` grows with every change; system topics are there from
+    the start and cannot be changed or deleted from outside. Of a deleted topic each queue's next number is kept for
+    good: what lies below it is deleted, and a topic of the same name goes on counting there.
+    """
 
     def __init__(self, *, auto_create: bool, default_queue_count: int, delay_level_count: int) -> None:
         self._topics: dict[str, TopicConfig] = {}
@@ -348,3 +355,55 @@ def is_group_topic(topic: str) -> bool:
 def _refuse_system_topic(topic: str, what: str) -> None:
     if topic in SYSTEM_TOPICS:
         raise ValueError(f"the topic {topic!r} belongs to the queue itself and cannot be {what}")
+
+
+# The number of each queue of waiting records: delay levels from 1 up, TIMER for records with a due time of their own,
+# and CARRIED for the queue in which earlier versions kept what the timer has now.
+TIMER, CARRIED = -1, 0
+_OTHER_QUEUES = {TIMER: (TIMER_TOPIC, 0), CARRIED: (CARRIED_TOPIC, 0)}
+_OTHER_LEVELS = {topic: level for level, (topic, _) in _OTHER_QUEUES.items()}
+
+
+def waiting_queue(level: int) -> tuple[str, int]:
+    """Topic and queue id of the queue with this number."""
+    return _OTHER_QUEUES.get(level) or (SCHEDULE_TOPIC, level - 1)
+
+
+def level_of(topic: str, queue_id: int) -> int | None:
+    """The inverse; None for a queue that holds no waiting records."""
+    if topic == SCHEDULE_TOPIC:
+        return queue_id + 1
+    return _OTHER_LEVELS.get(topic)
+
+
+Topics = Mapping[str, TopicConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsPart:
+    """One request's part: with `adds` it changes what was told before; the last one of a registration is complete."""
+
+    changed: list[TopicConfig]
+    deleted: list[str]
+    adds: bool
+    more_follows: bool
+
+
+def parts(told: Topics | None, topics: Topics) -> Iterator[TopicsPart]:
+    """How `told` becomes `topics`; None: nothing was told yet. At least one part, which may be empty."""
+    if told is None:
+        changed, deleted = sorted(topics), []
+    else:
+        changed = [name for name, config in topics.items() if _differs(told.get(name), config)]
+        deleted = [name for name in told if name not in topics]
+    size = REGISTRATION_TOPICS_MAX
+    count = max(1, -(-len(changed) // size), -(-len(deleted) // size))
+    for number in range(count):
+        here = slice(number * size, (number + 1) * size)
+        yield TopicsPart(
+            [topics[name] for name in changed[here]], deleted[here], told is not None or number > 0, number < count - 1
+        )
+
+
+def _differs(before: TopicConfig | None, now: TopicConfig) -> bool:
+    return before is not now and before != now  # most are the same object

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from mq_broker.config import BrokerConfig
-from mq_broker.core.delay_levels import DEFAULT_DELAY_LEVELS
+from mq_broker.core.delays import DEFAULT_DELAY_LEVELS
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded.calls import BrokenStream, MemoryStream, Servicer
 from mq_broker.embedded.name_service import OneBrokerNameService

@@ -6,7 +6,7 @@ from typing import Any
 
 from hourglass.mq.v1 import common_pb2
 from hourglass.mq.v1 import name_service_pb2 as pb
-from mq_broker.core.identity import BrokerIdentity
+from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.core.topics import TopicTable
 
 

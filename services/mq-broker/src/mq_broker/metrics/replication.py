@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.replication.status import HaStatus, ReplicaStatus
+from mq_broker.core.replica_state import BrokerRole, HaStatus, ReplicaStatus
 from mq_broker.metrics.instruments import NO_UNIT, Instrument, Point, single
 from mq_broker.processor.broker import Broker
 

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from mq_broker.core.creations import TooManyError
-from mq_broker.core.members import ClientGroups, GroupMembers
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError, TooManyError
+from mq_broker.core.members import ClientGroups, Consumer, GroupMembers
 from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.subscriptions import Consumer
 from mqproto.codes import ResponseCode
 from mqproto.names import IllegalNameError, check_group
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.store_copy import StoreCopy
 from mqproto.codes import ResponseCode

@@ -13,22 +13,8 @@ from typing import Any
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import RESTORED_RENEWALS_MAX, ConsumerOffsets
-from mq_broker.core.creations import CountLimits
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import DelayProgress
-from mq_broker.core.identity import BrokerIdentity
-from mq_broker.core.limits import RESPONSE_MEMORY_BYTES_MAX
-from mq_broker.core.members import GroupMembers
-from mq_broker.core.message_filter import MessageFilters
-from mq_broker.core.producer_sequences import JoinedRecords, ProducerSequences
-from mq_broker.core.queue_locks import QueueLocks
-from mq_broker.core.replication.options import ReplicationOptions
-from mq_broker.core.replication.replica_state import ReplicaState
-from mq_broker.core.retention import RetentionOptions
-from mq_broker.core.rewrite import promised_queue, schedule_position
-from mq_broker.core.slave_reads import SlaveReads
-from mq_broker.core.spans import NO_SPANS, Spans
-from mq_broker.core.state_names import (
+from mq_broker.core.delays import DelayLevels, DelayProgress
+from mq_broker.core.documents import (
     CONSUMER_OFFSETS,
     DELAY_OFFSETS,
     PRODUCER_SEQUENCES,
@@ -37,15 +23,16 @@ from mq_broker.core.state_names import (
     TOPICS,
     TRANSACTION_OFFSETS,
 )
+from mq_broker.core.life import NO_SPANS, Spans
+from mq_broker.core.limits import RESPONSE_MEMORY_BYTES_MAX, CountLimits, RetentionOptions
+from mq_broker.core.members import GroupMembers, QueueLocks
+from mq_broker.core.producer_sequences import JoinedRecords, ProducerSequences
+from mq_broker.core.pulling import MessageFilters, SlaveReads
+from mq_broker.core.replica_state import BrokerIdentity, ReplicaState, ReplicationOptions
+from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import GROUP_LIMITS, SubscriptionGroups
 from mq_broker.core.topics import TOPIC_LIMITS, TopicTable
-from mq_broker.core.transaction_scan import TransactionScan
-from mq_broker.core.transactions import TransactionOptions, TransactionTable
-from mq_broker.ha.exchange import Exchange
-from mq_broker.ha.links import Connect
-from mq_broker.ha.node import Node, rest, stop
-from mq_broker.ha.replication import replication_of
-from mq_broker.ha.states import StatesIn, StatesOut
+from mq_broker.core.transactions import TransactionOptions, TransactionScan, TransactionTable
 from mq_broker.processor.admission import Admission
 from mq_broker.processor.backup import Backup
 from mq_broker.processor.changing import Changing
@@ -67,13 +54,16 @@ from mq_broker.processor.sessions import Session, Sessions
 from mq_broker.processor.topic_administration import TopicAdministration
 from mq_broker.processor.transaction_administration import TransactionAdministration
 from mq_broker.processor.transactions import Transactions
+from mq_broker.replication import replication_of
+from mq_broker.replication.frames import Connect
+from mq_broker.replication.node import Exchange, Node, ReplicaFile, rest, stop
+from mq_broker.replication.states import StatesIn, StatesOut
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.changes import Changes
 from mq_broker.store.errors import StoreWriteError
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.progress_journal import ProgressJournal
 from mq_broker.store.recovery import RecoveryReport, note_boot
-from mq_broker.store.replica_file import ReplicaFile
 from mq_broker.store.retention import Retention
 from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_retries
 from mqproto.record import BODY_BYTES_MAX, Record

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
+from mq_broker.core.limits import RefusedError
 from mq_broker.processor.refusals import code_of
 from mq_broker.store.changes import Change, Changes
 from mq_broker.store.errors import StoreError

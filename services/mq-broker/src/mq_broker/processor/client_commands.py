@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.members import Connection
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import Connection, Consumer
 from mq_broker.core.subscription_groups import SubscriptionGroups
-from mq_broker.core.subscriptions import Consumer
 from mq_broker.processor.group_administration import require_known
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.sessions import Session, Sessions

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.changing import Changing, Moved

@@ -13,13 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.delay_progress import level_of
-from mq_broker.core.life import LifeEvent, Tables, by_time, tell_life
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
+from mq_broker.core.life import DETOUR_TOPICS, LifeEvent, Tables, Trace, by_time, tell_life, trace_of
 from mq_broker.core.limits import SEARCH_ENTRIES_MAX
-from mq_broker.core.progress import Progress
-from mq_broker.core.topics import TopicTable, is_group_topic
-from mq_broker.core.traces import DETOUR_TOPICS, Trace, trace_of
+from mq_broker.core.topics import TopicTable, is_group_topic, level_of
 from mq_broker.core.transactions import TransactionTable
 from mq_broker.processor.querying import QueryError, Querying
 from mq_broker.schedule.delay_service import DelayService

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.refusals import RefusedError, first_few
+from mq_broker.core.limits import RefusedError, first_few
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_changeable
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.refusals import require_master

@@ -14,10 +14,8 @@ from functools import partial
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.half_columns import Half, HalfColumns
-from mq_broker.core.halves import half_of, recheck_batch
-from mq_broker.core.parked import parked_batch, parked_half
-from mq_broker.core.transactions import Phase, TransactionTable
+from mq_broker.core.halves import half_of, parked_batch, parked_half, recheck_batch
+from mq_broker.core.transactions import Half, HalfColumns, Phase, TransactionTable
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.record import SEGMENT_HEAD, Record, decode_record

@@ -1,7 +1,7 @@
 """What groups have finished: asked for, reported, set anew, and where a group begins (MISSION C20-C23).
 
 Invariants: what is reported is added and takes nothing away; who has not heard that the offset was set anew changes
-nothing (core/progress.py); nothing is finished by a report that depends on more of the log than is here; a report of
+nothing (`Progress`); nothing is finished by a report that depends on more of the log than is here; a report of
 one queue that makes no sense holds up no other queue's; offsets are set all or none; what is answered as set is a
 record of the log (store/changes.py); what is answered as a beginning is on disk.
 """
@@ -12,12 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.creations import TooManyError
-from mq_broker.core.limits import CONSUMER_OFFSETS_MAX
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import RefusedError, first_few
-from mq_broker.core.state_names import CONSUMER_OFFSETS
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
+from mq_broker.core.documents import CONSUMER_OFFSETS
+from mq_broker.core.limits import CONSUMER_OFFSETS_MAX, RefusedError, TooManyError, first_few
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.changing import Changing

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mq_broker.core.batches import Batch, BatchError, check_batch
+from mq_broker.core.batches import Batch, BatchError, Traffic, check_batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.creations import TooManyError
-from mq_broker.core.delay_levels import DelayLevels
+from mq_broker.core.delays import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
+from mq_broker.core.limits import TooManyError
 from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
-from mq_broker.core.producer_table import ProducersFullError
+from mq_broker.core.producer_table import ProducersFullError, Stretch
 from mq_broker.core.rewrite import arriving_batch, schedule_batch
-from mq_broker.core.stretches import Stretch
 from mq_broker.core.topics import TopicTable
-from mq_broker.core.traffic import Traffic
 from mq_broker.processor.refusals import NOT_MASTER, code_of
 from mq_broker.processor.transactions import Transactions
 from mq_broker.store.durability import Copies

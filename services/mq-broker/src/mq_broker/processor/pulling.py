@@ -11,16 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.creations import TooManyError
-from mq_broker.core.message_filter import MessageFilter, MessageFilters
-from mq_broker.core.progress import Progress
-from mq_broker.core.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PullQuery, PullResult, Selection
-from mq_broker.core.searching import Search
-from mq_broker.core.slave_reads import NO_SLAVE, SlaveReads
+from mq_broker.core.batches import Traffic
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
+from mq_broker.core.limits import TooManyError
+from mq_broker.core.pulling import (
+    NO_SLAVE,
+    PULL_BYTES_MAX,
+    PULL_MESSAGES_MAX,
+    MessageFilter,
+    MessageFilters,
+    PullQuery,
+    PullResult,
+    Search,
+    Selection,
+    SlaveReads,
+)
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
-from mq_broker.core.traffic import Traffic
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.message_store import MessageStore
 from mqfilter import Condition

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mq_broker.core.index_keys import message_keys
+from mq_broker.core.batches import message_keys
 from mq_broker.core.limits import SEARCH_ENTRIES_MAX, SEARCH_STEP_BYTES_MAX, SEARCH_STEP_ENTRIES_MAX
 from mq_broker.core.pulling import PULL_BYTES_MAX
 from mq_broker.store.message_store import MessageStore

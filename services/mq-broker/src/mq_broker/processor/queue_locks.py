@@ -13,10 +13,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX
-from mq_broker.core.queue_locks import LockedQueue, QueueLocks
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.state_names import QUEUE_LOCKS
+from mq_broker.core.documents import QUEUE_LOCKS
+from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX, RefusedError
+from mq_broker.core.members import LockedQueue, QueueLocks
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.refusals import require_master

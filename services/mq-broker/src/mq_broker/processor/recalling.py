@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from mq_broker.core.batches import Batch, runs
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_progress import DelayProgress, level_of
-from mq_broker.core.limits import RECALL_ENTRIES_MAX
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.delays import DelayProgress
+from mq_broker.core.limits import RECALL_ENTRIES_MAX, RefusedError
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
+from mq_broker.core.topics import level_of
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
 from mq_broker.processor.refusals import code_of, require_master
 from mq_broker.store.errors import NotReplicatedError, StoreError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.store.errors import NotMasterError, NotReplicatedError, StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.creations import TooManyError
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, traced
+from mq_broker.core.limits import RefusedError, TooManyError
 from mq_broker.core.rewrite import Failure, retry_batch
-from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.producing import Producing

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.limits import first_few
 from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, GroupMembers
-from mq_broker.core.progress import Progress
-from mq_broker.core.refusals import first_few
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicTable
 from mq_broker.processor.admission import Admission

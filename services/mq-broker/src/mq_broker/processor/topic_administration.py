@@ -13,13 +13,12 @@ import logging
 from dataclasses import dataclass
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.topic_deletions import forget_offsets
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.processor.changing import Changing
 from mq_broker.processor.querying import Querying
 from mq_broker.processor.refusals import require_master
-from mq_broker.store.changes import Change
+from mq_broker.store.changes import Change, forget_offsets
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 

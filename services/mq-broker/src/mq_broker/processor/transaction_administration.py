@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from mq_broker.core.half_columns import Half, HalfColumns
 from mq_broker.core.halves import committed_batch
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.rewrite import promised_queue
-from mq_broker.core.transactions import Phase, TransactionState, TransactionTable
+from mq_broker.core.transactions import Half, HalfColumns, Phase, TransactionState, TransactionTable
 from mq_broker.processor.half_copies import SLOTS_AT_ONCE
 from mq_broker.processor.querying import QUERY_MESSAGES_DEFAULT, QUERY_MESSAGES_MAX
 from mq_broker.processor.refusals import code_of, require_master

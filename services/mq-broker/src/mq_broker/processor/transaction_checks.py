@@ -16,11 +16,9 @@ import logging
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.checks_under_way import ChecksUnderWay
-from mq_broker.core.half_columns import Half
 from mq_broker.core.halves import committed_batch
 from mq_broker.core.members import GroupMembers
-from mq_broker.core.transactions import TransactionOptions, TransactionTable
+from mq_broker.core.transactions import ChecksUnderWay, Half, TransactionOptions, TransactionTable
 from mq_broker.processor.half_copies import SLOTS_AT_ONCE, HalfCopies
 from mq_broker.processor.sessions import Session
 from mq_broker.store.errors import StoreError, StoreFullError

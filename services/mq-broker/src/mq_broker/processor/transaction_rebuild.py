@@ -1,7 +1,7 @@
 """Which transactions are undecided, told by the queues of the log when a broker starts.
 
 The parking topic says what is parked and what operators have decided, the op queue what has ended, and what the half
-queue has beside is open. Op and half queue are read from where the oldest open half could stand (transaction_scan.py).
+queue has beside is open. Op and half queue are read from where the oldest open half could stand (transactions.py).
 
 Invariants: what was answered before the broker stopped is so again; a message that cannot be read, or that makes no
 sense, is passed over.
@@ -12,11 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
-from mq_broker.core.half_columns import Half
-from mq_broker.core.halves import half_of, is_committed, op_half_offsets, state_phase, transaction_id
-from mq_broker.core.parked import parked_half
-from mq_broker.core.transaction_scan import TransactionScan
-from mq_broker.core.transactions import OUTCOMES_REMEMBERED, Phase, TransactionTable
+from mq_broker.core.halves import half_of, is_committed, op_half_offsets, parked_half, state_phase, transaction_id
+from mq_broker.core.transactions import OUTCOMES_REMEMBERED, Half, Phase, TransactionScan, TransactionTable
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC

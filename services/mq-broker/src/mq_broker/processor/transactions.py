@@ -13,19 +13,18 @@ from dataclasses import dataclass
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.half_columns import Half
-from mq_broker.core.halves import committed_batch, op_batch
-from mq_broker.core.parked import mark_batch, parked_batch, parked_half
+from mq_broker.core.delays import DelayLevels
+from mq_broker.core.halves import committed_batch, mark_batch, op_batch, parked_batch, parked_half
+from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, note, traced
 from mq_broker.core.rewrite import arriving_batch, schedule_batch
-from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, note, traced
 from mq_broker.core.topics import TopicTable
-from mq_broker.core.transaction_scan import TransactionScan
 from mq_broker.core.transactions import (
     OUTCOMES,
     Action,
+    Half,
     Phase,
     TransactionOptions,
+    TransactionScan,
     TransactionState,
     TransactionTable,
 )

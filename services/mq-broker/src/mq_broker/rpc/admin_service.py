@@ -10,8 +10,7 @@ import grpc
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_pb2
-from mq_broker.core.limits import TOPICS_PER_PAGE_MAX
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import TOPICS_PER_PAGE_MAX, RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
 from mq_broker.rpc.answers import answering, within_memory

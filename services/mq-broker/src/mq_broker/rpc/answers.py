@@ -9,8 +9,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message
 
 from hourglass.mq.v1 import common_pb2
-from mq_broker.core.limits import RESPONSE_BYTES, RESPONSE_COPIES
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RESPONSE_BYTES, RESPONSE_COPIES, RefusedError
 from mq_broker.processor.refusals import code_of
 from mq_broker.processor.response_memory import ResponseMemory, Share
 from mq_broker.store.errors import StoreError

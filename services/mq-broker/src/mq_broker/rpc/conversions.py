@@ -8,17 +8,14 @@ from dataclasses import asdict
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.lateness import Lateness
+from mq_broker.core.consumer_offsets import Progress
+from mq_broker.core.delays import DelayLevels, Lateness
 from mq_broker.core.life import LifeEvent
-from mq_broker.core.members import ClientGroups, Connection
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.members import ClientGroups, Connection, Consumer, LockedQueue, Subscription
 from mq_broker.core.producer_sequences import Numbering
-from mq_broker.core.progress import Progress
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.queue_locks import LockedQueue
-from mq_broker.core.refusals import RefusedError
 from mq_broker.core.subscription_groups import SubscriptionGroup
-from mq_broker.core.subscriptions import Consumer, Subscription
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.client_commands import CommandAnswer

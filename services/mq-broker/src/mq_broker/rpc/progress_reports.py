@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 
 from hourglass.mq.v1 import broker_service_pb2 as pb
-from mq_broker.core.limits import LEFT_OUT_TOLD_BYTES_MAX
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import LEFT_OUT_TOLD_BYTES_MAX, RefusedError
 from mq_broker.processor.offsets import Offsets
 from mq_broker.rpc.conversions import queue_progress, queue_reports
 from mq_broker.rpc.request_limits import REQUEST_LIMITS

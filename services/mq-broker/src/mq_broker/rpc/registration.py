@@ -20,11 +20,9 @@ import grpc
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
-from mq_broker.core.identity import MASTER_ID, BrokerIdentity
 from mq_broker.core.limits import REGISTRATION_TOPICS_MAX
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
-from mq_broker.core.topic_changes import Topics, TopicsPart, parts
-from mq_broker.core.topics import TopicTable
+from mq_broker.core.replica_state import MASTER_ID, NO_EPOCH, BrokerIdentity, Epoch
+from mq_broker.core.topics import Topics, TopicsPart, TopicTable, parts
 from mq_broker.rpc.conversions import topic_config_message
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError

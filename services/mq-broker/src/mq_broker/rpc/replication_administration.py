@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import Epoch
-from mq_broker.core.replication.replica_state import FORMER_MASTER_ID
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.replication.status import HaStatus, ReplicaStatus
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.replica_state import FORMER_MASTER_ID, BrokerRole, Epoch, HaStatus, ReplicaStatus
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.answers import answering
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of

@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 
 from hourglass.mq.v1 import replication_service_pb2_grpc
-from mq_broker.core.replication.frames import MasterFrame, ReplicaFrame
-from mq_broker.ha.links import LinkError, SlaveLink
+from mq_broker.replication.frames import LinkError, MasterFrame, ReplicaFrame, SlaveLink
 from mq_broker.rpc.replication_conversions import master_frame, replica_frame_message
 from mq_broker.rpc.replication_link import GrpcLink, channel_options
 from mqproto.address import parse_address

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from hourglass.mq.v1 import replication_service_pb2 as pb
-from mq_broker.core.replication.epochs import Epoch, EpochBegin, EpochHistory
-from mq_broker.core.replication.frames import (
+from mq_broker.core.replica_state import REPLICA_ID, Epoch, EpochBegin, EpochHistory
+from mq_broker.replication.frames import (
     Beat,
     Farewell,
     Follow,
@@ -27,7 +27,6 @@ from mq_broker.core.replication.frames import (
     Report,
     StateDocument,
 )
-from mq_broker.core.replication.replica_state import REPLICA_ID
 
 DATA_BYTES_MAX = 8 * 1024 * 1024  # of log bytes or progress in one frame
 STATE_BYTES_MAX = 64 * 1024 * 1024  # of a state document from a master: 100,000 topics take 40 MB at most

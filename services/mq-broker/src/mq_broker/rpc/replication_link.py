@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from mq_broker.ha.links import LinkError
+from mq_broker.replication.frames import LinkError
 from mq_broker.rpc.replication_conversions import DATA_BYTES_MAX, STATE_BYTES_MAX
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import grpc
 
 from hourglass.mq.v1 import replication_service_pb2_grpc
-from mq_broker.core.replication.frames import MasterFrame, ReplicaFrame
-from mq_broker.ha.links import LinkError, MasterLink
+from mq_broker.replication.frames import LinkError, MasterFrame, MasterLink, ReplicaFrame
 from mq_broker.rpc.replication_conversions import master_frame_message, replica_frame
 from mq_broker.rpc.replication_link import GrpcLink
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
-from mq_broker.core.refusals import RefusedError
+from mq_broker.core.limits import RefusedError
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.transaction_administration import Transaction
 from mqproto.codes import ResponseCode, TransactionPhase

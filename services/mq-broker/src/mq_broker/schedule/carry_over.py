@@ -13,8 +13,9 @@ from functools import partial
 
 from mq_broker.core.batches import CQ_ENTRY, runs
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_progress import DelayProgress, waiting_queue
+from mq_broker.core.delays import DelayProgress
 from mq_broker.core.rewrite import promised_queue, waiting_copy
+from mq_broker.core.topics import waiting_queue
 from mq_broker.schedule.ahead import DELIVER_RECORDS_MAX
 from mq_broker.schedule.delivery import IsVoid
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import CARRIED, TIMER, DelayProgress, level_of
-from mq_broker.core.spans import NO_SPANS, Spans
+from mq_broker.core.delays import DelayLevels, DelayProgress
+from mq_broker.core.life import NO_SPANS, Spans
+from mq_broker.core.topics import CARRIED, TIMER, level_of
 from mq_broker.schedule.carry_over import CarryOver
 from mq_broker.schedule.delivery import Delivery, IsVoid
 from mq_broker.schedule.level_queue import LevelQueue

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import Batch, runs
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_progress import DelayProgress
-from mq_broker.core.lateness import Lateness
-from mq_broker.core.spans import NO_SPANS, Operation, Spans, Step, traced
+from mq_broker.core.delays import DelayProgress, Lateness
+from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.schedule.ahead import Ahead, Ready
 
 Listener = Callable[[int, Sequence[int]], None]

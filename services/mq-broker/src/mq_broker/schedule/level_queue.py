@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_levels import DelayLevels
-from mq_broker.core.delay_progress import DelayProgress, waiting_queue
+from mq_broker.core.delays import DelayLevels, DelayProgress
 from mq_broker.core.rewrite import due_then_ms
+from mq_broker.core.topics import waiting_queue
 from mq_broker.schedule.ahead import AHEAD_BYTES_MAX, AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
 from mq_broker.schedule.delivery import Delivery
 from mq_broker.schedule.waiting import first, give_up_lost, waiting_in

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.delay_progress import TIMER, DelayProgress
+from mq_broker.core.delays import DelayProgress
 from mq_broker.core.rewrite import due_then_ms, follows_wall_clock
+from mq_broker.core.topics import TIMER
 from mq_broker.schedule.ahead import AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
 from mq_broker.schedule.delivery import Delivery
 from mq_broker.schedule.timer_index import TimerIndex

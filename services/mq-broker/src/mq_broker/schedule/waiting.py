@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from mq_broker.core.delay_progress import DelayProgress, waiting_queue
+from mq_broker.core.delays import DelayProgress
+from mq_broker.core.topics import waiting_queue
 from mq_broker.store.message_store import MessageStore
 
 

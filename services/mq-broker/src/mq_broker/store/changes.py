@@ -11,12 +11,10 @@ from typing import Any
 from mq_broker.core import documents as tables
 from mq_broker.core import subscription_groups, topics
 from mq_broker.core.batches import Batch
-from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets
-from mq_broker.core.progress import Progress
+from mq_broker.core.consumer_offsets import COUNTER_MAX, ConsumerOffsets, Progress
+from mq_broker.core.documents import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.rewrite import single_record_batch
-from mq_broker.core.state_names import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPICS
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from mq_broker.core.topic_deletions import forget_offsets
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.store.durability import Copies, uninterrupted
 from mq_broker.store.errors import NotReplicatedError
@@ -222,3 +220,14 @@ def _reset_table(resets: Sequence[Reset]) -> dict[str, dict[str, dict[int, tuple
 
 def _optional(body: Any, name: str) -> dict[str, Any]:
     return tables.table({name: {}} | body, name)
+
+
+# What follows from the deletions that topics.json tells of, for groups that had consumed the topics.
+
+
+def forget_offsets(topic: str, topics: TopicTable, offsets: ConsumerOffsets) -> None:
+    """Forget the groups' offsets in a deleted topic; when it is there again, those from before its deletion only."""
+    if topics.get(topic) is None:
+        offsets.forget_topic(topic)
+    else:
+        offsets.forget_below(topic, lambda queue_id: topics.deleted_below(topic, queue_id))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.replication.replica_state import Cut
-from mq_broker.core.state_names import DELAY_OFFSETS, PRODUCER_SEQUENCES, TRANSACTION_OFFSETS
+from mq_broker.core.documents import DELAY_OFFSETS, PRODUCER_SEQUENCES, TRANSACTION_OFFSETS
+from mq_broker.core.replica_state import Cut
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueues, QueueKey, QueueNumbers
 from mq_broker.store.durability import Flusher, encode_watermark, read_watermark
@@ -22,7 +22,6 @@ from mq_broker.store.reader import filler
 from mq_broker.store.state_files import StateFiles
 from mqproto.record import Record
 from osenv import Disk, SyncError, replace_file
-
 
 log = logging.getLogger(__name__)
 

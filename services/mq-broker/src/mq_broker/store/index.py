@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from struct import Struct
 
-from mq_broker.core.index_keys import IndexKey, index_hash, index_keys, record_index_keys
+from mq_broker.core.batches import IndexKey, index_hash, index_keys, record_index_keys
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.log_scan import scan_log
 from mqproto.record import Record

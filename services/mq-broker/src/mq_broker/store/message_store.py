@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mq_broker.core.batches import Batch, patch_batch, runs
-from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX
-from mq_broker.core.replication.replica_state import Cut
-from mq_broker.core.retention import RetentionOptions, WriteGate
+from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX, RetentionOptions, WriteGate
+from mq_broker.core.replica_state import Cut
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey, QueueNumbers
 from mq_broker.store.copying import Copier

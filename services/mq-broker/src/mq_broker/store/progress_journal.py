@@ -11,8 +11,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
-from mq_broker.core.progress import Progress, Range
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress, Range
 from mq_broker.store.durability import uninterrupted
 from osenv import Clock, Disk, DiskFile, SyncError
 from osenv.disk import read_file

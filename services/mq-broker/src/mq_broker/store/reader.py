@@ -10,9 +10,8 @@ from functools import partial
 from struct import Struct
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.pulling import SCAN_ENTRIES_MAX, Selection, select
+from mq_broker.core.pulling import EVERYTHING, SCAN_ENTRIES_MAX, Selection, TagFilter, select, tag_hash
 from mq_broker.core.rewrite import entry_tags_code
-from mq_broker.core.tag_filter import EVERYTHING, TagFilter, tag_hash
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX, ConsumeQueue
 from mq_broker.store.log_scan import ColdReads, Damage, Quarantine, scan_log
@@ -32,7 +31,6 @@ from mqproto.record import (
     iter_records,
 )
 from osenv import SyncError
-
 
 log = logging.getLogger(__name__)
 

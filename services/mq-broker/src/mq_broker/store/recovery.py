@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mq_broker.core.batches import CQ_ENTRY
-from mq_broker.core.replication.replica_state import Cut
+from mq_broker.core.replica_state import Cut
 from mq_broker.core.rewrite import entry_tags_code
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, Given, QueueNumbers

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mq_broker.core.broker_time import BrokerTime
-from mq_broker.core.refusals import first_few
-from mq_broker.core.retention import GuardMode, Reason, reason_to_delete, worth_deleting
+from mq_broker.core.limits import GuardMode, Reason, first_few, reason_to_delete, worth_deleting
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueues
 from mq_broker.store.errors import StoreError
@@ -50,7 +49,7 @@ class Retention:
     the connected slaves that have not written everything below it.
 
     A file of the log goes only after what still waits in it has been written again at the log's end, durably, and is
-    confirmed there; `OldFiles` says how it goes.
+    confirmed there.
 
     Invariants: the newest file always stays; nothing that waits for its delivery or for the end of its transaction is
     deleted; one round works at a time.

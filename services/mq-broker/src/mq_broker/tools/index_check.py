@@ -8,7 +8,7 @@ not judged here.
 
 from __future__ import annotations
 
-from mq_broker.core.index_keys import IndexKey, record_index_keys
+from mq_broker.core.batches import IndexKey, record_index_keys
 from mq_broker.store.index import IndexPoint
 from mq_broker.store.layout import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, INDEX, DamageMap, Findings

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mq_broker.core.consumer_offsets import progress_of
-from mq_broker.core.delay_progress import done_of, waiting_queue
+from mq_broker.core.consumer_offsets import Progress, progress_of
+from mq_broker.core.delays import done_of
 from mq_broker.core.producer_sequences import ProducerSequences
-from mq_broker.core.progress import Progress
-from mq_broker.core.topics import deletions_of
+from mq_broker.core.topics import deletions_of, waiting_queue
 from mq_broker.store.layout import Checkpoint
 from mq_broker.tools.findings import CHECKPOINT, CONFIG, VERSION, WATERMARK, DamageMap, Findings
 from mq_broker.tools.queue_check import QueueChecks

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mq_broker.core.delay_progress import TIMER as TIMER_LEVEL
-from mq_broker.core.delay_progress import done_of
-from mq_broker.core.offset_set import OffsetSet
+from mq_broker.core.delays import OffsetSet, done_of
+from mq_broker.core.topics import TIMER as TIMER_LEVEL
 from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, RunEntry, decode_manifest
 from mq_broker.store.key_run import KEY, DamagedRunError, KeyRun, run_name, run_number
 from mq_broker.store.layout import StoreLayout

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mq_broker.core.delay_progress import TIMER, waiting_queue
 from mq_broker.core.rewrite import entry_tags_code
+from mq_broker.core.topics import TIMER, waiting_queue
 from mq_broker.store.index import IndexPoint
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import Damage

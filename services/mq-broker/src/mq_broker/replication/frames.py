@@ -1,10 +1,13 @@
-"""What master and slave say to each other, in plain values; replication_service.proto has the same for the wire."""
+"""What master and slave say to each other, and the way between them; replication_service.proto has it for the wire."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from mq_broker.core.replication.epochs import Epoch, EpochHistory
+from mq_broker.core.replica_state import Epoch, EpochHistory
 
 PROTOCOL_VERSION = 1
 
@@ -144,3 +147,36 @@ class MasterFrame:
 
     epoch: Epoch
     event: MasterEvent
+
+
+class LinkError(Exception):
+    """The link is gone; the message says what is known of the reason."""
+
+
+class SlaveLink(Protocol):
+    """The slave's end. Frames arrive in the order in which they were sent, or the link breaks."""
+
+    async def send(self, frame: ReplicaFrame) -> None:
+        """Send; waits while the other side does not keep up. Raises LinkError."""
+
+    async def receive(self) -> MasterFrame | None:
+        """The next frame; None when the master has ended the stream. Raises LinkError."""
+
+
+class MasterLink(Protocol):
+    """The way between a master and one slave, whatever carries it: gRPC, or a simulated network.
+
+    The master's end; `peer` is the slave's address, for people.
+    """
+
+    peer: str
+
+    async def send(self, frame: MasterFrame) -> None:
+        """Send; waits while the other side does not keep up. Raises LinkError."""
+
+    async def receive(self) -> ReplicaFrame | None:
+        """The next frame; None when the slave has ended the stream. Raises LinkError."""
+
+
+# A link to the master that listens for replication at `host:port`, closed when the context ends. Raises LinkError.
+Connect = Callable[[str], AbstractAsyncContextManager[SlaveLink]]

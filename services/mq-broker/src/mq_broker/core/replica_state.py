@@ -1,26 +1,111 @@
-"""What a broker has to remember of replication, whatever happens to it: config/replica.json.
-
-It decides in which role a broker starts and which master it believes. Each change is on disk before anything follows
-from it: before a frame of a new epoch is taken over, before a message is acknowledged without a slave, before a broker
-that has stepped down says so.
-"""
+"""What a broker has to remember of replication: its role, its epochs, and config/replica.json."""
 
 from __future__ import annotations
 
+import enum
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from mq_broker.core.broker_time import MasterTime
-from mq_broker.core.identity import MASTER_ID
-from mq_broker.core.replication.epochs import (
-    NO_EPOCH,
-    Epoch,
-    EpochHistory,
-    history_from_json,
-    history_to_json,
-)
-from mq_broker.core.replication.roles import BrokerRole
+
+# Epochs: who wrote which part of the log, and up to where two logs can be the same.
+#
+# A master begins a new epoch whenever it starts, because a crash may have taken from its log what a slave still has;
+# who takes over from another master begins a new term. So no two masters ever write in the same epoch, and two logs
+# that agree on where an epoch began agree on everything up to the end of that epoch in the shorter of them.
+
+
+class Epoch(NamedTuple):
+    """Compared by term, then by start."""
+
+    term: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.start}"
+
+
+NO_EPOCH = Epoch(0, 0)  # of a store that no master has written since there are epochs
+
+
+class EpochBegin(NamedTuple):
+    """From this log offset on records were written in this epoch, until the next one begins."""
+
+    epoch: Epoch
+    log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochHistory:
+    """The epochs of one log.
+
+    Invariants: epochs ascend; offsets never descend; none is negative. Raises ValueError when they do not hold.
+    """
+
+    begins: tuple[EpochBegin, ...] = ()
+
+    def __post_init__(self) -> None:
+        for begin in self.begins:
+            if min(begin.log_offset, *begin.epoch) < 0:
+                raise ValueError(f"epoch {begin.epoch} from offset {begin.log_offset}: nothing may be negative")
+        for before, after in pairwise(self.begins):
+            if before.epoch >= after.epoch or before.log_offset > after.log_offset:
+                raise ValueError(f"epoch {after.epoch} cannot follow {before.epoch} at offset {after.log_offset}")
+
+    @property
+    def newest(self) -> Epoch:
+        """The epoch in which the log's end was written."""
+        return self.begins[-1].epoch if self.begins else NO_EPOCH
+
+    def begun(self, epoch: Epoch, log_offset: int) -> EpochHistory:
+        """With a new epoch from this offset on; epochs in which nothing was written are forgotten."""
+        kept = tuple(begin for begin in self.begins if begin.log_offset < log_offset)
+        return EpochHistory((*kept, EpochBegin(epoch, log_offset)))
+
+    def cut(self, end: int) -> EpochHistory:
+        """Of a log that ends here now."""
+        return EpochHistory(tuple(begin for begin in self.begins if begin.log_offset < end))
+
+    def without(self, begin: int) -> EpochHistory:
+        """Of a log whose first files are gone: epochs that ended below `begin` are forgotten."""
+        ended = [one for one, after in pairwise(self.begins) if after.log_offset <= begin]
+        return EpochHistory(self.begins[len(ended) :])
+
+    def end_of(self, index: int, log_end: int) -> int:
+        """Where the epoch at this place ends."""
+        return self.begins[index + 1].log_offset if index + 1 < len(self.begins) else log_end
+
+
+def common_end(mine: EpochHistory, my_end: int, theirs: EpochHistory, their_end: int) -> int:
+    """Up to where two logs are the same, as far as their epochs can tell.
+
+    The newest epoch that began at the same offset in both decides. Where one of them knows no epochs, as a store that
+    was restored, only the bytes themselves can tell: then it is the end of the shorter log. Where they have none in
+    common, they can only be the same where one of them knows no epochs, before its first: a master whose store was
+    restored has begun one at the end of what it was given.
+    """
+    ends = {begin: theirs.end_of(index, their_end) for index, begin in enumerate(theirs.begins)}
+    for index in reversed(range(len(mine.begins))):
+        begin = mine.begins[index]
+        if begin in ends:
+            return min(mine.end_of(index, my_end), ends[begin])
+    shorter = min(my_end, their_end)
+    if not mine.begins or not theirs.begins:
+        return shorter
+    return min(shorter, max(mine.begins[0].log_offset, theirs.begins[0].log_offset))
+
+
+def history_from_json(value: Any) -> EpochHistory:
+    """The inverse of `history_to_json`. Raises ValueError, TypeError."""
+    return EpochHistory(tuple(EpochBegin(Epoch(int(term), int(start)), int(at)) for term, start, at in value))
+
+
+def history_to_json(history: EpochHistory) -> list[list[int]]:
+    """[term, start, log offset] of each epoch."""
+    return [[*begin.epoch, begin.log_offset] for begin in history.begins]
+
 
 FORMER_MASTER_ID = (1 << 31) - 1  # of a broker that has lost its place and was not given another one
 REPLICA_ID = re.compile(r"[0-9a-f]{32}")
@@ -62,6 +147,10 @@ class ReplicaState:
     replica that began the log, which a slave takes over from its master; "" while it is not known. `master_time` are
     the clocks of the newest other master, where they are not this machine's. A master that `is_restored` has a store
     that was put back from a backup, and has not been taken as the master yet.
+
+    It decides in which role a broker starts and which master it believes. Each change is on disk before anything
+    follows from it: before a frame of a new epoch is taken over, before a message is acknowledged without a slave,
+    before a broker that has stepped down says so.
     """
 
     replica_id: str
@@ -221,3 +310,94 @@ class ReplicaState:
             MasterTime.from_json(master_time) if (master_time := document.get("masterTime")) else None,
             bool(document.get("isRestored", False)),
         )
+
+
+class BrokerRole(enum.Enum):
+    """Who writes, and when a message is acknowledged."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"  # acknowledges by itself
+    SYNC_MASTER = "SYNC_MASTER"  # acknowledges what its in-sync slaves have
+    SLAVE = "SLAVE"  # never written by clients
+
+    @property
+    def is_master(self) -> bool:
+        """Whether clients may write."""
+        return self is not BrokerRole.SLAVE
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOptions:
+    """Addresses are host:port; an empty `master_ha_address` has a slave ask the name servers."""
+
+    role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_address: str = ""  # where slaves find this broker
+    master_ha_address: str = ""  # haMasterAddress
+    min_in_sync_replicas: int = 1  # minInSyncReplicas, with the master
+    slave_timeout_ms: int = 3_000  # slaveTimeout: how long a send waits for its slaves
+    slave_not_catchup_ms: int = 15_000  # haMaxTimeSlaveNotCatchup: how long a slave may be behind and in sync
+    beat_interval_ms: int = 1_000  # haSendHeartbeatInterval
+    slave_read_enable: bool = True  # slaveReadEnable
+    is_registered: bool = False  # with name servers, which know of other replicas
+    access_message_in_memory_max_ratio: int = 40  # percent of the machine's memory (MISSION H3)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_s` is how long ago the slave had
+    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
+    """
+
+    replica_id: str
+    broker_id: int
+    address: str
+    connected: bool
+    in_sync: bool
+    written_offset: int
+    durable_offset: int
+    acknowledged_offset: int
+    lag_bytes: int
+    lag_s: float
+    clock_ahead_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatus:
+    """One broker. Of a master, `replicas` are its slaves, and `master_address` its own; of a slave, `connected` says
+    whether it hears from its master, `lag_bytes` and `lag_s` how far it is behind, as far as it has heard.
+
+    `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why.
+    """
+
+    role: BrokerRole
+    writable: bool
+    reason: str
+    epoch: Epoch
+    broker_id: int
+    replica_id: str
+    log_begin: int
+    log_end: int
+    durable_end: int
+    confirm_offset: int
+    min_in_sync_replicas: int
+    in_sync_version: int
+    in_sync_replicas: int  # with the master
+    in_sync: bool
+    connected: bool
+    master_address: str
+    lag_bytes: int
+    lag_s: float
+    replicas: tuple[ReplicaStatus, ...] = ()
+    clock_ahead_ms: int = 0  # of a slave
+
+
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """What it registers as. Several brokers of one name are a master (id 0) and its slaves."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str  # host:port that clients can reach

@@ -1,11 +1,11 @@
-"""The part of a broker that replication has, by its role."""
+"""Replication at work: a master that feeds its slaves, a slave that follows its master (MISSION H1-H5)."""
 
 from __future__ import annotations
 
-from mq_broker.ha.links import Connect
-from mq_broker.ha.master import MasterReplication
-from mq_broker.ha.node import Node
-from mq_broker.ha.slave import SlaveReplication
+from mq_broker.replication.frames import Connect
+from mq_broker.replication.master import MasterReplication
+from mq_broker.replication.node import Node
+from mq_broker.replication.slave import SlaveReplication
 
 Replication = MasterReplication | SlaveReplication
 

@@ -1,20 +1,11 @@
-"""What a master may confirm: the ledger of its slaves, as a step function.
-
-A synchronous master confirms what every replica of the in-sync set has. Who has not had everything for too long leaves
-the set, who has everything joins it; either is a decision that is on disk before anything follows from it, and until
-then a replica counts that is in the set before or after. So whatever was confirmed is in the log of every replica that
-the newest durable decision names.
-
-Invariants: the confirm offset never goes back; nothing is confirmed without a replica that the durable set names; a
-replica counts once, however many links it has; one decision is on its way at a time.
-"""
+"""What a master may confirm: the ledger of its slaves, as a step function."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from mq_broker.core.replication.replica_state import InSyncSet
+from mq_broker.core.replica_state import InSyncSet
 
 # A slave that is nearer than this, and had everything so short a while ago, is waited for, so that it joins under load.
 JOIN_GAP_BYTES, JOIN_FRESH_S = 4 * 1024 * 1024, 2.0
@@ -117,7 +108,16 @@ class SlaveView:
 
 @dataclass
 class InSyncLedger:
-    """The master `me`; times that are passed in are monotonic seconds, offsets are of the log."""
+    """The master `me`; times that are passed in are monotonic seconds, offsets are of the log.
+
+    A synchronous master confirms what every replica of the in-sync set has. Who has not had everything for too long
+    leaves the set, who has everything joins it; either is a decision that is on disk before anything follows from it,
+    and until then a replica counts that is in the set before or after. So whatever was confirmed is in the log of every
+    replica that the newest durable decision names.
+
+    Invariants: the confirm offset never goes back; nothing is confirmed without a replica that the durable set names; a
+    replica counts once, however many links it has; one decision is on its way at a time.
+    """
 
     me: str
     synchronous: bool

@@ -1,9 +1,4 @@
-"""One slave as its master serves it: the comparison of the logs, then bytes, states and beats as it can follow.
-
-Invariants: nothing is sent before the slave has shown that both logs are the same up to where it asks to follow; no
-more than WINDOW_BYTES are on their way; a document is sent behind the log that it speaks of, and progress with the end
-of the log that it depends on.
-"""
+"""One slave as its master serves it: the comparison of the logs, then bytes, states and beats as it can follow."""
 
 from __future__ import annotations
 
@@ -11,16 +6,18 @@ import asyncio
 import logging
 from typing import Protocol
 
-from mq_broker.core.replication.epochs import Epoch
-from mq_broker.core.replication.frames import (
+from mq_broker.core.replica_state import BrokerRole, Epoch
+from mq_broker.replication.frames import (
     PROTOCOL_VERSION,
     Beat,
     Farewell,
     Follow,
+    LinkError,
     LogBytes,
     MasterEvent,
     MasterFrame,
     MasterHello,
+    MasterLink,
     Probe,
     ProbeAnswer,
     ProgressEntries,
@@ -29,10 +26,8 @@ from mq_broker.core.replication.frames import (
     ReplicaHello,
     Report,
 )
-from mq_broker.core.replication.in_sync import Acknowledged, Connected, Disconnected, Event, Left
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.ha.links import LinkError, MasterLink
-from mq_broker.ha.node import Node, heard, rest, stop
+from mq_broker.replication.in_sync import Acknowledged, Connected, Disconnected, Event, Left
+from mq_broker.replication.node import Node, heard, rest, stop
 from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
@@ -75,7 +70,12 @@ class Feeding(Protocol):
 
 
 class Feed:
-    """One link."""
+    """One link.
+
+    Invariants: nothing is sent before the slave has shown that both logs are the same up to where it asks to follow; no
+    more than WINDOW_BYTES are on their way; a document is sent behind the log that it speaks of, and progress with the
+    end of the log that it depends on.
+    """
 
     def __init__(self, node: Node, link: MasterLink, master: Feeding) -> None:
         self._node, self._link, self._master = node, link, master
@@ -95,7 +95,7 @@ class Feed:
         self._told_confirmed = -1
         self._in_sync = (False, 0)
         self._beat_at = self._confirm_at = 0.0
-        self._states_at = -STATES_INTERVAL_S  # before the first bytes of the log: ha/progress.py says why
+        self._states_at = -STATES_INTERVAL_S  # before the first bytes of the log: replication/states.py says why
 
     @property
     def name(self) -> str:

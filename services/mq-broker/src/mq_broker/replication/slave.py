@@ -1,8 +1,4 @@
-"""A slave: it looks for its master and follows it, until an operator decides otherwise (MISSION H2, H4).
-
-Invariants: clients never write to it; a master of an epoch below the newest known one is not followed; which master it
-follows, in which epoch, is on disk before the first byte of that master is in its log.
-"""
+"""A slave: it looks for its master and follows it, until an operator decides otherwise (MISSION H2, H4)."""
 
 from __future__ import annotations
 
@@ -13,15 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
-from mq_broker.core.replication.frames import MasterFrame, Refusal
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.replication.status import HaStatus
-from mq_broker.ha.following import Following
-from mq_broker.ha.links import Connect, LinkError, MasterLink
-from mq_broker.ha.node import CONFIRMED_NOTED_S, Node, stop
-from mq_broker.ha.role_changes import become_slave, promote
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, HaStatus
+from mq_broker.replication.following import Following
+from mq_broker.replication.frames import Connect, LinkError, MasterFrame, MasterLink, Refusal
+from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_slave, promote, stop
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
 
@@ -31,7 +23,11 @@ RECONNECT_S = (0.1, 0.2, 0.5, 1.0)
 
 
 class SlaveReplication:
-    """Of one broker, for one start as a slave. `begin`, `take_up`, `run` until cancelled, `close`."""
+    """Of one broker, for one start as a slave. `begin`, `take_up`, `run` until cancelled, `close`.
+
+    Invariants: clients never write to it; a master of an epoch below the newest known one is not followed; which master
+    it follows, in which epoch, is on disk before the first byte of that master is in its log.
+    """
 
     def __init__(self, node: Node, connect: Connect) -> None:
         self._node, self._connect = node, connect

@@ -1,8 +1,4 @@
-"""A master: it feeds its slaves, confirms what they have, and knows when it is one no more (MISSION H1, H2).
-
-Invariants: nothing is accepted before the epoch of this start is on disk; a decision about the in-sync set is on disk
-before it counts; a master that has stepped down, or has heard of a newer epoch, accepts nothing more, whatever happens.
-"""
+"""A master: it feeds its slaves, confirms what they have, and knows when it is one no more (MISSION H1, H2)."""
 
 from __future__ import annotations
 
@@ -11,9 +7,20 @@ import contextlib
 import logging
 from dataclasses import replace
 
-from mq_broker.core.refusals import RefusedError
-from mq_broker.core.replication.epochs import NO_EPOCH, Epoch
-from mq_broker.core.replication.in_sync import (
+from mq_broker.core.limits import RefusedError
+from mq_broker.core.replica_state import (
+    FORMER_MASTER_ID,
+    NO_EPOCH,
+    BrokerRole,
+    Epoch,
+    HaStatus,
+    InSyncSet,
+    ReplicaState,
+    ReplicaStatus,
+)
+from mq_broker.replication.feed import ACCEPTED_S, RESTORED, Feed
+from mq_broker.replication.frames import LinkError, MasterLink
+from mq_broker.replication.in_sync import (
     Confirm,
     Decide,
     Decided,
@@ -24,13 +31,7 @@ from mq_broker.core.replication.in_sync import (
     SlaveView,
     Stored,
 )
-from mq_broker.core.replication.replica_state import FORMER_MASTER_ID, InSyncSet, ReplicaState
-from mq_broker.core.replication.roles import BrokerRole
-from mq_broker.core.replication.status import HaStatus, ReplicaStatus
-from mq_broker.ha.feed import ACCEPTED_S, RESTORED, Feed
-from mq_broker.ha.links import LinkError, MasterLink
-from mq_broker.ha.node import CONFIRMED_NOTED_S, Node
-from mq_broker.ha.role_changes import become_slave, promote
+from mq_broker.replication.node import CONFIRMED_NOTED_S, Node, become_slave, promote
 from mqproto.codes import ResponseCode
 from osenv.clock import timeout
 
@@ -40,7 +41,12 @@ PAST_MAX = 16  # slaves whose link is gone that are remembered, for operators
 
 
 class MasterReplication:
-    """Of one broker, for one start as a master. `begin`, `take_up`, `run` until cancelled, `close`."""
+    """Of one broker, for one start as a master. `begin`, `take_up`, `run` until cancelled, `close`.
+
+    Invariants: nothing is accepted before the epoch of this start is on disk; a decision about the in-sync set is on
+    disk before it counts; a master that has stepped down, or has heard of a newer epoch, accepts nothing more, whatever
+    happens.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
