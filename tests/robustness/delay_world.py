@@ -29,8 +29,8 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime
 from mq_broker.schedule.timer_queue import TimerQueue
+from mq_broker.schedule.timer_runs import DamagedRunError
 from mq_broker.store.index import IndexSize
-from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.testing import STORE_ROOT, broker_options, produce, producer_record, store_options

@@ -61,7 +61,7 @@ def test_every_place_that_calls_the_disk_is_reached() -> None:
 def is_cleaned_up(run: Run) -> bool:
     """Whether the disk still takes what is done after this failure: a run that could not be written is removed."""
     place = recorded(run.scenario)[run.fault.number]
-    return run.fault.mode == "ONCE" and place is not None and place.file == "store/key_run_writer.py"
+    return run.fault.mode == "ONCE" and place is not None and place.file == "schedule/timer_runs.py"
 
 
 def places_that_fail() -> set[Seen]:

@@ -326,7 +326,7 @@ BUGS: tuple[Bug, ...] = (
         "27",
         "check loop never advances (#9500)",
         "a half that cannot be checked ends the round, which begins with it again the next time",
-        f"{BROKER}/processor/transaction_checks.py",
+        f"{BROKER}/processor/half_messages.py",
         "                    one.failed(half, error)\n",
         "                    one.failed(half, error)\n                    return\n",
         f"{BROKER_TESTS}/test_broker_transaction_checks.py"
@@ -584,7 +584,7 @@ BUGS: tuple[Bug, ...] = (
         "50",
         "responses without a bound",
         "there is always room for one more response",
-        f"{BROKER}/processor/response_memory.py",
+        f"{BROKER}/processor/long_polling.py",
         "        return used <= CLIENT_RESPONSE_BYTES_MAX and used <= self.memory.bytes_max - self.memory.used\n",
         "        return True\n",
         f"{BROKER_TESTS}/test_broker_response_memory.py"
@@ -603,7 +603,7 @@ BUGS: tuple[Bug, ...] = (
         "54",
         "a send back is answered before the in-sync replicas have it",
         "what became of the replicas' copies is thrown away",
-        f"{BROKER}/processor/send_back.py",
+        f"{BROKER}/processor/producing.py",
         "        await store.wait_acknowledged()\n",
         "        await store.wait_stored(store.log_end)\n",
         f"{BROKER_TESTS}/test_broker_durable_answers.py::test_a_send_back_that_the_replica_does_not_have_is_no_success",
@@ -825,7 +825,7 @@ BUGS: tuple[Bug, ...] = (
         "83",
         "a message that is sent back to a replaced master is lost with it",
         "nobody compares the version that a send back names",
-        f"{BROKER}/processor/send_back.py",
+        f"{BROKER}/processor/producing.py",
         "version is not None and progress is not None and not progress.has_renewals_of(version)",
         "False",
         f"{BROKER_TESTS}/test_broker_durable_answers.py"

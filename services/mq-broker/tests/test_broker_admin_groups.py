@@ -14,7 +14,7 @@ from mq_broker.core.limits import RefusedError
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.processor.broker import Broker, BrokerOptions
-from mq_broker.processor.consume_progress import QUEUE_END, OffsetChange, QueueProgress
+from mq_broker.processor.group_administration import QUEUE_END, OffsetChange, QueueProgress
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, read_all, running_broker
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.names import TOOLS_CONSUMER_GROUP, dlq_topic, retry_topic

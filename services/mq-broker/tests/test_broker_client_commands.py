@@ -12,7 +12,7 @@ import pytest
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.members import Connection, Consumer, Subscription
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.client_commands import CommandAnswer
+from mq_broker.processor.group_administration import CommandAnswer
 from mq_broker.testing import RecordingSession, client, half, incoming, produce, read_all, running_broker
 from mqproto.codes import ResponseCode
 from mqproto.names import HALF_TOPIC, SCHEDULE_TOPIC, dlq_topic, retry_topic

@@ -7,8 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, RunEntry, encode_manifest
-from mq_broker.store.key_run import BLOCK_KEYS, KEY, encode_blocks
+from mq_broker.schedule.timer_runs import (
+    BLOCK_KEYS,
+    KEY,
+    MANIFEST_NAME,
+    Manifest,
+    RunEntry,
+    encode_blocks,
+    encode_manifest,
+)
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import STORE_ROOT, produce, running_broker, timed
 from mq_broker.tools.dump_log import EXIT_DIFFERENT, EXIT_SAME, DumpOptions, dump

@@ -14,7 +14,7 @@ from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.life import LifeEvent
 from mq_broker.core.transactions import TransactionState
 from mq_broker.embedded.calls import CallContext
-from mq_broker.processor import explaining
+from mq_broker.processor import querying
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.conversions import life_event
@@ -223,7 +223,7 @@ class TestBounds:
             for number in range(10):
                 await produce(broker, keyed(unique_id=f"m{number}"))
             size = (await read_all(broker, "t"))[-1].size
-            monkeypatch.setattr(explaining, "LOOK_BYTES_MAX", 3 * size)
+            monkeypatch.setattr(querying, "LOOK_BYTES_MAX", 3 * size)
             assert [event.message_id for event in await explain(broker)] == ["m6", "m7", "m8", "m9"]
 
 

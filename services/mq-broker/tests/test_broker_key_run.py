@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.store.key_run import BLOCK_BYTES, BLOCK_KEYS, KEY, DamagedRunError, KeyRun, run_name, run_number
-from mq_broker.store.key_run_writer import RunWriter
+from mq_broker.schedule.timer_runs import (
+    BLOCK_BYTES,
+    BLOCK_KEYS,
+    KEY,
+    DamagedRunError,
+    KeyRun,
+    RunWriter,
+    run_name,
+    run_number,
+)
 from osenv import SeededRng, SimDisk, SyncError
 
 FOLDER = Path("/timer")

@@ -14,7 +14,7 @@ from mq_broker.core.producer_sequences import Numbering, ProducerSequences
 from mq_broker.core.producer_table import Stretch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.processor.consume_progress import QUEUES_PER_STEP
+from mq_broker.processor.group_administration import QUEUES_PER_STEP
 from mq_broker.store import state_files
 from mq_broker.store.state_files import LargeState, decode_document, encode_document
 from mq_broker.testing import incoming, produce, running_broker

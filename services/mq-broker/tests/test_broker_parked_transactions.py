@@ -10,7 +10,7 @@ import pytest
 from mq_broker.core.halves import MARK_TAG, op_batch
 from mq_broker.core.rewrite import rewrite, single_record_batch
 from mq_broker.core.transactions import Phase, TransactionState
-from mq_broker.processor import transaction_rebuild
+from mq_broker.processor import half_messages
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import BORN_IP, STORE_ROOT, half, incoming, produce, read_all, running_broker
@@ -208,7 +208,7 @@ class TestDecisions:
     async def test_the_marks_alone_tell_what_is_decided_when_the_op_messages_are_read_no_more(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(transaction_rebuild, "OUTCOMES_REMEMBERED", 0)
+        monkeypatch.setattr(half_messages, "OUTCOMES_REMEMBERED", 0)
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, options=OPTIONS) as broker:
             for id_ in ("a", "b", "c"):

@@ -24,7 +24,7 @@ from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.embedded.calls import CallContext
 from mq_broker.processor import long_polling
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.response_memory import ResponseMemory
+from mq_broker.processor.long_polling import ResponseMemory
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration

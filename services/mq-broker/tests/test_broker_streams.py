@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from mq_broker.processor.response_memory import ResponseMemory
+from mq_broker.processor.long_polling import ResponseMemory
 from mq_broker.rpc.streams import LINGER_S, OpenStreams, Replies, pump
 from osenv import SimClock
 

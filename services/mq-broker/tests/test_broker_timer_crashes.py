@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.schedule import timer_runs
-from mq_broker.schedule.timer_manifest import MANIFEST_NAME
-from mq_broker.store.key_run import BLOCK_KEYS
+from mq_broker.schedule.timer_runs import BLOCK_KEYS, MANIFEST_NAME
 from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file

@@ -12,9 +12,8 @@ import pytest
 
 from mq_broker.schedule import timer_runs
 from mq_broker.schedule.timer_index import RETRY_AFTER_ERROR_S
-from mq_broker.schedule.timer_manifest import MANIFEST_NAME
+from mq_broker.schedule.timer_runs import BLOCK_BYTES, BLOCK_KEYS, MANIFEST_NAME, DamagedRunError
 from mq_broker.store.errors import StoreFencedError
-from mq_broker.store.key_run import BLOCK_BYTES, BLOCK_KEYS, DamagedRunError
 from mq_broker.store.state_files import encode_document
 from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SimDisk, SyncError

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.schedule import timer_index, timer_keys, timer_merge, timer_runs
-from mq_broker.schedule.timer_manifest import MANIFEST_NAME
-from mq_broker.schedule.timer_memory import Stretch
-from mq_broker.schedule.timer_merge import SLICE_KEYS, KeyMerge
-from mq_broker.schedule.timer_reader import RunReader
-from mq_broker.store.key_run import BLOCK_BYTES, BLOCK_KEYS, KEY, KeyRun
-from mq_broker.store.key_run_writer import RunWriter
+from mq_broker.schedule import timer_index, timer_keys, timer_runs
+from mq_broker.schedule.timer_keys import SLICE_KEYS, KeyMerge, Stretch
+from mq_broker.schedule.timer_runs import BLOCK_BYTES, BLOCK_KEYS, KEY, MANIFEST_NAME, KeyRun, RunReader, RunWriter
 from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SeededRng, SimDisk
 from osenv.sim_clock import settle
@@ -173,7 +169,7 @@ class TestMemory:
             assert isinstance(run, KeyRun)
             readers.append(RunReader.open(run, 0))
         stretches = [Stretch(sorted(KEY.pack(RNG.randrange(0, 10**9), at) for at in range(1_000))) for _ in range(64)]
-        for sources, buffers_max in ((readers, 8 * 2 * BLOCK_KEYS), (stretches, 2 * timer_merge.STRETCH_PARTS_KEYS)):
+        for sources, buffers_max in ((readers, 8 * 2 * BLOCK_KEYS), (stretches, 2 * timer_keys.STRETCH_PARTS_KEYS)):
             merge = KeyMerge(disk, sources)
             found = []
             while (keys := await merge.next_slice()) is not None:

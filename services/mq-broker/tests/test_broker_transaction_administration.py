@@ -46,7 +46,7 @@ class TestWire:
     async def test_a_list_has_everything_that_is_known_and_the_oldest_first(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mq_broker.processor.transaction_administration.SLOTS_AT_ONCE", 4)
+        monkeypatch.setattr("mq_broker.processor.transactions.SLOTS_AT_ONCE", 4)
         clock = SimClock(START_MS)
         async with running_broker(SimDisk(), clock, options=OPTIONS) as broker:
             for number in range(9):

@@ -14,9 +14,9 @@ import pytest
 from mq_broker.core import transactions
 from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import Phase
-from mq_broker.processor import half_copies
+from mq_broker.processor import half_messages
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.transaction_checks import CHECKS_AT_ONCE
+from mq_broker.processor.half_messages import CHECKS_AT_ONCE
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import (
     STORE_ROOT,
@@ -298,8 +298,8 @@ class TestRounds:
             assert len(session.checks) == 200
 
     async def test_a_round_looks_at_many_halves_in_stretches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mq_broker.processor.transaction_checks.SLOTS_AT_ONCE", 8)
-        monkeypatch.setattr(half_copies, "SLOTS_AT_ONCE", 8)
+        monkeypatch.setattr("mq_broker.processor.half_messages.SLOTS_AT_ONCE", 8)
+        monkeypatch.setattr(half_messages, "SLOTS_AT_ONCE", 8)
         async with running_broker(SimDisk(), SimClock(), options=asking_at_once()) as broker:
             for number in range(100):
                 await produce(broker, half("t", b"x", f"tx-{number}"))
@@ -317,7 +317,7 @@ class TestRounds:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(transactions, "CHECKS_UNANSWERED_MAX", 4)
-        monkeypatch.setattr("mq_broker.processor.transaction_checks.SLOTS_AT_ONCE", 4)
+        monkeypatch.setattr("mq_broker.processor.half_messages.SLOTS_AT_ONCE", 4)
         clock = SimClock()
         async with running_broker(SimDisk(), clock, options=asking_at_once(), work=flush_and_index) as broker:
             slow, quick = join(broker), join(broker, group="others", client_id="quick")

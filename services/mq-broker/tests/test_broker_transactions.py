@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.transactions import TransactionState
-from mq_broker.processor import transaction_rebuild
+from mq_broker.processor import half_messages
 from mq_broker.processor.transactions import Ended
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import STORE_ROOT, half, incoming, produce, read_all, running_broker
@@ -87,7 +87,7 @@ async def test_half_messages_that_make_no_sense_are_refused() -> None:
 async def test_a_start_reads_op_and_half_queue_in_blocks_and_finds_what_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transaction_rebuild, "RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr(half_messages, "RECORDS_AT_ONCE", 3)
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock) as broker:
         for number in range(20):

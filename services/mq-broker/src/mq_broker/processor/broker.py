@@ -33,27 +33,17 @@ from mq_broker.core.rewrite import promised_queue, schedule_position
 from mq_broker.core.subscription_groups import GROUP_LIMITS, SubscriptionGroups
 from mq_broker.core.topics import TOPIC_LIMITS, TopicTable
 from mq_broker.core.transactions import TransactionOptions, TransactionScan, TransactionTable
-from mq_broker.processor.admission import Admission
 from mq_broker.processor.backup import Backup
-from mq_broker.processor.changing import Changing
-from mq_broker.processor.client_commands import ClientCommands
-from mq_broker.processor.consume_progress import ConsumeProgress
-from mq_broker.processor.explaining import Explaining
-from mq_broker.processor.group_administration import GroupAdministration
-from mq_broker.processor.long_polling import LongPolling
+from mq_broker.processor.group_administration import ClientCommands, ConsumeProgress, GroupAdministration
+from mq_broker.processor.long_polling import LongPolling, ResponseMemory
 from mq_broker.processor.offsets import Offsets
-from mq_broker.processor.producing import Producing
+from mq_broker.processor.producing import Producing, SendBack
 from mq_broker.processor.pulling import Pulling
-from mq_broker.processor.querying import Querying
-from mq_broker.processor.queue_locks import QueueLocking
+from mq_broker.processor.querying import Explaining, Querying
 from mq_broker.processor.recalling import Recalling
-from mq_broker.processor.response_memory import ResponseMemory
-from mq_broker.processor.route_notices import RouteNotices
-from mq_broker.processor.send_back import SendBack
-from mq_broker.processor.sessions import Session, Sessions
-from mq_broker.processor.topic_administration import TopicAdministration
-from mq_broker.processor.transaction_administration import TransactionAdministration
-from mq_broker.processor.transactions import Transactions
+from mq_broker.processor.sessions import Admission, QueueLocking, RouteNotices, Session, Sessions
+from mq_broker.processor.topic_administration import Changing, TopicAdministration
+from mq_broker.processor.transactions import TransactionAdministration, Transactions
 from mq_broker.replication import replication_of
 from mq_broker.replication.frames import Connect
 from mq_broker.replication.node import Exchange, Node, ReplicaFile, rest, stop

@@ -17,9 +17,8 @@ from mq_broker.core.documents import CONSUMER_OFFSETS
 from mq_broker.core.limits import CONSUMER_OFFSETS_MAX, RefusedError, TooManyError, first_few
 from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TopicTable
-from mq_broker.processor.changing import Changing
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import require_master
+from mq_broker.processor.topic_administration import Changing, require_master
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 from mqproto.names import RETRY_PREFIX, IllegalNameError, check_group

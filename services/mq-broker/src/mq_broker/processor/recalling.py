@@ -22,7 +22,7 @@ from mq_broker.core.limits import RECALL_ENTRIES_MAX, RefusedError
 from mq_broker.core.rewrite import Position, position_text, recalled_batch, schedule_position, waiting_copy
 from mq_broker.core.topics import level_of
 from mq_broker.processor.querying import QUERY_MESSAGES_MAX, Querying
-from mq_broker.processor.refusals import code_of, require_master
+from mq_broker.processor.topic_administration import code_of, require_master
 from mq_broker.store.errors import NotReplicatedError, StoreError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import RecallOutcome, ResponseCode

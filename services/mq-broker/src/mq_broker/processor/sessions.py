@@ -1,25 +1,25 @@
-"""Sessions: clients say that they live and what they are; the broker tells them when a group has changed.
-
-Invariant: whoever is a member of a group hears of every change of its membership, the ones that made it included. Whom
-a group takes says admission.py.
-"""
+"""Sessions: clients say that they live and what they are; members join groups and lock queues (MISSION C4, O1, O2)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
 
 from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import first_few
-from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, GroupMembers
+from mq_broker.core.documents import QUEUE_LOCKS
+from mq_broker.core.limits import QUEUE_LOCKS_BYTES_MAX, RefusedError, TooManyError, first_few
+from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, ClientGroups, Consumer, GroupMembers, LockedQueue, QueueLocks
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
-from mq_broker.core.topics import TopicTable
-from mq_broker.processor.admission import Admission
+from mq_broker.core.topics import TopicTable, is_group_topic
+from mq_broker.processor.topic_administration import require_master
+from mq_broker.store.message_store import MessageStore
+from mq_broker.store.state_files import encode_document
 from mqproto.codes import ResponseCode
-from mqproto.names import retry_topic
+from mqproto.names import IllegalNameError, check_group, retry_topic
 from osenv import Clock
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,11 @@ class Session(Protocol):
 
 @dataclass
 class Sessions:
-    """The processor of heartbeats."""
+    """The processor of heartbeats.
+
+    Invariant: whoever is a member of a group hears of every change of its membership, the ones that made it included.
+    Whom a group takes says admission.py.
+    """
 
     topics: TopicTable
     groups: SubscriptionGroups
@@ -135,3 +139,209 @@ def _in_use(client_id: str, rival: str) -> str:
         f"client id {client_id!r} is in use by {rival}; give each process an instance_name of its own, or none (it is "
         f"unique then), or wait until that process has left or has been silent for {HEARTBEAT_EXPIRY_MS // 1_000} s"
     )
+
+
+S = TypeVar("S")
+
+# Takes expression type and expression; raises ValueError for what cannot be read, PermissionError for what is not on.
+ParseFilter = Callable[[str, str], object]
+
+HOW_TO_CHANGE = (
+    "members of a group have to subscribe alike; for a rolling change, "
+    "`mqadmin updateSubGroup --differentSubscriptions true` lets them differ"
+)
+
+
+@dataclass
+class Admission(Generic[S]):
+    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike (MISSION
+    C4).
+
+    Decides which of the groups that a heartbeat names the client may join.
+
+    Invariants: a client that is a member already, and says the same again, is not looked at twice; who is refused by
+    one group is a member of all others that it names.
+    """
+
+    groups: SubscriptionGroups
+    members: GroupMembers[S]
+    parse_filter: ParseFilter
+
+    def admit(self, said: ClientGroups) -> tuple[ClientGroups, list[RefusedError]]:
+        """What is left of the heartbeat without the groups that do not take the client, and why they do not.
+
+        A consumer group that is not there is made, when that is allowed.
+        """
+        refusals: list[RefusedError] = []
+        producer_groups: list[str] = []
+        consumers: list[Consumer] = []
+        for group in sorted(said.producer_groups):
+            try:
+                _check_name(group)
+                producer_groups.append(group)
+            except RefusedError as refusal:
+                refusals.append(refusal)
+        for consumer in said.consumers:
+            try:
+                self._check(said, consumer)
+                consumers.append(consumer)
+            except RefusedError as refusal:
+                refusals.append(refusal)
+        return replace(said, producer_groups=frozenset(producer_groups), consumers=tuple(consumers)), refusals
+
+    def _check(self, said: ClientGroups, consumer: Consumer) -> None:
+        """Raise RefusedError unless the client may be a member as it says. Turning a switch off expels nobody."""
+        if self.members.consumer(said.client_id, consumer.group) == consumer:
+            return
+        _check_name(consumer.group)
+        self._check_subscriptions(consumer)
+        try:
+            group = self.groups.get_or_create(consumer.group, said.connection)
+        except TooManyError as error:
+            sentence = f"group {consumer.group!r} does not exist: {error}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence) from error
+        if group is None:
+            sentence = f"group {consumer.group!r} does not exist and autoCreateSubscriptionGroup is false"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, sentence)
+        if group.different_subscriptions_allowed:
+            return
+        difference = self.members.difference(said.client_id, consumer)
+        if difference is not None:
+            sentence = f"group {consumer.group!r}: {difference}; {HOW_TO_CHANGE}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_CONSISTENT, sentence)
+
+    def _check_subscriptions(self, consumer: Consumer) -> None:
+        for one in consumer.subscriptions:
+            try:
+                self.parse_filter(one.expression_type, one.expression)
+            except (ValueError, PermissionError) as error:
+                sentence = f"group {consumer.group!r}, topic {one.topic!r}: {error}"
+                raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, sentence) from error
+
+
+def _check_name(group: str) -> None:
+    try:
+        check_group(group)
+    except IllegalNameError as error:
+        raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+
+
+async def _no_name_server() -> None:
+    """There is nothing to register with."""
+
+
+@dataclass
+class RouteNotices:
+    """Consumers hear at once that topics to which they subscribe have been created, changed or deleted.
+
+    `announce` returns when the name servers know the topics as they are now.
+
+    Invariant: a change is registered with every connected name server before any consumer hears of it, so that the
+    route for which it asks then has the change; a name server that does not confirm in time is not waited for.
+    """
+
+    topics: TopicTable
+    sessions: Sessions
+    announce: Callable[[], Awaitable[None]] = _no_name_server
+
+    async def run(self) -> None:
+        """Pass on every change until cancelled; what changes while one is being registered goes out together."""
+        changed = asyncio.Event()
+        changed.set()  # by what came before this call
+        forget = self.topics.on_change(changed.set)
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                topics = {topic for topic in self.topics.take_changed() if not is_group_topic(topic)}
+                if topics:
+                    await self.announce()
+                    self.sessions.tell_route_changed(topics)
+        finally:
+            forget()
+
+
+@dataclass
+class QueueLocking:
+    """Members of a group lock the queues that they consume in order, and give them back (MISSION O1, O2).
+
+    The processor of lock requests.
+
+    Invariants: a grant is on disk before its holder hears of it; who is told that it holds a queue holds it at that
+    moment; the end of a session gives nothing back, because the listener behind a broken connection may still run; for
+    the same reason a process does not take over the locks of another one that had its client id. A slave grants
+    nothing, and its table says that it may lack holders: when the slave becomes a master, nobody gets a lock before
+    every lock that the old master has granted is over, unless that one has stepped down and handed its table over (ADR
+    111).
+    """
+
+    store: MessageStore
+    locks: QueueLocks
+    topics: TopicTable
+    groups: SubscriptionGroups
+    sessions: Sessions
+    clock: Clock
+    _durable_version: int = field(default=0, init=False)
+
+    def begin(self, *, lost: bool, term: int) -> None:
+        """Before the first request; as `QueueLocks.begin`. The checkpoint that follows writes the table."""
+        self._durable_version = self.locks.data_version
+        self.locks.begin(self._now_ms(), lost=lost or self.store.follows, term=term)
+
+    def handed_over(self) -> bytes:
+        """The table of a master that has stepped down, for its successor; empty when it is too large for a request."""
+        document = encode_document(self.locks.document(self._now_ms()), self.store.log_end)
+        if len(document) <= QUEUE_LOCKS_BYTES_MAX:
+            return document
+        log.warning("the queue locks are not handed over: %d bytes; orderly groups pause for 60 s", len(document))
+        return b""
+
+    async def lock(
+        self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = ""
+    ) -> list[LockedQueue]:
+        """Those of the queues that the member holds now, for 60 s; the others belong to somebody else, or to no topic.
+
+        A lock that the disk would not take stays reserved for the member until it expires: it may be on disk. Raises
+        RefusedError for who is no member, and on a slave; OSError.
+        """
+        require_master(self.store)
+        self._require_member(group, client_id, incarnation)
+        holder = _holder(client_id, incarnation)
+        held = self.locks.lock(group, holder, filter(self._exists, queues), self._now_ms())
+        while self.locks.granted_version(group, held) > self._durable_version:
+            version = self.locks.data_version
+            await self.store.persist(QUEUE_LOCKS)
+            self._durable_version = max(self._durable_version, version)
+            held = self.locks.still_held(group, holder, held, self._now_ms())
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue], incarnation: str = "") -> None:
+        """Give back what the client holds of the queues, member or not, and wake those who may be waiting for it.
+
+        Raises RefusedError on a slave.
+        """
+        require_master(self.store)
+        if self.locks.unlock(group, _holder(client_id, incarnation), queues):
+            self.sessions.tell_members(group, but=client_id)
+
+    def _require_member(self, group: str, client_id: str, incarnation: str) -> None:
+        members = self.sessions.members
+        has_id = not incarnation or incarnation == members.incarnation(client_id)
+        if has_id and members.consumer(client_id, group) is not None:
+            return
+        if self.groups.get(group) is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist")
+        sentence = f"{client_id!r} is no living member of group {group!r}; only members lock its queues"
+        raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, sentence)
+
+    def _exists(self, queue: LockedQueue) -> bool:
+        config = self.topics.get(queue.topic)
+        return config is not None and 0 <= queue.queue_id < config.queue_count
+
+    def _now_ms(self) -> int:
+        return int(self.clock.monotonic() * 1_000)
+
+
+def _holder(client_id: str, incarnation: str) -> str:
+    """The process, as the table names it; by its client id alone when it does not say which one it is."""
+    return f"{client_id}/{incarnation}" if incarnation else client_id

@@ -1,24 +1,18 @@
-"""Topics made, changed, deleted and counted for an operator (MISSION N11).
-
-A deletion renumbers nothing and rewrites nothing: the topic's name goes, and of each of its queues the next number is
-remembered, below which nobody reads any more. The bytes leave with the log files that hold them.
-
-Invariant: each change is a record of the log (store/changes.py), so that what a call has answered survives what an
-acknowledged message survives, and every crash of this broker.
-"""
+"""Topics made, changed, deleted and counted for an operator, and how operators' changes are refused (MISSION N11)."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mq_broker.core.consumer_offsets import ConsumerOffsets
+from mq_broker.core.broker_time import BrokerTime
+from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.processor.changing import Changing
 from mq_broker.processor.querying import Querying
-from mq_broker.processor.refusals import require_master
-from mq_broker.store.changes import Change, forget_offsets
+from mq_broker.store.changes import Change, Changes, forget_offsets
+from mq_broker.store.errors import NotMasterError, NotReplicatedError, StoreError, StoreFencedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.codes import ResponseCode
 
@@ -41,7 +35,14 @@ class QueueStats:
 
 @dataclass
 class TopicAdministration:
-    """The processor of what an operator does with topics."""
+    """The processor of what an operator does with topics.
+
+    A deletion renumbers nothing and rewrites nothing: the topic's name goes, and of each of its queues the next number
+    is remembered, below which nobody reads any more. The bytes leave with the log files that hold them.
+
+    Invariant: each change is a record of the log (store/changes.py), so that what a call has answered survives what an
+    acknowledged message survives, and every crash of this broker.
+    """
 
     store: MessageStore
     topics: TopicTable
@@ -127,3 +128,70 @@ class TopicAdministration:
             f"{', '.join(map(str, ids))} hold {count} messages; keep {ids[-1] + 1} read queues, reduce only "
             f"the write queues, and reduce the read queues after retention has deleted those messages",
         )
+
+
+Moved = tuple[str, int, Progress]  # topic, queue id, where a group goes on
+
+
+@dataclass
+class Changing:
+    """What operators change, as the processors of their requests make it: refused with a code and a sentence.
+
+    The processors' way to change something.
+
+    Invariant: what returns is as durable as an acknowledged message, and what is refused has changed nothing, but for
+    FLUSH_SLAVE_TIMEOUT: that is made here, and may yet be lost with this master.
+    """
+
+    changes: Changes
+    offsets: ConsumerOffsets
+    time: BrokerTime
+
+    async def make(self, change: Change | None = None, made: Callable[[], None] = lambda: None) -> None:
+        """Make the change, or have those before it acknowledged: what is as it should be may not be everywhere yet.
+
+        Raises RefusedError: with FLUSH_SLAVE_TIMEOUT it is made, and may yet be lost with this master.
+        """
+        try:
+            if change is None:
+                await self.changes.wait_acknowledged()
+            else:
+                await self.changes.make(change, self.time.stamp_ms(), made)
+        except StoreError as error:
+            raise RefusedError(code_of(error), str(error)) from error
+
+    async def reset(
+        self,
+        group: str,
+        offsets: Sequence[tuple[str, int, int]],
+        made: Callable[[Sequence[Moved]], None] = lambda _moved: None,
+    ) -> None:
+        """Let the group go on exactly at (topic, queue id, offset); `made` hears of it at once. Raises RefusedError."""
+        moved = [
+            (topic, queue_id, self.offsets.after_reset(group, topic, queue_id, offset))
+            for topic, queue_id, offset in offsets
+        ]
+        resets = tuple((group, *one) for one in moved)
+        await self.make(Change(resets=resets) if moved else None, lambda: made(moved))
+
+
+# What a slave refuses, and with which code what the store refuses is answered.
+
+NOT_MASTER = "this broker follows a master, and takes nothing itself: ask the one of its name with brokerId 0"
+
+
+def code_of(error: StoreError) -> ResponseCode:
+    """The code for what the store refuses."""
+    if isinstance(error, NotMasterError):
+        return ResponseCode.NOT_LEADER_FOR_QUEUE
+    if isinstance(error, StoreFencedError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE
+    if isinstance(error, NotReplicatedError):
+        return ResponseCode.FLUSH_SLAVE_TIMEOUT
+    return ResponseCode.SYSTEM_ERROR
+
+
+def require_master(store: MessageStore) -> None:
+    """Raise RefusedError on a slave, and on a master that has stepped down: what is asked for is the master's alone."""
+    if store.follows:
+        raise RefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, NOT_MASTER)

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.limits import RESPONSE_BYTES, RESPONSE_COPIES, RefusedError
-from mq_broker.processor.refusals import code_of
-from mq_broker.processor.response_memory import ResponseMemory, Share
+from mq_broker.processor.long_polling import ResponseMemory, Share
+from mq_broker.processor.topic_administration import code_of
 from mq_broker.store.errors import StoreError
 
 ServiceT = TypeVar("ServiceT")

@@ -18,8 +18,7 @@ from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
-from mq_broker.processor.client_commands import CommandAnswer
-from mq_broker.processor.consume_progress import OffsetChange, QueueProgress
+from mq_broker.processor.group_administration import CommandAnswer, OffsetChange, QueueProgress
 from mq_broker.processor.offsets import Offsets, QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.recalling import NewTime, Recalled

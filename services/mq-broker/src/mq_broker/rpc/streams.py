@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from mq_broker.core.limits import RESPONSE_COPIES, SMALL_RESPONSE_BYTES
-from mq_broker.processor.response_memory import Share
+from mq_broker.processor.long_polling import Share
 from osenv import Clock
 from osenv.clock import timeout
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.transactions import Phase, TransactionState
-from mq_broker.processor.transaction_administration import Transaction
+from mq_broker.processor.transactions import Transaction
 from mqproto.codes import ResponseCode, TransactionPhase
 
 _PHASES = {

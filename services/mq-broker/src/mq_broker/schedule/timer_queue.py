@@ -23,12 +23,19 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.delays import DelayProgress
 from mq_broker.core.rewrite import due_then_ms, follows_wall_clock
 from mq_broker.core.topics import TIMER
-from mq_broker.schedule.ahead import AHEAD_MS, AHEAD_RECORDS_MAX, Ahead, make_ready
-from mq_broker.schedule.delivery import Delivery
+from mq_broker.schedule.delivery import (
+    AHEAD_MS,
+    AHEAD_RECORDS_MAX,
+    Ahead,
+    Delivery,
+    first,
+    give_up_lost,
+    make_ready,
+    waiting_in,
+)
 from mq_broker.schedule.timer_index import TimerIndex
-from mq_broker.schedule.waiting import first, give_up_lost, waiting_in
+from mq_broker.schedule.timer_runs import DamagedRunError
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.key_run import DamagedRunError
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import TIMER_TOPIC
 from mqproto.record import Record

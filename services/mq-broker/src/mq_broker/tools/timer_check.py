@@ -14,8 +14,17 @@ from pathlib import Path
 
 from mq_broker.core.delays import OffsetSet, done_of
 from mq_broker.core.topics import TIMER as TIMER_LEVEL
-from mq_broker.schedule.timer_manifest import MANIFEST_NAME, Manifest, RunEntry, decode_manifest
-from mq_broker.store.key_run import KEY, DamagedRunError, KeyRun, run_name, run_number
+from mq_broker.schedule.timer_runs import (
+    KEY,
+    MANIFEST_NAME,
+    DamagedRunError,
+    KeyRun,
+    Manifest,
+    RunEntry,
+    decode_manifest,
+    run_name,
+    run_number,
+)
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.state_files import decode_document
 from mq_broker.tools.findings import TIMER, Findings
