@@ -17,7 +17,7 @@ import orders.config
 import payments.config
 import sandbox_gateway.config
 from hourglass.mq.v1 import name_service_pb2
-from mq_broker.broker_life import HA_STOP_GRACE_S, STOP_GRACE_S
+from mq_broker.app import HA_STOP_GRACE_S, STOP_GRACE_S
 from mq_broker.config import FORMAT as BROKER_FORMAT
 from mq_broker.config import BrokerConfig
 from mq_broker.core.delays import DelayLevels

@@ -18,9 +18,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 
 import telemetry
-from mq_broker.metrics import BrokerMetrics
+from mq_broker.telemetry import BrokerMetrics
+from mq_namesrv.app import observe
 from mq_namesrv.core.route_table import RouteTable
-from mq_namesrv.metrics import observe
 from mqclient.observed.metrics import client_metrics
 from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries

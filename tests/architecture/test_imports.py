@@ -71,7 +71,7 @@ PURE_PACKAGES = {
 # Protobuf and gRPC inside the servers: these modules and what lies below them.
 WIRE_ROOTS = ("grpc", "grpc_health", "google.protobuf", STUBS)
 WIRE_MODULES = {
-    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.broker_life", "mq_broker.embedded"),
+    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.app", "mq_broker.embedded"),
     "mq_namesrv": ("mq_namesrv.rpc", "mq_namesrv.app"),
 }
 
@@ -299,7 +299,7 @@ def test_bad_module_is_caught(module: str, text: str, sentence: str) -> None:
         ("mq_broker.rpc.produce", "import grpc\nfrom mq_broker.processor import send\nfrom osenv import Clock"),
         ("mq_broker.app", "import grpc\nfrom mq_broker.config import BrokerConfig"),
         ("mq_broker.core.pulling", "from mqfilter import parse"),
-        ("mqfilter.parser", "import re\nfrom lark import Lark\nfrom mqfilter.errors import FilterSyntaxError"),
+        ("mqfilter.parser", "import re\nfrom lark import Lark\nfrom mqfilter.parser import FilterSyntaxError"),
         ("mq_broker.store.state", "def f(disk): disk.replace('a', 'b'); disk.open('x')"),
         ("orders.app", "from mqclient import Producer\nfrom orders.config import Config"),
     ],

@@ -19,7 +19,7 @@ from mq_broker.rpc.registration import Registration
 from mq_broker.testing import running_broker
 from mq_namesrv.app import NameServer
 from mq_namesrv.config import NamesrvConfig
-from mq_namesrv.core.limits import TOPIC_COUNT_MAX
+from mq_namesrv.core.registration import TOPIC_COUNT_MAX
 from mqclient import Admin, ClientConfig
 from mqproto.address import Address
 from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from mq_broker.store.layout import StoreLayout
 from mq_broker.tools.findings import DIFFERENCE, Finding
-from mq_broker.tools.log_reader import Tail, read_log
-from mq_broker.tools.small_state import read_small_state
-from mq_broker.tools.stored_files import StoredFiles
+from mq_broker.tools.state_check import read_small_state
+from mq_broker.tools.stored_files import StoredFiles, Tail, read_log
 from mq_broker.tools.verify import verify
 from osenv import RealDisk
 

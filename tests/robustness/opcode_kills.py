@@ -20,7 +20,7 @@ from quiet import quiet
 
 import mq_broker.store
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.testing_opcodes import OpcodeTrace
+from mq_broker.testing_closely import OpcodeTrace
 from osenv import SeededRng, SimClock, SimDisk
 
 STORE_CODE = str(Path(mq_broker.store.__file__).parent)

@@ -35,10 +35,9 @@ from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, MessageStore
 from mq_broker.store.reader import all_proven
 from mq_broker.testing import STORE_ROOT, store_options
-from mq_broker.testing_copies import copy_all, entries, log_bytes, running_store
-from mq_broker.tools.log_reader import read_log
-from mq_broker.tools.record_view import RecordView
-from mq_broker.tools.stored_files import StoredFiles
+from mq_broker.testing_replication import copy_all, entries, log_bytes, running_store
+from mq_broker.tools.dump_log import RecordView
+from mq_broker.tools.stored_files import StoredFiles, read_log
 from mqclient.message_ext import MessageExt
 from mqproto.java_hash import java_string_hash
 from mqproto.properties import RESERVED, EncodedProperties, decode_properties

@@ -21,7 +21,7 @@ from client_tasks import CLIENT
 from replica_network import Link, Network
 from sim_process import SimProcess
 
-from mq_broker.embedded.calls import AbortedCallError
+from mq_broker.embedded.embedded_broker import AbortedCallError
 from mq_broker.replication.frames import LinkError, MasterLink
 from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError, RequestTimeoutError
 from mqclient.transport import Method

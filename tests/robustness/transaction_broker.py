@@ -18,7 +18,7 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.batches import Batch
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
-from mq_broker.embedded.calls import BrokenStream, MemoryStream
+from mq_broker.embedded.embedded_broker import BrokenStream, MemoryStream
 from mq_broker.store.durability import Copies
 from mq_broker.store.message_store import FlushDiskType, PutResult
 from mqclient.errors import BrokerUnreachableError

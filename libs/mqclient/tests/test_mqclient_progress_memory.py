@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from mq_broker.core import limits
 from mq_broker.core import consumer_offsets as broker_progress
+from mq_broker.core import limits
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.rpc import broker_service
 from mq_broker.store.message_store import FlushDiskType

@@ -19,21 +19,30 @@ from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.broker import Broker
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.testing import (
+    COMMIT,
+    ENTRIES,
+    IN_FILE,
     RecordingSession,
+    clean,
     client,
+    copied,
+    end,
+    fill,
     half,
     incoming,
+    numbers,
+    options,
     produce,
+    quiet_broker,
     read_all,
+    restored,
     running_broker,
     store_options,
     timed,
+    visible,
 )
-from mq_broker.testing_backups import copied, restored
-from mq_broker.testing_cleaning import ENTRIES, IN_FILE, clean, fill, numbers, options, quiet_broker
-from mq_broker.testing_transactions import COMMIT, end, visible
 from mq_broker.tools.findings import Finding
-from mq_broker.tools.small_state import read_small_state
+from mq_broker.tools.state_check import read_small_state
 from mq_broker.tools.verify import verify
 from osenv import SimClock, SimDisk, SyncError
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from mq_broker.__main__ import COMMAND, main
-from mq_broker.config import FORMAT, AddressCheck, BrokerConfig, parse_config
+from mq_broker.config import FORMAT, IGNORED_KEYS, AddressCheck, BrokerConfig, parse_config
 from mq_broker.core.limits import GuardMode
 from mq_broker.core.replica_state import BrokerRole
-from mq_broker.rocketmq_keys import IGNORED_KEYS
 from mq_broker.store.message_store import FlushDiskType
 from mqproto.address import Address
 from mqproto.command_line import Started

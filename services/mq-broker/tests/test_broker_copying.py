@@ -16,7 +16,7 @@ from mq_broker.store.log_feed import encode_damage
 from mq_broker.store.log_scan import Damage
 from mq_broker.store.message_store import MessageStore
 from mq_broker.testing import producer_record, store_options
-from mq_broker.testing_copies import (
+from mq_broker.testing_replication import (
     START_MS,
     TOPICS,
     copy_all,

@@ -22,7 +22,7 @@ from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import scan_whole
 from mq_broker.store.message_store import MessageStore
 from mq_broker.testing import STORE_ROOT, producer_record, store_options
-from mq_broker.testing_copies import (
+from mq_broker.testing_replication import (
     START_MS,
     copy_all,
     entries,

@@ -8,15 +8,19 @@ import pytest
 
 from mq_broker.core.life import LifeEvent
 from mq_broker.processor.broker import Broker
-from mq_broker.testing import half, life_in_words, produce, read_all, running_broker
-from mq_broker.testing_transactions import (
+from mq_broker.testing import (
     COMMIT,
     ROLLBACK,
     asking_at_once,
     check_and_answer,
     end,
+    half,
     join,
+    life_in_words,
     park,
+    produce,
+    read_all,
+    running_broker,
     visible,
 )
 from mqproto.codes import ResponseCode

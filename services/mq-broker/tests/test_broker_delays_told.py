@@ -18,15 +18,22 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.topics import TIMER
-from mq_broker.metrics import BrokerMetrics
-from mq_broker.metrics.delays import LATENESS_BOUNDS_S
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.recalling import NewTime
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
-from mq_broker.testing import broker_options, incoming, life_in_words, produce, running_broker, timed
-from mq_broker.testing_delays import delivering_broker, in_ten_seconds
+from mq_broker.telemetry import LATENESS_BOUNDS_S, BrokerMetrics
+from mq_broker.testing import (
+    broker_options,
+    delivering_broker,
+    in_ten_seconds,
+    incoming,
+    life_in_words,
+    produce,
+    running_broker,
+    timed,
+)
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from mqproto.properties import DELAY_MS_MAX
 from osenv import SimClock, SimDisk

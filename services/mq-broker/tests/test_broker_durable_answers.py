@@ -16,13 +16,13 @@ from mq_broker.testing import (
     half,
     incoming,
     keyed,
+    outcomes,
     produce,
     read_all,
     running_broker,
     store_options,
     timed,
 )
-from mq_broker.testing_delays import outcomes
 from mq_broker.testing_replication import hold_log, pair, promoted, result_of, send, until
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.names import SCHEDULE_TOPIC

@@ -28,7 +28,7 @@ from mq_broker.testing import (
     store_options,
 )
 from mq_broker.tools.findings import Finding
-from mq_broker.tools.small_state import read_small_state
+from mq_broker.tools.state_check import read_small_state
 from mq_broker.tools.verify import verify
 from osenv import SimClock, SimDisk
 from osenv.disk import read_file

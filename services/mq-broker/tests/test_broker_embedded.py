@@ -10,7 +10,7 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.embedded import EmbeddedBroker
-from mq_broker.embedded.calls import CallContext
+from mq_broker.embedded.embedded_broker import CallContext
 from mqclient import (
     ClientConfig,
     ConsumeFromWhere,

@@ -13,7 +13,7 @@ from hourglass.mq.v1 import common_pb2
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.life import LifeEvent
 from mq_broker.core.transactions import TransactionState
-from mq_broker.embedded.calls import CallContext
+from mq_broker.embedded.embedded_broker import CallContext
 from mq_broker.processor import querying
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService

@@ -18,7 +18,7 @@ from mq_broker.processor.producing import IncomingBatch
 from mq_broker.store.index import IndexFile, IndexSize
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import BORN_IP, half, produce, read_all, running_broker, store_options
-from mq_broker.testing_timer import ThreadedDisk
+from mq_broker.testing_closely import ThreadedDisk
 from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
 from mqproto.properties import DELAY, KEYS, UNIQ_KEY, decode_properties, encode_properties

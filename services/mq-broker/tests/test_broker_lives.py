@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1.replication_service_pb2 import Epoch
-from mq_broker.broker_life import BrokerProcess, End, StartError, live
+from mq_broker.app import BrokerProcess, End, StartError, live
 from mq_broker.config import FORMAT, parse_config
 from mq_broker.core.limits import DescriptorBudget
-from mq_broker.metrics import BrokerMetrics
+from mq_broker.telemetry import BrokerMetrics
 from mq_broker.testing import incoming
 from mqproto.config_source import ConfigSource
 from osenv import RealClock, RealDisk

@@ -14,7 +14,7 @@ from mq_broker.store.log_feed import CRC_BYTES_MAX, WINDOW_BYTES, CopiedRun, tak
 from mq_broker.store.log_scan import Blank
 from mq_broker.store.message_store import MessageStore
 from mq_broker.testing import LOG_FILE_BYTES, producer_record, store_options
-from mq_broker.testing_copies import START_MS, copy_all, log_bytes, running_store, write_some
+from mq_broker.testing_replication import START_MS, copy_all, log_bytes, running_store, write_some
 from mqproto.record import BODY_BYTES_MAX, SEGMENT_HEAD, iter_records
 from osenv import SeededRng, SimDisk
 

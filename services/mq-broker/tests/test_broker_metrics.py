@@ -9,10 +9,19 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from mq_broker.core.replica_state import BrokerRole, Epoch, HaStatus, ReplicaStatus
-from mq_broker.metrics import COUNTERS, GAUGES, BrokerMetrics, consumers, traffic
-from mq_broker.metrics.replication import OWN_GAUGES, ROLE, SLAVE_GAUGES
 from mq_broker.processor.broker import Broker
 from mq_broker.store.log_scan import Damage
+from mq_broker.telemetry import (
+    CONSUMERS_COUNTERS,
+    CONSUMERS_GAUGES,
+    COUNTERS,
+    GAUGES,
+    OWN_GAUGES,
+    ROLE,
+    SLAVE_GAUGES,
+    TRAFFIC_COUNTERS,
+    BrokerMetrics,
+)
 from mq_broker.testing import incoming, produce, running_broker
 from osenv import SimClock, SimDisk
 
@@ -44,7 +53,7 @@ async def test_collector_reads_the_store_as_it_is_now() -> None:
 
 async def check_store(broker: Broker, reader: InMemoryMetricReader) -> None:
     before = read(reader)
-    silent = {one.name for one in (*SLAVE_GAUGES, *traffic.COUNTERS, *consumers.GAUGES, *consumers.COUNTERS)}
+    silent = {one.name for one in (*SLAVE_GAUGES, *TRAFFIC_COUNTERS, *CONSUMERS_GAUGES, *CONSUMERS_COUNTERS)}
     assert before.keys() == {one.name for one in (*GAUGES, *COUNTERS)} - silent
     assert before["hourglass.store.damage.stretches"] == 0
     await produce(broker, incoming("t", [b"a", b"b"]))

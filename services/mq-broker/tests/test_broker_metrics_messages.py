@@ -17,12 +17,25 @@ from prometheus_client import REGISTRY, generate_latest
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.pulling import PullQuery
-from mq_broker.metrics import BrokerMetrics
-from mq_broker.metrics.instruments import WAIT_BOUNDS_S
 from mq_broker.processor.broker import Broker
 from mq_broker.store.durability import Confirmation, Copies
-from mq_broker.testing import RecordingSession, client, half, incoming, numbered, produce, read_all, running_broker
-from mq_broker.testing_transactions import COMMIT, asking_at_once, check_and_answer, end, join, park
+from mq_broker.telemetry import WAIT_BOUNDS_S, BrokerMetrics
+from mq_broker.testing import (
+    COMMIT,
+    RecordingSession,
+    asking_at_once,
+    check_and_answer,
+    client,
+    end,
+    half,
+    incoming,
+    join,
+    numbered,
+    park,
+    produce,
+    read_all,
+    running_broker,
+)
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
 

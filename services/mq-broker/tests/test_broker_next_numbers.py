@@ -9,8 +9,7 @@ import pytest
 
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
 from mq_broker.store.consume_queue import QueueNumbers
-from mq_broker.testing import STORE_ROOT
-from mq_broker.testing_cleaning import FILE_BYTES, LAYOUT, clean, fill, numbers, quiet_broker
+from mq_broker.testing import FILE_BYTES, LAYOUT, STORE_ROOT, clean, fill, numbers, quiet_broker
 from osenv import PooledFiles, SeededRng, SimClock, SimDisk
 
 CHANGES = {"make_dirs", "replace", "unlink", "sync_dir", "pwrite", "sync_data", "allocate", "truncate"}

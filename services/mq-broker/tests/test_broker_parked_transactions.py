@@ -13,17 +13,23 @@ from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor import half_messages
 from mq_broker.processor.broker import Broker
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import BORN_IP, STORE_ROOT, half, incoming, produce, read_all, running_broker
-from mq_broker.testing_transactions import (
+from mq_broker.testing import (
+    BORN_IP,
     COMMIT,
     ROLLBACK,
+    STORE_ROOT,
     UNKNOW,
     asking_at_once,
     check_and_answer,
     end,
+    half,
+    incoming,
     join,
     let_others_in,
     park,
+    produce,
+    read_all,
+    running_broker,
     visible,
 )
 from mqproto.codes import ResponseCode

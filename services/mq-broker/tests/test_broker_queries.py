@@ -9,7 +9,7 @@ import pytest
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.pulling import PULL_BYTES_MAX
-from mq_broker.embedded.calls import CallContext
+from mq_broker.embedded.embedded_broker import CallContext
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.rpc.broker_service import BrokerService

@@ -22,9 +22,17 @@ from mq_broker.processor import querying, recalling
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.recalling import NewTime
 from mq_broker.store.log_scan import ColdReads
-from mq_broker.testing import incoming, keyed, produce, running_broker, store_options
-from mq_broker.testing_delays import delivering_broker, in_ten_seconds, outcomes
-from mq_broker.testing_timer import ThreadedDisk
+from mq_broker.testing import (
+    delivering_broker,
+    in_ten_seconds,
+    incoming,
+    keyed,
+    outcomes,
+    produce,
+    running_broker,
+    store_options,
+)
+from mq_broker.testing_closely import ThreadedDisk
 from mqproto.codes import ExpressionType, RecallOutcome, ResponseCode
 from osenv import Lane, RealDisk, SimClock, SimDisk
 from osenv.sim_clock import settle

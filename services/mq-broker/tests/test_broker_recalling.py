@@ -10,9 +10,19 @@ import pytest
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.topics import TIMER
 from mq_broker.processor.recalling import NewTime, RecallAnswer
-from mq_broker.testing import half, keyed, produce, read_all, store_options
-from mq_broker.testing_delays import bodies, delivering_broker, in_ten_seconds, outcomes, waiting
-from mq_broker.testing_timer import ThreadedDisk
+from mq_broker.testing import (
+    bodies,
+    delivering_broker,
+    half,
+    in_ten_seconds,
+    keyed,
+    outcomes,
+    produce,
+    read_all,
+    store_options,
+    waiting,
+)
+from mq_broker.testing_closely import ThreadedDisk
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.names import retry_topic
 from mqproto.properties import DELAY_MS_MAX

@@ -10,9 +10,19 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import RECALL_MESSAGES_MAX, NewTime
 from mq_broker.store.message_store import FlushDiskType
-from mq_broker.testing import produce, producer_record, store_options
-from mq_broker.testing_cleaning import clean, fill, options
-from mq_broker.testing_delays import bodies, delivering_broker, in_ten_seconds, outcomes, waiting
+from mq_broker.testing import (
+    bodies,
+    clean,
+    delivering_broker,
+    fill,
+    in_ten_seconds,
+    options,
+    outcomes,
+    produce,
+    producer_record,
+    store_options,
+    waiting,
+)
 from mqproto.codes import RecallOutcome, ResponseCode
 from mqproto.properties import TIMER_DELAY_MS, UNIQ_KEY
 from osenv import SimClock, SimDisk

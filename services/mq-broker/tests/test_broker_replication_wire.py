@@ -33,8 +33,8 @@ from mq_broker.replication.frames import (
     Report,
     StateDocument,
 )
-from mq_broker.rpc import replication_link
-from mq_broker.rpc.replication_channel import connect
+from mq_broker.rpc import replication
+from mq_broker.rpc.replication import ReplicationService, connect, server_options
 from mq_broker.rpc.replication_conversions import (
     DATA_BYTES_MAX,
     EPOCHS_MAX,
@@ -43,8 +43,6 @@ from mq_broker.rpc.replication_conversions import (
     replica_frame,
     replica_frame_message,
 )
-from mq_broker.rpc.replication_link import server_options
-from mq_broker.rpc.replication_service import ReplicationService
 from osenv import SeededRng
 
 TIMEOUT_S = 10
@@ -351,8 +349,8 @@ class TestChannel:
 
     async def test_a_master_that_has_stopped_for_good_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # A process under SIGSTOP, or a network that swallows: the connection stands, and nobody answers.
-        monkeypatch.setattr(replication_link, "SLAVE_KEEPALIVE_MS", 200)
-        monkeypatch.setattr(replication_link, "SLAVE_PING_TIMEOUT_MS", 200)
+        monkeypatch.setattr(replication, "SLAVE_KEEPALIVE_MS", 200)
+        monkeypatch.setattr(replication, "SLAVE_PING_TIMEOUT_MS", 200)
         async with served() as wire, swallowing(wire.port) as (address, swallow), connect(address) as slave:
             await slave.send(ReplicaFrame(EPOCH, Follow(1)))
             master = await wire.master.links.get()

@@ -15,13 +15,13 @@ from google.protobuf.message_factory import GetMessageClass
 from hourglass.mq.v1 import admin_service_pb2, broker_service_pb2, common_pb2, replication_service_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
 from mq_broker.core.limits import FRAME_BATCHES_MAX, GROUPS_PER_REQUEST_MAX, SENTENCES_MAX
-from mq_broker.embedded.calls import AbortedCallError, CallContext
+from mq_broker.embedded.embedded_broker import AbortedCallError, CallContext
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.calls import REQUEST_LIMITS
 from mq_broker.rpc.registration import Registration
 from mq_broker.rpc.replication_conversions import replica_frame
-from mq_broker.rpc.request_limits import REQUEST_LIMITS
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode
 from mqproto.field_limits import FieldLimitError, limited_fields

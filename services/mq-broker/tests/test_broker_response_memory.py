@@ -21,14 +21,14 @@ from mq_broker.core.limits import (
     STALLED_WRITE_S,
 )
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.embedded.calls import CallContext
+from mq_broker.embedded.embedded_broker import CallContext
 from mq_broker.processor import long_polling
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.long_polling import ResponseMemory
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.calls import Replies, pump
 from mq_broker.rpc.registration import Registration
-from mq_broker.rpc.streams import Replies, pump
 from mq_broker.testing import incoming, produce, running_broker, store_options
 from mqproto.codes import PullStatus, ResponseCode
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS

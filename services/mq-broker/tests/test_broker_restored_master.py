@@ -11,8 +11,7 @@ import pytest
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, EpochBegin, EpochHistory, common_end
 from mq_broker.replication.feed import ACCEPTED_S
-from mq_broker.testing import incoming, produce
-from mq_broker.testing_backups import copied, restored
+from mq_broker.testing import copied, incoming, produce, restored
 from mq_broker.testing_replication import HeldDisk, Member, make_pair, send, until
 from mqproto.codes import ResponseCode
 from osenv import SimClock

@@ -10,7 +10,7 @@ from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.replica_state import BrokerRole, ReplicaState
 from mq_broker.processor.backup import BackupPart
 from mq_broker.replication.feed import ACCEPTED_S
-from mq_broker.testing_backups import copied, restored
+from mq_broker.testing import copied, restored
 from mq_broker.testing_replication import Member, Network, make_pair, send, until
 from osenv import SimClock
 

@@ -28,8 +28,18 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.offsets import ConsumeFromWhere
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.store.message_store import StoreOptions
-from mq_broker.testing import flush_and_index, incoming, produce, read_all, running_broker, store_options
-from mq_broker.testing_cleaning import FILE_BYTES, FORCED, IN_FILE, bodies
+from mq_broker.testing import (
+    FILE_BYTES,
+    FORCED,
+    IN_FILE,
+    flush_and_index,
+    incoming,
+    numbered_bodies,
+    produce,
+    read_all,
+    running_broker,
+    store_options,
+)
 from mqproto.codes import ResponseCode
 from osenv import SimClock, SimDisk
 from osenv.clock import local_hour
@@ -59,7 +69,7 @@ def quiet_broker(
 
 
 async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> None:
-    for body in bodies(count, first):
+    for body in numbered_bodies(count, first):
         (outcome,) = await produce(broker, incoming(topic, [body]))
         assert outcome.code is ResponseCode.SUCCESS
 
@@ -88,7 +98,7 @@ def log_files(disk: SimDisk) -> list[int]:
 
 async def numbers(broker: Broker, topic: str = "t") -> list[int]:
     records = await read_all(broker, topic)
-    assert all(record.body == bodies(1, int(record.body[:6]))[0] for record in records)
+    assert all(record.body == numbered_bodies(1, int(record.body[:6]))[0] for record in records)
     low, high = broker.store.queue_bounds(topic, 0)
     assert [record.queue_offset for record in records] == list(range(low, high))
     return [int(record.body[:6]) for record in records]
@@ -276,7 +286,7 @@ class TestFullDisk:
             answers = []
             for used in (0.89, 0.90, 0.86, 0.85, 0.86):
                 await clean(broker, clock, disk, used)
-                (outcome,) = await produce(broker, incoming("t", bodies(1, first=3)))
+                (outcome,) = await produce(broker, incoming("t", numbered_bodies(1, first=3)))
                 answers.append((outcome.code, outcome.remark))
                 assert (await numbers(broker))[:3] == [0, 1, 2]
                 assert (await status(broker)).store.write_refusal == outcome.remark
@@ -300,7 +310,7 @@ class TestGuard:
             await self.filled(broker, consumed=IN_FILE - 1)
             await clean(broker, clock, disk, FORCED)
             assert log_files(disk) == [0, 1, 2]
-            (outcome,) = await produce(broker, incoming("t", bodies(1)))
+            (outcome,) = await produce(broker, incoming("t", numbered_bodies(1)))
             assert outcome.code is ResponseCode.SYSTEM_ERROR
             assert "not consumed by late (queue 0 of t)" in outcome.remark
             broker.offsets.commit("late", [("t", 0, Progress(IN_FILE))])
@@ -309,7 +319,7 @@ class TestGuard:
             broker.offsets.commit("late", [("t", 0, Progress(15))])
             await clean(broker, clock, disk, FORCED)
             assert log_files(disk) == [2]
-            (outcome,) = await produce(broker, incoming("t", bodies(1)))
+            (outcome,) = await produce(broker, incoming("t", numbered_bodies(1)))
             assert outcome.code is ResponseCode.SUCCESS
 
     async def test_refuse_lets_files_go_when_an_operator_deletes_the_group_on_the_full_disk(self) -> None:
@@ -331,11 +341,11 @@ class TestGuard:
             last = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
             await broker.offsets.begin("away", "t", 0, last, whole_topic=True)
             await broker.topic_administration.update(TopicConfig("t", 2, 2))
-            for body in bodies(15):
+            for body in numbered_bodies(15):
                 await produce(broker, incoming("t", [body], queue_id=1))
             await clean(broker, clock, disk, FORCED)
             assert log_files(disk) == [0, 1, 2]
-            (outcome,) = await produce(broker, incoming("t", bodies(1)))
+            (outcome,) = await produce(broker, incoming("t", numbered_bodies(1)))
             assert "not consumed by away (queue 1 of t)" in outcome.remark
             assert await broker.offsets.begin("away", "t", 1, last, whole_topic=True) == Progress(0)
 

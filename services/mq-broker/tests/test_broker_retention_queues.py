@@ -13,8 +13,7 @@ import pytest
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
-from mq_broker.testing import produce, producer_record, read_all, running_broker
-from mq_broker.testing_cleaning import (
+from mq_broker.testing import (
     ENTRIES,
     FILE_BYTES,
     FORCED,
@@ -24,7 +23,11 @@ from mq_broker.testing_cleaning import (
     fill,
     numbers,
     options,
+    produce,
+    producer_record,
     quiet_broker,
+    read_all,
+    running_broker,
 )
 from mqproto.codes import PullStatus
 from osenv import SeededRng, SimClock, SimDisk, until

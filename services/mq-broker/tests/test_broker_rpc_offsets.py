@@ -16,7 +16,7 @@ from hourglass.mq.v1 import common_pb2
 from mq_broker.core.consumer_offsets import RESETS_BITS, Progress
 from mq_broker.core.limits import QUEUES_PER_REQUEST_MAX, RANGES_PER_QUEUE_MAX
 from mq_broker.embedded import EmbeddedBroker
-from mq_broker.embedded.calls import AbortedCallError, CallContext, MemoryStream
+from mq_broker.embedded.embedded_broker import AbortedCallError, CallContext, MemoryStream
 from mq_broker.testing import incoming, produce
 from osenv.sim_clock import settle
 
@@ -175,7 +175,7 @@ async def test_progress_rides_a_poll_and_comes_alone_and_only_the_poll_is_answer
 
 
 async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "mq_broker.rpc.progress_reports")
+    caplog.set_level(logging.DEBUG, "mq_broker.rpc.broker_service")
     async with served() as services:
         stream = services.poll_stream()
         many = [queue(1)] * 16_385

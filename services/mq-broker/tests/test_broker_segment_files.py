@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mq_broker.store.commit_log
 from mq_broker.store.commit_log import SegmentFiles
-from mq_broker.testing_opcodes import OpcodeTrace
+from mq_broker.testing_closely import OpcodeTrace
 from osenv import PooledFiles, SeededRng, SimDisk
 from osenv.disk import read_file
 

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 
-from mq_broker.rpc import self_check
-from mq_broker.rpc.self_check import SelfCheck
+from mq_broker.rpc import registration
+from mq_broker.rpc.registration import SelfCheck
 from mqproto.address import Address
 from mqproto.grpc_options import SERVER_OPTIONS
 from osenv import SystemRng
@@ -57,7 +57,7 @@ async def test_nobody_there_is_told_with_the_reason() -> None:
 
 
 async def test_somebody_who_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(registration, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and nobody reads from them
         async with process() as (check, _):
             problem = await check.problem(Address("127.0.0.1", silent.getsockname()[1]))

@@ -24,11 +24,25 @@ from mq_broker.core.rewrite import single_record_batch
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime
-from mq_broker.spans import RecordedSpans, broker_spans
-from mq_broker.testing import half, incoming, produce, producer_record, read_all, running_broker, store_options
-from mq_broker.testing_transactions import COMMIT, ROLLBACK, asking_at_once, check_and_answer, end, join, park
+from mq_broker.telemetry import RecordedSpans, broker_spans
+from mq_broker.testing import (
+    COMMIT,
+    ROLLBACK,
+    asking_at_once,
+    check_and_answer,
+    end,
+    half,
+    incoming,
+    join,
+    park,
+    produce,
+    producer_record,
+    read_all,
+    running_broker,
+    store_options,
+)
 from mq_broker.tools.findings import Finding
-from mq_broker.tools.small_state import read_small_state
+from mq_broker.tools.state_check import read_small_state
 from mq_broker.tools.verify import verify
 from mqproto.codes import ResponseCode
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, dlq_topic, retry_topic

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 import pytest
 
 from mq_broker.processor.long_polling import ResponseMemory
-from mq_broker.rpc.streams import LINGER_S, OpenStreams, Replies, pump
+from mq_broker.rpc.calls import LINGER_S, OpenStreams, Replies, pump
 from osenv import SimClock
 
 

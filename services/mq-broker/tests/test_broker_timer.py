@@ -11,8 +11,16 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.processor.recalling import NewTime
 from mq_broker.schedule.delivery import AHEAD_BYTES_MAX, AHEAD_RECORDS_MAX, DELIVER_RECORDS_MAX
-from mq_broker.testing import incoming, produce, producer_record, read_all, store_options, timed
-from mq_broker.testing_delays import bodies, delivering_broker
+from mq_broker.testing import (
+    bodies,
+    delivering_broker,
+    incoming,
+    produce,
+    producer_record,
+    read_all,
+    store_options,
+    timed,
+)
 from mqproto.codes import ResponseCode
 from mqproto.names import TIMER_TOPIC
 from mqproto.properties import (

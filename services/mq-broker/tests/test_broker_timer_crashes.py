@@ -11,7 +11,7 @@ import pytest
 
 from mq_broker.schedule import timer_runs
 from mq_broker.schedule.timer_runs import BLOCK_KEYS, MANIFEST_NAME
-from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
+from mq_broker.testing_closely import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file
 from osenv.sim_clock import settle

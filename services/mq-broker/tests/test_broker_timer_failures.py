@@ -15,7 +15,7 @@ from mq_broker.schedule.timer_index import RETRY_AFTER_ERROR_S
 from mq_broker.schedule.timer_runs import BLOCK_BYTES, BLOCK_KEYS, MANIFEST_NAME, DamagedRunError
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.state_files import encode_document
-from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
+from mq_broker.testing_closely import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SimDisk, SyncError
 from osenv.disk import read_file, replace_file
 from osenv.sim_clock import settle

@@ -15,8 +15,17 @@ from mq_broker.schedule import timer_index
 from mq_broker.schedule.timer_index import TimerIndex
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.state_files import encode_document
-from mq_broker.testing import STORE_ROOT, flush_and_index, incoming, produce, read_all, running_broker, timed
-from mq_broker.testing_delays import bodies, delivering_broker
+from mq_broker.testing import (
+    STORE_ROOT,
+    bodies,
+    delivering_broker,
+    flush_and_index,
+    incoming,
+    produce,
+    read_all,
+    running_broker,
+    timed,
+)
 from mqproto.names import CARRIED_TOPIC, TIMER_TOPIC
 from mqproto.properties import DUE_TIMESTAMP, REAL_QID, REAL_TOPIC, SCHEDULE_POSITION, decode_properties
 from mqproto.record import Record

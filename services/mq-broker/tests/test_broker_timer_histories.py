@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mq_broker.schedule import timer_index, timer_runs
-from mq_broker.testing_timer import FOREVER_MS, ThreadedDisk, Waiting
+from mq_broker.testing_closely import FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SeededRng
 
 HISTORIES = 240

@@ -12,7 +12,7 @@ import pytest
 from mq_broker.schedule import timer_index, timer_keys, timer_runs
 from mq_broker.schedule.timer_keys import SLICE_KEYS, KeyMerge, Stretch
 from mq_broker.schedule.timer_runs import BLOCK_BYTES, BLOCK_KEYS, KEY, MANIFEST_NAME, KeyRun, RunReader, RunWriter
-from mq_broker.testing_timer import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
+from mq_broker.testing_closely import FOLDER, FOREVER_MS, ThreadedDisk, Waiting
 from osenv import SeededRng, SimDisk
 from osenv.sim_clock import settle
 

@@ -11,12 +11,24 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2
 from mq_broker.core.limits import RetentionOptions
 from mq_broker.core.transactions import Phase
-from mq_broker.embedded.calls import CallContext
+from mq_broker.embedded.embedded_broker import CallContext
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
-from mq_broker.testing import half, produce, read_all, running_broker
-from mq_broker.testing_cleaning import clean, fill, quiet_broker
-from mq_broker.testing_transactions import COMMIT, ROLLBACK, asking_at_once, end, park, visible
+from mq_broker.testing import (
+    COMMIT,
+    ROLLBACK,
+    asking_at_once,
+    clean,
+    end,
+    fill,
+    half,
+    park,
+    produce,
+    quiet_broker,
+    read_all,
+    running_broker,
+    visible,
+)
 from mqproto.names import CHECK_MAX_TIMES_TOPIC
 from mqproto.record import decode_record
 from osenv import SimClock, SimDisk

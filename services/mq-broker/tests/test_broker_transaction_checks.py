@@ -19,25 +19,23 @@ from mq_broker.processor.broker import Broker
 from mq_broker.processor.half_messages import CHECKS_AT_ONCE
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import (
+    COMMIT,
+    ROLLBACK,
     STORE_ROOT,
+    UNKNOW,
     RecordingSession,
+    asking_at_once,
+    beat,
     broker_options,
+    check_and_answer,
+    end,
     flush_and_index,
     half,
+    join,
+    let_others_in,
     produce,
     read_all,
     running_broker,
-)
-from mq_broker.testing_transactions import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOW,
-    asking_at_once,
-    beat,
-    check_and_answer,
-    end,
-    join,
-    let_others_in,
     visible,
 )
 from mqproto.codes import ResponseCode

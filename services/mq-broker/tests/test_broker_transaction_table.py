@@ -20,7 +20,7 @@ from mq_broker.core.transactions import (
     TransactionState,
     TransactionTable,
 )
-from mq_broker.testing_transactions import COMMIT, ROLLBACK, UNKNOW
+from mq_broker.testing import COMMIT, ROLLBACK, UNKNOW
 
 UNDECIDED = {Phase.PREPARED, Phase.PARKED}
 

@@ -8,8 +8,19 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.processor import half_messages
 from mq_broker.processor.transactions import Ended
 from mq_broker.store.layout import StoreLayout
-from mq_broker.testing import STORE_ROOT, half, incoming, produce, read_all, running_broker
-from mq_broker.testing_transactions import COMMIT, ROLLBACK, UNKNOW, end, visible
+from mq_broker.testing import (
+    COMMIT,
+    ROLLBACK,
+    STORE_ROOT,
+    UNKNOW,
+    end,
+    half,
+    incoming,
+    produce,
+    read_all,
+    running_broker,
+    visible,
+)
 from mqproto.codes import ResponseCode
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import PGROUP, REAL_TOPIC, TAGS, UNIQ_KEY, decode_properties

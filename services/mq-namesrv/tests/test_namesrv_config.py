@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mq_namesrv.__main__ import main
-from mq_namesrv.config import FORMAT, NamesrvConfig, parse_config
-from mq_namesrv.rocketmq_keys import IGNORED_KEYS
+from mq_namesrv.config import FORMAT, IGNORED_KEYS, NamesrvConfig, parse_config
 from mqproto.conf import ConfigError, changes, config_pairs
 from mqproto.config_source import ConfigSource
 from mqproto.properties_file import parse_properties

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fence, NotLeaderError
-from mq_namesrv.core.registration import BrokerIdentity, Registration, TopicConfig
+from mq_namesrv.core.registration import (
+    NO_EPOCH,
+    BrokerIdentity,
+    Epoch,
+    Fence,
+    NotLeaderError,
+    Registration,
+    TopicConfig,
+)
 from mq_namesrv.core.route_table import (
     InvariantError,
     RouteTable,

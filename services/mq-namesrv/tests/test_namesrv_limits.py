@@ -13,9 +13,15 @@ from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_namesrv import rpc
 from mq_namesrv.app import SERVICE_DESCRIPTOR, NameServer
 from mq_namesrv.config import NamesrvConfig
-from mq_namesrv.core.announced import AnnouncedTopics, CheckedTopics
-from mq_namesrv.core.limits import BROKER_STREAMS_MAX, FIRST_REQUEST_S_MAX, TOPICS_PER_STEP
-from mq_namesrv.core.registration import RegistrationError, TopicConfig
+from mq_namesrv.core.registration import (
+    BROKER_STREAMS_MAX,
+    FIRST_REQUEST_S_MAX,
+    TOPICS_PER_STEP,
+    AnnouncedTopics,
+    CheckedTopics,
+    RegistrationError,
+    TopicConfig,
+)
 from mq_namesrv.core.route_table import RouteTable, check_invariants
 from mq_namesrv.rpc import REQUEST_LIMITS, NameServiceServicer
 from mqproto.field_limits import limited_fields

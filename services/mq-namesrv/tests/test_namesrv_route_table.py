@@ -13,8 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mq_namesrv.core import route_table
-from mq_namesrv.core.fences import Epoch
-from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
+from mq_namesrv.core.registration import BrokerIdentity, Epoch, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import (
     InvariantError,
     RouteTable,

@@ -24,8 +24,6 @@ of a condition.
 """
 
 from mqfilter.conditions import Condition, Properties
-from mqfilter.errors import FilterSyntaxError
-from mqfilter.parser import EXPRESSION_CHARACTERS_MAX, parse
-from mqfilter.syntax import NESTING_MAX
+from mqfilter.parser import EXPRESSION_CHARACTERS_MAX, NESTING_MAX, FilterSyntaxError, parse
 
 __all__ = ["EXPRESSION_CHARACTERS_MAX", "NESTING_MAX", "Condition", "FilterSyntaxError", "Properties", "parse"]

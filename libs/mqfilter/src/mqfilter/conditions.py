@@ -1,13 +1,10 @@
-"""What an expression means: a tree of conditions, each true, false or unknown (None) for a message's properties.
-
-Invariants: conditions never change; evaluating one raises nothing by itself, asks for no property that the outcome does
-not depend on, and takes time in proportion to the length of the expression and of the properties that it names.
-"""
+"""What an expression means: a tree of conditions, each true, false or unknown (None) for a message's properties."""
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,7 +58,12 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """False when one is false, true when all are true."""
+    """False when one is false, true when all are true.
+
+    Invariants: conditions never change; evaluating one raises nothing by itself, asks for no property that the outcome
+    does not depend on, and takes time in proportion to the length of the expression and of the properties that it
+    names.
+    """
 
     conditions: tuple[Condition, ...]
 
@@ -191,3 +193,148 @@ class Searches:
     def evaluate(self, properties: Properties) -> bool | None:
         value = properties.get(self.name)
         return value is not None and self.found(value, self.searched) is self.wanted
+
+
+_SHOWN_CHARACTERS = 20
+
+
+class RefusedError(Exception):
+    """A sentence about what begins at `index` of the text."""
+
+    def __init__(self, index: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.index, self.sentence = index, sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A value that the message has, or has not."""
+
+    index: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"the property {shortened(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """What stands in an expression, and where: properties, constants, and conditions in others.
+
+    A value that the expression says.
+    """
+
+    index: int
+    value: str | Number | bool | None
+
+    def __str__(self) -> str:
+        match self.value:
+            case str():
+                return f"the text '{shortened(self.value)}'"
+            case True:
+                return "TRUE"
+            case False:
+                return "FALSE"
+            case None:
+                return "NULL"
+            case _:
+                return f"the number {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A condition, and how many parentheses and NOTs there are within it, one in the other."""
+
+    index: int
+    condition: Condition
+    depth: int = 0
+
+
+Value = Property | Constant
+Operand = Value | Nested
+
+
+def shortened(text: str) -> str:
+    """The text as it fits into a sentence."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+# Which values may meet in a comparison, and what it is then. RefusedError says what may not, and why.
+
+_COMPARES: Mapping[str, Compares] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_EQUALITY = ("=", "<>")
+_MIRRORED = {"=": "=", "<>": "<>", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
+def comparison(left: Value, sign: str, right: Value) -> Condition:
+    """`left sign right`."""
+    for value in (left, right):
+        if isinstance(value, Constant):
+            _check_comparable(value, sign)
+    if isinstance(left, Property):
+        return _with_constant(left, sign, right) if isinstance(right, Constant) else _of_properties(left, sign, right)
+    return (
+        _of_constants(left, sign, right)
+        if isinstance(right, Constant)
+        else _with_constant(right, _MIRRORED[sign], left)
+    )
+
+
+def between(value: Value, low: Value, high: Value) -> Condition:
+    """`value BETWEEN low AND high`: both are within."""
+    parts = (comparison(value, ">=", low), comparison(value, "<=", high))
+    if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
+        raise RefusedError(low.index, f"BETWEEN goes from the smaller to the larger number, not from {low} to {high}")
+    return And(parts)
+
+
+def _check_comparable(constant: Constant, sign: str) -> None:
+    if constant.value is None:
+        raise RefusedError(constant.index, "NULL cannot be compared; write IS NULL or IS NOT NULL")
+    if sign not in _EQUALITY and _kind(constant) is not float:
+        raise RefusedError(constant.index, f"only numbers have an order, and {constant} is none; write = or <>")
+
+
+def _of_properties(left: Property, sign: str, right: Property) -> Condition:
+    if sign in _EQUALITY:
+        return _negated_if(sign == "<>", PropertiesEqual(left.name, right.name))
+    return NumbersCompare(left.name, _COMPARES[sign], right.name)
+
+
+def _with_constant(one: Property, sign: str, constant: Constant) -> Condition:
+    match constant.value:
+        case str(text):
+            return _negated_if(sign == "<>", TextEquals(one.name, text))
+        case bool(boolean):
+            return _negated_if(sign == "<>", BooleanEquals(one.name, boolean))
+        case _:
+            return NumberCompares(one.name, _COMPARES[sign], _number(constant))
+
+
+def _of_constants(left: Constant, sign: str, right: Constant) -> Condition:
+    if _kind(left) is not _kind(right):
+        raise RefusedError(right.index, f"{right} cannot be compared with {left}")
+    if sign in _EQUALITY:
+        return Always((left.value == right.value) is (sign == "="))
+    return Always(_COMPARES[sign](_number(left), _number(right)))
+
+
+def _negated_if(negated: bool, condition: Condition) -> Condition:
+    return Not(condition) if negated else condition
+
+
+def _kind(constant: Constant) -> type:
+    return type(constant.value) if isinstance(constant.value, str | bool) else float
+
+
+def _number(constant: Constant) -> Number:
+    if isinstance(constant.value, str | bool | None):
+        raise TypeError(f"{constant} is no number")
+    return constant.value

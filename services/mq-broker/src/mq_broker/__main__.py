@@ -9,8 +9,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a port in use
 
 import telemetry
 from mq_broker import __version__
-from mq_broker.app import serve
-from mq_broker.broker_life import SERVICE
+from mq_broker.app import SERVICE, serve
 from mq_broker.config import FORMAT, BrokerConfig
 from mqproto.command_line import EXIT_BAD_CONFIGURATION, Command, Started
 from mqproto.grpc_options import FRAME_BYTES_MAX

@@ -1,27 +1,56 @@
-"""The composition root: a process, and the lives of the broker in it, one after another (broker_life.py)."""
+"""The broker as a process: one life of it after another behind its ports."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import grpc
 import structlog
+from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 
-from mq_broker.broker_life import SERVICE, BrokerProcess, End, StartError, live
-from mq_broker.config import BrokerConfig
+import telemetry
+from hourglass.mq.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    broker_service_pb2,
+    broker_service_pb2_grpc,
+    replication_service_pb2_grpc,
+)
+from mq_broker.config import AddressCheck, BrokerConfig
+from mq_broker.core.life import NO_SPANS, Spans
 from mq_broker.core.limits import DESCRIPTORS_WANTED, DescriptorBudget
-from mq_broker.metrics import BrokerMetrics
-from mq_broker.spans import broker_spans
+from mq_broker.processor.broker import Broker, BrokerOptions
+from mq_broker.rpc.admin_service import AdminService
+from mq_broker.rpc.broker_service import BrokerService
+from mq_broker.rpc.calls import OpenStreams
+from mq_broker.rpc.health import keep_telling, tell_none
+from mq_broker.rpc.registration import HaTerms, Registration, SelfCheck
+from mq_broker.rpc.replication import ReplicationService, connect, server_options
+from mq_broker.store.errors import StoreError
+from mq_broker.telemetry import BrokerMetrics, broker_spans
+from mqproto.address import Address
 from mqproto.command_line import Started
-from osenv import RealClock, RealDisk
+from mqproto.conf import config_pairs
+from mqproto.config_source import ConfigInForce, ConfigSource
+from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
+from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
+from osenv.memory import keep_out_of_collections
+from osenv.network import break_connections
 from osenv.open_files import raise_open_files_limit
 from osenv.signals import reload_event, stop_event
-
-EXIT_STOPPED, EXIT_CANNOT_START, EXIT_FAILED = 0, 1, 3
+from telemetry.grpc_server import call_interceptors
 
 log = logging.getLogger(__name__)
+
+EXIT_STOPPED, EXIT_CANNOT_START, EXIT_FAILED = 0, 1, 3
 
 
 async def serve(started: Started[BrokerConfig]) -> int:
@@ -59,3 +88,254 @@ async def serve(started: Started[BrokerConfig]) -> int:
         finally:
             stop.cancel()
     return EXIT_FAILED if end is End.FAILED else EXIT_STOPPED
+
+
+SERVICE = "mq-broker"
+SERVICES = (
+    broker_service_pb2.DESCRIPTOR.services_by_name["BrokerService"],
+    admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"],
+)
+STOP_GRACE_S = 5.0
+HA_STOP_GRACE_S = 1.0
+PORT_TRIES, PORT_TRY_S = 100, 0.05  # a port is free again a moment after its server has stopped
+
+
+class StartError(RuntimeError):
+    """The broker cannot start; the message is a sentence for the person who started it."""
+
+
+class End(enum.Enum):
+    """Why a life has ended."""
+
+    STOPPED = enum.auto()
+    FAILED = enum.auto()
+    REOPEN = enum.auto()  # another one has to begin
+
+
+@dataclass
+class BrokerProcess:
+    """One life of the broker behind its ports: what starts, in which order; it stops in the reverse order.
+
+    What outlives one life. `config` is the configuration in force; the ports are None until they are listened on.
+
+    Start: ports, store (recovery), what goes on by itself, services, a look at the advertised address, registration;
+    health says SERVING last, whatever the role. Stop: the name servers take the routes back, health says NOT_SERVING,
+    every frame that was read is answered and the streams end, running calls get `STOP_GRACE_S`, then the slaves'
+    streams end, because what was answered may have waited for them, and the store closes cleanly.
+
+    A role is for one life: where it changes, or the log has to be cut, the process begins another one on the same
+    ports.
+    """
+
+    source: ConfigSource[BrokerConfig]
+    config: BrokerConfig
+    disk: Disk
+    clock: Clock
+    metrics: BrokerMetrics
+    reload_asked: asyncio.Event
+    descriptors: DescriptorBudget
+    spans: Spans = NO_SPANS
+    port: int | None = None
+    ha_port: int | None = None
+
+
+async def live(process: BrokerProcess, stop: asyncio.Task[Any]) -> End:
+    """One life, until `stop` is done, a part fails, or the broker has to be opened anew. Raises StartError."""
+    name = process.config.broker_name
+    async with AsyncExitStack() as parts:
+        broker, jobs = await _start(parts, process)
+        await asyncio.wait((stop, *jobs), return_when=asyncio.FIRST_COMPLETED)
+        is_reopening = broker.replication.reopen.is_set() and not stop.done()
+        if is_reopening:
+            log.warning("broker %s stops, to be opened anew at once: %s", name, _reason_to_reopen(broker))
+        else:
+            log.info("broker %s stops", name)
+    failed = [job for job in jobs if not job.cancelled() and job.exception()]
+    for job in failed:
+        log.critical("a part of the broker failed: %s", job.get_name(), exc_info=job.exception())
+    if broker.store.failure or failed:
+        return End.FAILED
+    return End.REOPEN if is_reopening else End.STOPPED
+
+
+def _reason_to_reopen(broker: Broker) -> str:
+    before, now = broker.replication.broker_id, broker.identity.broker_id
+    if before == now:
+        return "its log has to be cut, or it takes up its role anew"
+    return f"it was {broker.replication.role.name} with id {before}, and has id {now} from now on"
+
+
+async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker, list[asyncio.Task[Any]]]:
+    """The broker and its jobs at work; `parts` knows how each stops. Raises StartError."""
+    config = process.config
+    budget = process.descriptors
+    options = (*SERVER_OPTIONS, *connection_limits(budget.connections))
+    server = grpc.aio.server(options=options, interceptors=call_interceptors(SERVICES))
+    ha_server = grpc.aio.server(options=(*server_options(), *connection_limits(budget.slave_connections)))
+    process.port = await _listen(process, server, process.port, Address(config.bind_address, config.listen_port))
+    ha_wanted = Address(config.bind_address, config.ha_listen_port)
+    process.ha_port = await _listen(process, ha_server, process.ha_port, ha_wanted)
+    broker = await _open_broker(process)
+    parts.push_async_callback(broker.close)
+    parts.enter_context(process.metrics.showing(broker))
+    running = await parts.enter_async_context(_job(broker.run(), "broker"))
+
+    await _serve_slaves(parts, broker, ha_server)
+    registration = _registration(process, broker)
+    broker.route_notices.announce = registration.announce
+    in_force = _configuration(process, broker, registration)
+    health_service = await _serve_clients(parts, process, server, _add_services(server, broker, registration, in_force))
+
+    if not config.name_servers:
+        log.warning(
+            "broker %s registers nowhere, so that no client finds it: no name server is configured; "
+            "give namesrvAddr in the configuration, or -n host:port",
+            config.broker_name,
+        )
+    keep_out_of_collections()
+    registering = await parts.enter_async_context(_job(registration.run(), "registration"))
+    telling = await parts.enter_async_context(_job(keep_telling(health_service, broker.store, process.clock), "health"))
+    log.info(
+        "broker %s, %s in epoch %s, listens on %s:%d, for slaves on port %d",
+        config.broker_name, broker.replication.role.name, broker.replication.epoch, config.bind_address, process.port,
+        process.ha_port,
+        extra={
+            "address": f"{config.bind_address}:{process.port}", "ha_port": process.ha_port,
+            "role": broker.replication.role.name, "epoch": str(broker.replication.epoch),
+        },
+    )  # fmt: skip
+    reloading = await parts.enter_async_context(_job(in_force.follow(process.reload_asked), "reload"))
+    return broker, [running, registering, telling, reloading]
+
+
+def _registration(process: BrokerProcess, broker: Broker) -> Registration:
+    config, replication = process.config, broker.replication
+    return Registration(
+        broker.identity,
+        broker.topics,
+        config.name_servers,
+        process.clock,
+        config.register_name_server_period / 1000,
+        HaTerms(
+            broker.options.replication.ha_address,
+            lambda: replication.epoch,
+            replication.master_found,
+            replication.superseded,
+            lambda: replication.is_restored,
+            replication.accepted,
+            replication.refused,
+        ),
+    )
+
+
+def _configuration(process: BrokerProcess, broker: Broker, registration: Registration) -> ConfigInForce[BrokerConfig]:
+    def apply(config: BrokerConfig) -> None:
+        process.config = config
+        broker.reconfigure(_broker_options(process), config.retention)
+        registration.reconfigure(config.name_servers, config.register_name_server_period / 1000)
+        telemetry.configure(SERVICE, config.log_level)
+
+    return ConfigInForce(process.source, process.config, apply)
+
+
+async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.Server) -> None:
+    stopping = asyncio.Event()
+    service = ReplicationService(broker.replication, stopping)
+    replication_service_pb2_grpc.add_ReplicationServiceServicer_to_server(service, server)
+    await server.start()
+    parts.push_async_callback(server.stop, HA_STOP_GRACE_S)
+    parts.callback(stopping.set)
+
+
+def _add_services(
+    server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ConfigInForce[BrokerConfig]
+) -> OpenStreams:
+    """What clients and operators call; returns the streams of the clients."""
+    broker_service = BrokerService(broker, asyncio.Event())
+    admin_service = AdminService(broker, registration, lambda: config_pairs(in_force.config))
+    broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker_service, server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin_service, server)
+    return broker_service.streams
+
+
+async def _serve_clients(
+    parts: AsyncExitStack, process: BrokerProcess, server: grpc.aio.Server, streams: OpenStreams
+) -> health.aio.HealthServicer:
+    """Clients reach the broker; its health says NOT_SERVING so far."""
+    health_service, self_check = health.aio.HealthServicer(), SelfCheck(SystemRng())
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    await tell_none(health_service)
+    await self_check.leave_mark(health_service)
+    await server.start()
+    parts.push_async_callback(_stop_serving, server, streams, process.clock)
+    parts.push_async_callback(health_service.enter_graceful_shutdown)
+    await _check_address(self_check, process)
+    return health_service
+
+
+async def _stop_serving(server: grpc.aio.Server, streams: OpenStreams, clock: Clock) -> None:
+    deadline = clock.monotonic() + STOP_GRACE_S
+    await streams.end(clock, STOP_GRACE_S)
+    await server.stop(max(0.0, deadline - clock.monotonic()))
+
+
+async def _listen(process: BrokerProcess, server: grpc.aio.Server, had: int | None, wanted: Address) -> int:
+    """The port that is listened on; one that an earlier life `had` is waited for. Raises StartError."""
+    address = wanted if had is None else Address(wanted.host, had)
+    for _ in range(PORT_TRIES if had else 1):
+        try:
+            return server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            problem = error
+        if had:
+            await process.clock.sleep(PORT_TRY_S)
+    raise StartError(
+        f"cannot listen on {address}: the port is in use, or the address is not of this machine"
+    ) from problem
+
+
+async def _open_broker(process: BrokerProcess) -> Broker:
+    store_options = process.config.store_options(process.port or 0, process.descriptors.open_files)
+    try:
+        broker = Broker(
+            process.disk, process.clock, _broker_options(process), store_options, connect=connect, spans=process.spans
+        )
+        broker.response_memory.break_connections = break_connections
+        await broker.open()
+    except (StoreError, OSError) as error:
+        raise StartError(str(error)) from error
+    return broker
+
+
+def _broker_options(process: BrokerProcess) -> BrokerOptions:
+    return process.config.broker_options(process.port or 0, process.ha_port or 0)
+
+
+async def _check_address(self_check: SelfCheck, process: BrokerProcess) -> None:
+    """Say so when clients are told an address that does not lead here. Raises StartError when that is refused."""
+    config, port = process.config, process.port or 0
+    if config.advertised_address_check is AddressCheck.OFF:
+        return
+    advertised = config.advertised(port)
+    problem = await self_check.problem(advertised)
+    if problem is None:
+        return
+    sentence = (
+        f"clients are told to find this broker at {advertised}, which does not lead here: {problem}; "
+        f"it listens on {config.bind_address}:{port}; set brokerIP1 (and advertisedPort behind a port mapping) "
+        "to where it is reached, or bindAddress so that it listens there"
+    )
+    if config.advertised_address_check is AddressCheck.REFUSE:
+        raise StartError(f"{sentence} (advertisedAddressCheck=REFUSE)")
+    log.error("%s", sentence)
+
+
+@asynccontextmanager
+async def _job(work: Coroutine[Any, Any, Any], name: str) -> AsyncIterator[asyncio.Task[Any]]:
+    """A task that ends with the block, without an error: whoever has it asks for its exception."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

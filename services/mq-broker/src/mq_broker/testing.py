@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -17,12 +17,16 @@ from mq_broker.core.members import ClientGroups, Consumer, Subscription
 from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.pulling import PullQuery
 from mq_broker.core.replica_state import BrokerIdentity
+from mq_broker.core.transactions import Phase, TransactionOptions, TransactionState
+from mq_broker.processor.backup import BackupFile, BackupPart
 from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
+from mq_broker.processor.recalling import RecallAnswer
+from mq_broker.processor.transactions import Ended
 from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.codes import ExpressionType
+from mqproto.codes import ExpressionType, RecallOutcome, ResponseCode
 from mqproto.properties import (
     DELAY,
     KEYS,
@@ -37,7 +41,12 @@ from mqproto.properties import (
     producer_sequence_start,
 )
 from mqproto.record import FLAG_TRANSACTION_PREPARED, Record, decode_record, encode_record, iter_records, pack_ip
-from osenv import Disk, SimClock
+from osenv import Disk, SimClock, SimDisk
+from osenv.sim_clock import settle
+
+if TYPE_CHECKING:
+    import pytest
+
 
 STORE_ROOT = Path("/store")
 LOG_FILE_BYTES = 64 * 1024
@@ -271,3 +280,194 @@ def life_in_words(events: Sequence[LifeEvent], start_ms: int) -> list[str]:
         + f" try {event.reconsume_times}" * bool(event.reconsume_times)
         for event in events
     ]
+
+
+# Ready-made parts for tests of backups: a copy of a running broker's store, and the store that is made of it.
+
+
+async def copied(broker: Broker) -> list[BackupPart]:
+    """All parts of a copy."""
+    async with aclosing(broker.backup.parts()) as parts:
+        return [part async for part in parts]
+
+
+def restored(parts: Sequence[BackupPart]) -> SimDisk:
+    """The store that the parts make, as `mqadmin restore` writes it."""
+    disk, path, at = SimDisk(), Path(), 0
+    for part in parts:
+        if isinstance(part, BackupFile):
+            path, at = STORE_ROOT / part.path, 0
+            disk.make_dirs(path.parent)
+            disk.open(path, create=True).truncate(part.full_size)
+        elif isinstance(part, bytes):
+            disk.open(path).pwrite(part, at)
+            at += len(part)
+    return disk
+
+
+# A broker whose log is deleted file by file, for tests: small files, and a cleaner that works when it is told.
+
+FILE_BYTES = 4_096  # seven messages of `numbered_bodies`
+IN_FILE = 7
+ENTRIES = 10  # of a consume-queue file
+FORCED = 0.85
+
+
+def options() -> StoreOptions:
+    store = store_options(log_file_bytes=FILE_BYTES)
+    return replace(store, layout=replace(store.layout, consume_queue_file_entries=ENTRIES))
+
+
+LAYOUT = options().layout
+
+
+def numbered_bodies(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % number + bytes(434) for number in range(first, first + count)]
+
+
+async def fill(broker: Broker, count: int, topic: str = "t", first: int = 0) -> list[int]:
+    """Queue offsets of the new messages. Raises ValueError when one is refused."""
+    offsets = []
+    for body in numbered_bodies(count, first):
+        (outcome,) = await produce(broker, incoming(topic, [body]))
+        if outcome.code is not ResponseCode.SUCCESS:
+            raise ValueError(outcome.remark)
+        offsets.append(outcome.base_queue_offset)
+    return offsets
+
+
+def quiet_broker(disk: SimDisk, clock: SimClock, *, clean_stop: bool = True) -> AbstractAsyncContextManager[Broker]:
+    """A broker that does nothing by itself but flush and index; rounds are the test's."""
+    return running_broker(disk, clock, store=options(), clean_stop=clean_stop, work=flush_and_index)
+
+
+async def clean(broker: Broker, clock: SimClock, disk: SimDisk, used: float = FORCED) -> None:
+    """One round of the cleaner on a disk that is so full."""
+    disk.used_share = used
+    cleaning = asyncio.create_task(broker.retention.round())
+    await settle()
+    while not cleaning.done():  # it waits for the clock, or for a thread
+        await (clock.advance(0.1) if clock.timers else asyncio.sleep(0))
+    await cleaning
+    disk.used_share = 0.0
+
+
+async def numbers(broker: Broker, topic: str = "t") -> list[int]:
+    """Queue offsets of what can be read. Raises ValueError for a body that `fill` did not send."""
+    records = await read_all(broker, topic)
+    strange = [record for record in records if record.body != numbered_bodies(1, int(record.body[:6]))[0]]
+    if strange:
+        raise ValueError(f"{strange[0].body!r} was never sent")
+    return [record.queue_offset for record in records]
+
+
+# A broker with messages that wait, for tests in which days pass: it delivers, and does nothing else by itself.
+
+
+@asynccontextmanager
+async def delivering_broker(
+    disk: Disk,
+    clock: SimClock,
+    *,
+    options: BrokerOptions | None = None,
+    store: StoreOptions | None = None,
+    clean_stop: bool = True,
+) -> AsyncIterator[Broker]:
+    """Without checkpoints and cleaning, nothing happens while nothing is due."""
+    async with running_broker(
+        disk, clock, options=options, store=store, clean_stop=clean_stop, work=_deliver
+    ) as broker:
+        yield broker
+
+
+async def bodies(broker: Broker, topic: str = "t", queue_id: int = 0) -> list[bytes]:
+    """What a consumer has got of the queue."""
+    return [record.body for record in await read_all(broker, topic, queue_id)]
+
+
+async def _deliver(broker: Broker) -> None:
+    await asyncio.gather(broker.store.run(), broker.delay.run(), broker.delay.keep_index())
+
+
+def in_ten_seconds(kind: str, unique_id: str = "m", key: str = "k") -> IncomingBatch:
+    """One message of `t` that waits so long: in the queue of a "level", or in that of the "timer"."""
+    if kind == "level":
+        return keyed("t", key=key, unique_id=unique_id, delay_level=3)
+    return timed("t", b"x", key=key, unique_id=unique_id, delay_ms=10_000)
+
+
+def waiting(broker: Broker) -> dict[int, int]:
+    """How many messages wait, by the number of the queue."""
+    return {queue.level: queue.waiting for queue in broker.delay.queues if queue.waiting}
+
+
+def outcomes(answer: RecallAnswer) -> dict[str, RecallOutcome]:
+    """What a recall was told of each message. Raises ValueError when it was told of one twice."""
+    found = {one.message_id: one.outcome for one in answer.messages}
+    if len(found) < len(answer.messages):
+        raise ValueError(f"one message, two answers: {answer.messages}")
+    return found
+
+
+# Ready-made parts for tests of transactions: members that are asked and answer, and a broker that asks at once.
+
+COMMIT, ROLLBACK, UNKNOW = (
+    TransactionState.COMMIT_MESSAGE,
+    TransactionState.ROLLBACK_MESSAGE,
+    TransactionState.UNKNOW,
+)
+
+
+def asking_at_once(**changes: int) -> BrokerOptions:
+    """A broker whose halves have no immunity."""
+    return replace(broker_options(), transactions=replace(TransactionOptions(immunity_ms=0), **changes))
+
+
+async def end(
+    broker: Broker, id_: str, state: TransactionState, *, from_check: bool = False, group: str = "shop"
+) -> Ended:
+    """What a member of the group says."""
+    return await broker.transactions.end(group, id_, state, from_check=from_check)
+
+
+async def visible(broker: Broker, topic: str = "t") -> list[bytes]:
+    """The bodies that consumers can read."""
+    return [record.body for record in await read_all(broker, topic)]
+
+
+def beat(broker: Broker, session: RecordingSession, group: str = "shop", client_id: str = "client") -> None:
+    """A member of the producer group lives, with this session."""
+    broker.sessions.heartbeat(session, client(client_id, producer=group))
+
+
+def join(broker: Broker, group: str = "shop", client_id: str = "client") -> RecordingSession:
+    """A new member of the producer group."""
+    session = RecordingSession()
+    beat(broker, session, group, client_id)
+    return session
+
+
+def let_others_in(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, others have their turn while a record is read, as on a real disk."""
+    read = broker.store.reader.read_record
+
+    async def read_slowly(log_offset: int) -> Record:
+        await asyncio.sleep(0)
+        return await read(log_offset)
+
+    monkeypatch.setattr(broker.store.reader, "read_record", read_slowly)
+
+
+async def check_and_answer(broker: Broker, id_: str, state: TransactionState = UNKNOW) -> Ended:
+    """One round of checks, and the answer of whoever was asked for this transaction."""
+    await broker.transactions.checks.check_all()
+    return await end(broker, id_, state, from_check=True)
+
+
+async def park(broker: Broker, id_: str, *, body: bytes = b"x", properties: Mapping[str, str] = NO_PROPERTIES) -> None:
+    """A transaction that nobody could answer for. Of a broker that asks at once."""
+    session = join(broker)
+    await produce(broker, half("t", body, id_, properties=properties))
+    while broker.transaction_table.phase(id_) is Phase.PREPARED:
+        await check_and_answer(broker, id_)
+    broker.sessions.ended(session, "client")

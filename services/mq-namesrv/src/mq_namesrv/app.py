@@ -1,25 +1,21 @@
-"""The composition root: what starts, in which order, and how it stops.
-
-Start: table, services, port, scan; health says SERVING last. Stop: health says NOT_SERVING first, then the streams
-end, running calls get `STOP_GRACE_SECONDS`, and the port closes.
-"""
+"""The composition root: what starts, in which order, how it stops, and what it tells a metrics collector."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from collections.abc import Iterable, Mapping
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 import telemetry
 from hourglass.mq.v1 import name_service_pb2, name_service_pb2_grpc
-from mq_namesrv import metrics
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
-from mq_namesrv.core.limits import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_MS_MAX, KEPT_DESCRIPTORS
+from mq_namesrv.core.registration import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_MS_MAX, KEPT_DESCRIPTORS
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
 from mqproto.address import Address
@@ -31,13 +27,13 @@ from osenv.open_files import raise_open_files_limit
 from osenv.signals import reload_event, stop_event
 from telemetry.grpc_server import call_interceptors
 
+log = logging.getLogger(__name__)
+
 SERVICE = "mq-namesrv"
 SERVICE_DESCRIPTOR = name_service_pb2.DESCRIPTOR.services_by_name["NameService"]
 SERVICE_NAME = SERVICE_DESCRIPTOR.full_name
 STOP_GRACE_SECONDS = 1.0
 IDLE_CONNECTION = ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS_MAX)
-
-log = logging.getLogger(__name__)
 
 
 class StartError(RuntimeError):
@@ -45,7 +41,11 @@ class StartError(RuntimeError):
 
 
 class NameServer:
-    """One name server on the running event loop."""
+    """One name server on the running event loop.
+
+    Start: table, services, port, scan; health says SERVING last. Stop: health says NOT_SERVING first, then the streams
+    end, running calls get `STOP_GRACE_SECONDS`, and the port closes.
+    """
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class NameServer:
         self._clock = clock
         self._table = RouteTable(started=clock.monotonic())
         self._servicer = NameServiceServicer(self._table, clock, lambda: self._expiry_s)
-        metrics.observe(meter or telemetry.meter(metrics.METER_NAME), self._table, self._servicer.route_queries)
+        observe(meter or telemetry.meter(METER_NAME), self._table, self._servicer.route_queries)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
             options=(*SERVER_OPTIONS, *connection_limits(connections_max), IDLE_CONNECTION),
@@ -152,3 +152,28 @@ async def serve(started: Started[NamesrvConfig]) -> int:
     for job in failed:
         log.critical("%s failed", job.get_name(), exc_info=job.exception())
     return 1 if failed else 0
+
+
+# What the name server tells a metrics collector, as OpenTelemetry observable instruments.
+#
+# Read by the exporter's own thread when a collector asks; without a configured meter provider nobody asks.
+
+METER_NAME = "mq_namesrv"
+ROUTE_FOUND = "hourglass.namesrv.route.found"
+
+
+def observe(meter: Meter, table: RouteTable, route_queries: Mapping[bool, int]) -> None:
+    """Tell of this table from now on, and how many queries for routes were answered with one (True) or without."""
+
+    def brokers(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sum(len(siblings) for siblings in list(table.brokers.values())))]
+
+    def topics(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(len(table.offers))]
+
+    def queries(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, {ROUTE_FOUND: found}) for found, count in route_queries.items()]
+
+    meter.create_observable_gauge("hourglass.namesrv.brokers", [brokers], "{broker}", "Brokers, slaves included")
+    meter.create_observable_gauge("hourglass.namesrv.topics", [topics], "{topic}", "Topics that have a route")
+    meter.create_observable_counter("hourglass.namesrv.route.queries", [queries], "{query}", "Queries for routes")

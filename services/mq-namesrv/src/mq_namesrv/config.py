@@ -1,15 +1,42 @@
-"""The name server's configuration: RocketMQ's key names where it has them (its NamesrvConfig and NettyServerConfig)."""
+"""The name server's configuration: RocketMQ's key names where it has them (NamesrvConfig and NettyServerConfig)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mq_namesrv.rocketmq_keys import IGNORED_KEYS
 from mqproto.address import is_host
 from mqproto.conf import ConfigError, build_config, key
 from mqproto.config_source import ConfigFormat
+from mqproto.ignored_keys import NETTY_KEYS, IgnoredKey, ignored
 from telemetry.setup import LOG_LEVELS
+
+# Keys of RocketMQ's NamesrvConfig, 4.x and 5.x, that people have in their files and that switch nothing here, each
+# with the reason. See `mqproto.ignored_keys` for what happens with them.
+
+IGNORED_KEYS: Mapping[str, IgnoredKey] = {
+    **NETTY_KEYS,
+    **ignored(
+        "one event loop does the work of RocketMQ's thread pools and their queues",
+        "clientRequestThreadPoolNums defaultThreadPoolNums clientRequestThreadPoolQueueCapacity"
+        " defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity",
+    ),
+    **ignored(
+        "a name server keeps nothing on disk",
+        "rocketmqHome kvConfigPath configStorePath productEnvName clusterTest configBlackList",
+    ),
+    **ignored("topics are always listed", "enableAllTopicList enableTopicList", allowed="true"),
+    **ignored(
+        "a topic is as its brokers have it",
+        "orderMessageEnable returnOrderTopicConfigToBroker deleteTopicWithBrokerRegistration",
+    ),
+    **ignored("it answers from the first moment", "needWaitForService waitSecondsForService"),
+    **ignored(
+        "this version has no replication and no election",
+        "supportActingMaster notifyMinBrokerIdChanged enableControllerInNamesrv",
+        allowed="false",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

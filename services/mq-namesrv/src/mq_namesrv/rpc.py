@@ -12,19 +12,24 @@ import grpc
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2, name_service_pb2_grpc, replication_service_pb2
 from mq_namesrv.core import route_table
-from mq_namesrv.core.announced import AnnouncedTopics
-from mq_namesrv.core.fences import NO_EPOCH, Epoch, NotLeaderError
-from mq_namesrv.core.limits import (
+from mq_namesrv.core.registration import (
     BROKER_STREAMS_MAX,
     FIRST_REQUEST_S_MAX,
     NAME_CHARACTERS_MAX,
+    NO_EPOCH,
     TEXT_CHARACTERS_MAX,
     TOPIC_COUNT_MAX,
     TOPICS_PER_PAGE_MAX,
     TOPICS_PER_STEP,
     TOPICS_TOTAL_MAX,
+    AnnouncedTopics,
+    BrokerIdentity,
+    Epoch,
+    NotLeaderError,
+    Registration,
+    RegistrationError,
+    TopicConfig,
 )
-from mq_namesrv.core.registration import BrokerIdentity, Registration, RegistrationError, TopicConfig
 from mq_namesrv.core.route_table import BrokerData, RegisterOutcome, RouteTable, SupersededError, TopicRoute
 from mqproto.field_limits import FieldLimitError, FieldLimits
 from mqproto.names import IllegalNameError, check_topic

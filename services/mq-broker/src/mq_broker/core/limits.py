@@ -36,7 +36,7 @@ WRITE_PRODUCERS_BYTES_MAX = 4 * 1024 * 1024  # of its other writes
 PRODUCER_LIVE_MS = 120_000  # a send's budget, if that is not configured: 3 s, of Spark's sink 120 s
 QUEUE_STRETCHES_MAX = 8_192  # of one pair; a producer has 4 frames of at most 1,024 batches unanswered
 
-# Requests, checked before any work (rpc/request_limits.py). A real client stays far below; what is beyond one of these
+# Requests, checked before any work (rpc/calls.py). A real client stays far below; what is beyond one of these
 # is answered with INVALID_ARGUMENT. Work for each item is at most some 10 us, so that no request holds the event loop
 # for longer than about 0.2 s.
 NAME_CHARACTERS_MAX = 255  # of a topic or group; which names are legal says mqproto.names, with sentences of its own

@@ -11,7 +11,6 @@ It is the production broker and the production client; only disk, clock and wire
 """
 
 from mq_broker.embedded.embedded_broker import EmbeddedBroker
-from mq_broker.embedded.sync import SyncEmbeddedBroker, SyncSimClock
-from mq_broker.embedded.transport import open_transport
+from mq_broker.embedded.transport import SyncEmbeddedBroker, SyncSimClock, open_transport
 
 __all__ = ["EmbeddedBroker", "SyncEmbeddedBroker", "SyncSimClock", "open_transport"]

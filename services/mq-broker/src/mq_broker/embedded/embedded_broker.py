@@ -1,28 +1,34 @@
-"""A broker in this process, reached by `memory://name`: an ASYNC_MASTER that no slave can reach.
-
-Invariants: at most one embedded broker of a name runs; while it is down, calls find nobody; a call that runs when it
-dies breaks.
-"""
+"""A broker in this process, reached by `memory://name`: an ASYNC_MASTER that no slave can reach."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
+import grpc
+
+from hourglass.mq.v1 import common_pb2
+from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.config import BrokerConfig
 from mq_broker.core.delays import DEFAULT_DELAY_LEVELS
+from mq_broker.core.replica_state import BrokerIdentity
+from mq_broker.core.topics import TopicTable
 from mq_broker.core.transactions import TransactionOptions
-from mq_broker.embedded.calls import BrokenStream, MemoryStream, Servicer
-from mq_broker.embedded.name_service import OneBrokerNameService
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.registration import Registration
 from mq_broker.store.message_store import FlushDiskType
 from mqclient.client_instance import in_flight
-from mqclient.errors import BrokerUnreachableError, IllegalArgumentError, IllegalStateError
+from mqclient.errors import (
+    BrokerUnreachableError,
+    ConnectionLostError,
+    IllegalArgumentError,
+    IllegalStateError,
+    MQClientError,
+)
 from mqproto.conf import config_pairs
 from osenv import Rng, SeededRng, SimClock, SimDisk, until
 from osenv.sim_clock import settle
@@ -38,7 +44,11 @@ _running: dict[str, EmbeddedBroker] = {}
 
 
 class EmbeddedBroker:
-    """Start it, or enter it as a context; `url` is what clients take. `clock` and `disk` may be given, and are kept."""
+    """Start it, or enter it as a context; `url` is what clients take. `clock` and `disk` may be given, and are kept.
+
+    Invariants: at most one embedded broker of a name runs; while it is down, calls find nobody; a call that runs when
+    it dies breaks.
+    """
 
     def __init__(
         self,
@@ -224,3 +234,168 @@ def find(name: str) -> EmbeddedBroker:
     except KeyError:
         known = ", ".join(f"memory://{one}" for one in sorted(_running)) or "none"
         raise IllegalArgumentError(f"no embedded broker {name!r} runs; there is: {known}") from None
+
+
+class OneBrokerNameService:
+    """The route of the one broker there is.
+
+    Answers what clients ask of a name server.
+    """
+
+    def __init__(self, identity: BrokerIdentity, topics: TopicTable) -> None:
+        self._identity, self._topics = identity, topics
+
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> pb.QueryRouteResponse:  # noqa: N802
+        config = self._topics.get(request.topic)
+        if config is None:
+            remark = f"no living broker has registered the topic {request.topic!r}"
+            return pb.QueryRouteResponse(code=common_pb2.TOPIC_NOT_EXIST, remark=remark)
+        queues = pb.QueueData(
+            broker_name=self._identity.broker_name,
+            read_queue_count=config.read_queue_count,
+            write_queue_count=config.write_queue_count,
+            perm=config.perm,
+        )
+        return pb.QueryRouteResponse(route=pb.TopicRoute(queues=[queues], brokers=[self._broker()]))
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsResponse:  # noqa: N802
+        return pb.ListTopicsResponse(topics=[config.topic for config in self._topics.all()])
+
+    async def ListClusters(self, request: pb.ListClustersRequest, context: Any) -> pb.ListClustersResponse:  # noqa: N802
+        return pb.ListClustersResponse(brokers=[self._broker()])
+
+    def _broker(self) -> pb.BrokerData:
+        identity = self._identity
+        return pb.BrokerData(
+            cluster_name=identity.cluster_name,
+            broker_name=identity.broker_name,
+            addresses={identity.broker_id: identity.address},
+        )
+
+
+Servicer = Callable[[Any, Any], Awaitable[Any]]
+
+
+class AbortedCallError(Exception):
+    """The servicer has refused the call."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code, self.details = code, details
+
+    def as_client_error(self) -> MQClientError:
+        """What the client sees of it."""
+        if self.code is grpc.StatusCode.INVALID_ARGUMENT:
+            return IllegalArgumentError(self.details)
+        return ConnectionLostError(f"the call was ended: {self.details}")
+
+
+def broken() -> ConnectionLostError:
+    """What a call sees whose server has died."""
+    return ConnectionLostError("the connection to the embedded broker broke")
+
+
+class CallContext:
+    """What a servicer sees of its caller."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[Any] = asyncio.Queue()
+        self.responses: asyncio.Queue[Any] = asyncio.Queue()
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    async def read(self) -> Any:
+        """The next request, or EOF."""
+        return await self.requests.get()
+
+    async def write(self, response: Any) -> None:
+        """Hand a response to the caller."""
+        self.responses.put_nowait(response)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call when the call is over."""
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        """The call is over: its caller has the answer, or nobody has it."""
+        while self._callbacks:
+            self._callbacks.pop()(self)
+
+    def peer(self) -> str:
+        """Who calls: all callers in this process are one."""
+        return "memory"
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """Refuse the call."""
+        raise AbortedCallError(code, details)
+
+
+class MemoryStream:
+    """Calls without a network: a servicer's method runs as a task, and queues stand for the two directions of a stream.
+
+    A stream to a servicer's method that runs in this process; `mqclient.transport.Stream` with no network.
+
+    Invariants: whoever reads gets what was written, in order, then the end; a call whose server dies breaks, and never
+    ends in order.
+    """
+
+    def __init__(self, method: Servicer, name: str) -> None:
+        self._context = CallContext()
+        self._error: MQClientError | None = None
+        self._task = asyncio.create_task(self._serve(method), name=name)
+
+    async def _serve(self, method: Servicer) -> None:
+        end: Any = grpc.aio.EOF
+        try:
+            await method(None, self._context)
+        except AbortedCallError as error:
+            self._error = end = error.as_client_error()
+        except asyncio.CancelledError:
+            self._error = end = broken()
+            raise
+        finally:
+            self._context.responses.put_nowait(end)
+
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """The servicer at work."""
+        return self._task
+
+    async def write(self, request: Any) -> None:
+        if self._task.done():
+            raise self._error or ConnectionLostError("the stream has ended")
+        self._context.requests.put_nowait(request)
+
+    async def read(self) -> Any:
+        response = await self._context.responses.get()
+        if response is grpc.aio.EOF or isinstance(response, MQClientError):
+            self._context.responses.put_nowait(response)  # the end stays the end
+            if isinstance(response, MQClientError):
+                raise response
+            return None
+        return response
+
+    async def done_writing(self) -> None:
+        self._context.requests.put_nowait(grpc.aio.EOF)
+
+    def cancel(self) -> None:
+        self._error = ConnectionLostError("the stream was given up")
+        self._task.cancel()
+
+
+class BrokenStream:
+    """A stream to nobody."""
+
+    def __init__(self, error: MQClientError) -> None:
+        self._error = error
+
+    async def write(self, request: Any) -> None:
+        raise self._error
+
+    async def read(self) -> Any:
+        raise self._error
+
+    async def done_writing(self) -> None:
+        """Nobody to tell."""
+
+    def cancel(self) -> None:
+        """Nothing to give up."""

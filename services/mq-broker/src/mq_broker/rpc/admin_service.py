@@ -13,13 +13,14 @@ from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, common_p
 from mq_broker.core.limits import TOPICS_PER_PAGE_MAX, RefusedError
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.querying import QueryError
-from mq_broker.rpc.answers import answering, within_memory
+from mq_broker.rpc.calls import answering, limited, within_memory
 from mq_broker.rpc.conversions import (
     backup_response,
     connection,
     delay_status,
     life_event,
     offset_change,
+    phase_or_none,
     queue_consume_stats,
     queue_stats,
     reset_offsets,
@@ -27,16 +28,12 @@ from mq_broker.rpc.conversions import (
     subscription_group_message,
     topic_config,
     topic_config_message,
-)
-from mq_broker.rpc.registration import Registration
-from mq_broker.rpc.replication_administration import ReplicationAdministration
-from mq_broker.rpc.request_limits import limited
-from mq_broker.rpc.transaction_conversions import (
-    phase_or_none,
     transaction_info,
     transaction_phase,
     transaction_state,
 )
+from mq_broker.rpc.registration import Registration
+from mq_broker.rpc.replication import ReplicationAdministration
 from mq_broker.store.errors import StoreError
 from mqproto.codes import ResponseCode
 

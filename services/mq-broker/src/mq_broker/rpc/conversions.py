@@ -17,14 +17,16 @@ from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
+from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mq_broker.processor.group_administration import CommandAnswer, OffsetChange, QueueProgress
 from mq_broker.processor.offsets import Offsets, QueueReport
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.recalling import NewTime, Recalled
 from mq_broker.processor.topic_administration import QueueStats
+from mq_broker.processor.transactions import Transaction
 from mq_broker.schedule.delay_service import WaitingQueue
-from mqproto.codes import ResponseCode
+from mqproto.codes import ResponseCode, TransactionPhase
 
 NO_OFFSET = -1  # on the wire
 
@@ -313,3 +315,42 @@ def backup_response(part: BackupPart) -> admin_pb.BackupStoreResponse:
             return admin_pb.BackupStoreResponse(end=end)
         case _:
             return admin_pb.BackupStoreResponse(content=part)
+
+
+# Between protobuf messages and the plain values of what an operator asks of transactions.
+
+_PHASES = {
+    Phase.PREPARED: TransactionPhase.PREPARED,
+    Phase.PARKED: TransactionPhase.PARKED,
+    Phase.COMMITTED: TransactionPhase.COMMITTED,
+    Phase.ROLLED_BACK: TransactionPhase.ROLLED_BACK,
+}
+
+
+def transaction_phase(phase: Phase) -> admin_pb.TransactionPhase.ValueType:
+    """The phase by its number on the wire."""
+    return admin_pb.TransactionPhase.ValueType(_PHASES[phase])
+
+
+def phase_or_none(number: int) -> Phase | None:
+    """The phase that the number stands for; None for the unspecified one. Raises RefusedError."""
+    if number == admin_pb.TRANSACTION_PHASE_UNSPECIFIED:
+        return None
+    for phase, known in _PHASES.items():
+        if known == number:
+            return phase
+    raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{number} is no phase of a transaction; 0 to {len(_PHASES)} are")
+
+
+def transaction_state(number: int) -> TransactionState:
+    """The state that the number stands for. Raises RefusedError."""
+    try:
+        return TransactionState(number)
+    except ValueError:
+        sentence = f"{number} is no transaction state; allowed are 0, 1 and 2"
+        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, sentence) from None
+
+
+def transaction_info(transaction: Transaction) -> admin_pb.TransactionInfo:
+    """The transaction; its fields have the wire's names."""
+    return admin_pb.TransactionInfo(**{**asdict(transaction), "phase": transaction_phase(transaction.phase)})

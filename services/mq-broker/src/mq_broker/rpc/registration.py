@@ -1,11 +1,4 @@
-"""Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2).
-
-Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period; one
-that cannot be reached troubles nobody; one that is not ours any more is told so. On each stream a name server is told
-all topics once and then what has changed, in requests of at most `REGISTRATION_TOPICS_MAX` topics each, so that any
-number of topics registers (ADR 98). What an answer says about the master
-of our name goes to `HaTerms`, whoever stands behind it.
-"""
+"""Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2)."""
 
 from __future__ import annotations
 
@@ -17,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
@@ -28,7 +22,7 @@ from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError
 from mqproto.address import Address
 from mqproto.grpc_options import CHANNEL_OPTIONS, FRAME_BYTES_MAX
-from osenv import Clock
+from osenv import Clock, Rng
 from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
@@ -73,7 +67,14 @@ class HaTerms:
 
 @dataclass
 class Registration:
-    """Our registration at all name servers."""
+    """Our registration at all name servers.
+
+    Invariants: each name server that can be reached hears of changed topics at once, and of us at least every period;
+    one that cannot be reached troubles nobody; one that is not ours any more is told so. On each stream a name server
+    is told all topics once and then what has changed, in requests of at most `REGISTRATION_TOPICS_MAX` topics each, so
+    that any number of topics registers (ADR 98). What an answer says about the master of our name goes to `HaTerms`,
+    whoever stands behind it.
+    """
 
     identity: BrokerIdentity
     topics: TopicTable
@@ -334,3 +335,42 @@ def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
         broker_id=identity.broker_id,
         address=identity.address,
     )
+
+
+TIMEOUT_S = 2.0
+
+
+class SelfCheck:
+    """Whether the address that clients are told leads to this very process.
+
+    The process answers health checks of a service that no other process has: its name holds a random number. Whoever
+    answers for it at the advertised address is this process, whatever lies between: a port mapping, a proxy, a name.
+    """
+
+    def __init__(self, rng: Rng) -> None:
+        self._mark = f"hourglass.process.{rng.randbytes(16).hex()}"
+
+    async def leave_mark(self, health_service: health.aio.HealthServicer) -> None:
+        """Have the process's health service answer for the mark."""
+        await health_service.set(self._mark, health_pb2.HealthCheckResponse.SERVING)
+
+    async def problem(self, address: Address) -> str | None:
+        """Why `address` does not lead here, as the end of a sentence; None when it does. Takes 2 s at most."""
+        request = health_pb2.HealthCheckRequest(service=self._mark)
+        async with grpc.aio.insecure_channel(str(address), options=CHANNEL_OPTIONS) as channel:
+            try:
+                await health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT_S, wait_for_ready=False)
+            except grpc.aio.AioRpcError as error:
+                return _sentence(error)
+        return None
+
+
+def _sentence(error: grpc.aio.AioRpcError) -> str:
+    status = error.code()
+    if status is grpc.StatusCode.NOT_FOUND:
+        return "another process answers there"
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return "something else than a broker answers there"
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"nobody answers there within {TIMEOUT_S:g} s"
+    return f"nobody answers there: {error.details()}"

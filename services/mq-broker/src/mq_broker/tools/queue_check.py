@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from mq_broker.store.consume_queue import ENTRY_SIZE_MAX
 from mq_broker.store.layout import StoreLayout
 from mq_broker.tools.findings import QUEUE, DamageMap, Findings
-from mq_broker.tools.queue_reader import NEVER_WRITTEN, Entry, QueueReader
-from mq_broker.tools.stored_files import names_in
+from mq_broker.tools.stored_files import NEVER_WRITTEN, Entry, QueueReader, names_in
 from mqproto.record import Record
 from osenv import Disk
 

@@ -21,12 +21,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from mq_namesrv.core.announced import CheckedTopics
-from mq_namesrv.core.fences import NO_EPOCH, Epoch, Fences, NotLeaderError
-from mq_namesrv.core.limits import AWAY_BROKERS_MAX, AWAY_S_MAX, AWAY_TOPICS_MAX, LOST_BROKERS_MAX
 from mq_namesrv.core.registration import (
+    AWAY_BROKERS_MAX,
+    AWAY_S_MAX,
+    AWAY_TOPICS_MAX,
+    LOST_BROKERS_MAX,
     MASTER_ID,
+    NO_EPOCH,
     BrokerIdentity,
+    CheckedTopics,
+    Epoch,
+    Fences,
+    NotLeaderError,
     Registration,
     RegistrationError,
     TopicConfig,

@@ -1,11 +1,15 @@
-"""The order of due times beside the truth, for tests: waiting messages, which are done, and what is durable."""
+"""Ready-made parts for tests: the order of due times beside the truth, and what runs between two opcodes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 from mq_broker.schedule.timer_index import TimerIndex
 from osenv import Rng, SimClock, SimDisk
@@ -124,3 +128,44 @@ class Waiting:
         lost = {offset for offset in self.done - self.durable_done if rng.random() < 0.5}
         self.done = {offset for offset in self.done - lost if offset < len(self.dues)}
         self.durable_end, self.durable_done = len(self.dues), set(self.done)
+
+
+@dataclass
+class OpcodeTrace:
+    """Counts the opcodes that run in the file `path`, or below this folder, and acts before number `at` (0: never).
+
+    The first has number 1. What comes after the act is neither counted nor acted upon.
+    """
+
+    path: str
+    act: Callable[[FrameType], None]
+    at: int
+    count: int = 0
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether there were so many."""
+        return self.count == self.at > 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Trace this thread."""
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(self.path):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode" and self.count != (self.at or -1):
+            self.count += 1
+            if self.count == self.at:
+                self.act(frame)
+        return self._opcode
