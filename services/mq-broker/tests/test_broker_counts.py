@@ -12,9 +12,9 @@ from mq_broker.core.limits import COUNTED_CLIENTS_MAX, CountLimits, Creations, R
 from mq_broker.core.pulling import PullQuery
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
-from mq_broker.processor import offsets
+from mq_broker.processor import consuming
 from mq_broker.processor.broker import Broker, BrokerOptions
-from mq_broker.processor.offsets import ConsumeFromWhere
+from mq_broker.processor.consuming import ConsumeFromWhere
 from mq_broker.processor.producing import IncomingBatch
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode
@@ -143,7 +143,7 @@ async def test_offsets_of_groups_that_are_not_there_count_as_groups() -> None:
 
 
 async def test_beyond_the_limit_of_offsets_those_that_exist_move_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "CONSUMER_OFFSETS_MAX", 2)
+    monkeypatch.setattr(consuming, "CONSUMER_OFFSETS_MAX", 2)
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock) as broker:
         await produce(broker, incoming("t", [b"x"] * 5))

@@ -13,8 +13,8 @@ from mq_broker.core.consumer_offsets import Progress, version_of
 from mq_broker.core.limits import RANGES_PER_QUEUE_MAX, RefusedError
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
+from mq_broker.processor.consuming import ConsumeFromWhere
 from mq_broker.processor.group_administration import QUEUE_END, OffsetChange
-from mq_broker.processor.offsets import ConsumeFromWhere
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker, store_options
 from mqproto.codes import LifeEventKind, ResponseCode

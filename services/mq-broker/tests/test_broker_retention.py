@@ -14,19 +14,12 @@ import pytest
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from mq_broker.config import BrokerConfig
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.limits import (
-    HOUR_MS,
-    GuardMode,
-    Reason,
-    RetentionOptions,
-    WriteGate,
-    parse_delete_when,
-    reason_to_delete,
-)
+from mq_broker.core.limits import HOUR_MS, GuardMode, Reason, RetentionOptions, parse_delete_when, reason_to_delete
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.offsets import ConsumeFromWhere
+from mq_broker.processor.consuming import ConsumeFromWhere
 from mq_broker.rpc.admin_service import AdminService
+from mq_broker.store.durability import WriteGate
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import (
     FILE_BYTES,

@@ -17,7 +17,7 @@ from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
-from mq_broker.processor.offsets import ConsumeFromWhere
+from mq_broker.processor.consuming import ConsumeFromWhere
 from mq_broker.processor.topic_administration import code_of
 from mq_broker.store.errors import NotMasterError, StoreFencedError, StoreFullError
 from mq_broker.testing import (

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from osenv.alarm import Alarm, real_alarm
 
+REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
 WALL_LOOK_S = 5.0  # nobody tells a process that the wall clock was stepped: who has to know looks so often
 
 
@@ -124,5 +125,14 @@ async def timeout(clock: Clock, seconds: float) -> AsyncIterator[None]:
     else:
         if expired:  # fired in the very step in which the body finished: the result is there, keep it
             task.uncancel()
+    finally:
+        timer.cancel()
+
+
+async def rest(clock: Clock, event: asyncio.Event, seconds: float) -> None:
+    """Return at the event, or after so many seconds; then the event is set, too."""
+    timer = clock.call_later(max(REST_MIN_S, seconds), event.set)
+    try:
+        await event.wait()
     finally:
         timer.cancel()

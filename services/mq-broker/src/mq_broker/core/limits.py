@@ -233,34 +233,6 @@ def worth_deleting(file_bytes: int, waiting_bytes: Sequence[int]) -> int:
     return 0
 
 
-@dataclass
-class WriteGate:
-    """Whether writes are accepted, by how full the disk is and by what cannot be cleaned."""
-
-    options: RetentionOptions
-    used_share: float = 0.0
-    full: bool = False
-    blocked_by: str = ""  # why the oldest file cannot go although it has to
-
-    def measured(self, used_share: float) -> None:
-        """The disk's used share, 0 to 1."""
-        self.used_share = used_share
-        if used_share >= self.options.refuse_share:
-            self.full = True
-        elif used_share <= self.options.forced_share:
-            self.full = False
-
-    @property
-    def refusal(self) -> str | None:
-        """The sentence for those who want to write, or None when they may."""
-        if self.blocked_by:
-            return self.blocked_by
-        if self.full:
-            limit = self.options.forced_share
-            return f"the disk is {self.used_share:.0%} full; writes are accepted again at {limit:.0%}"
-        return None
-
-
 def parse_delete_when(text: str) -> frozenset[int]:
     """Hours of the day from RocketMQ's `04` or `04;16`. Raises ValueError."""
     hours = [part.strip() for part in text.split(";")]

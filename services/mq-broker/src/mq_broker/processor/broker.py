@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.consumer_offsets import RESTORED_RENEWALS_MAX, ConsumerOffsets
 from mq_broker.core.delays import DelayLevels, DelayProgress
 from mq_broker.core.documents import (
@@ -34,11 +33,10 @@ from mq_broker.core.subscription_groups import GROUP_LIMITS, SubscriptionGroups
 from mq_broker.core.topics import TOPIC_LIMITS, TopicTable
 from mq_broker.core.transactions import TransactionOptions, TransactionScan, TransactionTable
 from mq_broker.processor.backup import Backup
+from mq_broker.processor.consuming import Offsets, Pulling
 from mq_broker.processor.group_administration import ClientCommands, ConsumeProgress, GroupAdministration
 from mq_broker.processor.long_polling import LongPolling, ResponseMemory
-from mq_broker.processor.offsets import Offsets
 from mq_broker.processor.producing import Producing, SendBack
-from mq_broker.processor.pulling import Pulling
 from mq_broker.processor.querying import Explaining, Querying
 from mq_broker.processor.recalling import Recalling
 from mq_broker.processor.sessions import Admission, QueueLocking, RouteNotices, Session, Sessions
@@ -46,7 +44,7 @@ from mq_broker.processor.topic_administration import Changing, TopicAdministrati
 from mq_broker.processor.transactions import TransactionAdministration, Transactions
 from mq_broker.replication import replication_of
 from mq_broker.replication.frames import Connect
-from mq_broker.replication.node import Exchange, Node, ReplicaFile, rest, stop
+from mq_broker.replication.node import Exchange, Node, ReplicaFile, begin_time, stop
 from mq_broker.replication.states import StatesIn, StatesOut
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.changes import Changes
@@ -58,6 +56,7 @@ from mq_broker.store.retention import Retention
 from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_retries
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SyncError, SystemRng
+from osenv.clock import rest
 from osenv.memory import machine_memory_bytes
 
 log = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class Broker:
         self._joined.end()
         self._forget_what_is_lost(report)
         log.info("log ends at %d; read again: %d records from %d", report.log_end, report.records, report.scanned_from)
-        self.time = self._begin_time(report)
+        self.time = begin_time(self._disk, self._clock, self._replica_file.state, report.newest_store_ms)
         self.store.follows = self.transaction_scan.follows = not self._replica_file.state.role.is_master
         self._open_membership()
         await self.store.flusher.flush()  # what was found becomes readable
@@ -176,32 +175,11 @@ class Broker:
         self._open_producing_and_pulling()
         self._open_administration()
         await self._open_delay()
-        self._open_explaining()
         self._open_retention()
         self.replication.take_up()
         await self.store.checkpoint()
         await self._finish_cut()
         await self._note_boot()
-
-    def _begin_time(self, report: RecoveryReport) -> BrokerTime:
-        """A promoted replica goes on with its master's clocks, as long as its machine runs."""
-        state = self._replica_file.state
-        master = state.master_time if state.role.is_master else None
-        if master is not None and master.boot_id != self._disk.boot_id():
-            master = None
-        if master is not None:
-            log.warning(
-                "goes on with the clocks of the master before it: deliver_at follows one that is %.1f s ahead of this "
-                "machine's, until this is set, or is the same as a slave's",
-                (master.wall - master.own_wall) / 1_000,
-            )
-        return BrokerTime(
-            wall_ms=self._clock.wall_us() / 1000,
-            monotonic=self._clock.monotonic,
-            newest_store_ms=report.newest_store_ms,
-            wall=lambda: self._clock.wall_us() / 1000,
-            master=master,
-        )
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -365,29 +343,15 @@ class Broker:
 
     def _open_administration(self) -> None:
         self.topic_administration = TopicAdministration(
-            self.store,
-            self.topics,
-            self.consumer_offsets,
-            self.querying,
-            self.changing,
+            self.store, self.topics, self.consumer_offsets, self.querying, self.changing
         )
         self.topic_administration.recover()
         self.group_administration = GroupAdministration(
-            self.store,
-            self.groups,
-            self.consumer_offsets,
-            self.sessions,
-            self.topic_administration,
+            self.store, self.groups, self.consumer_offsets, self.sessions, self.topic_administration
         )
         self.group_administration.recover()
         self.consume_progress = ConsumeProgress(
-            self.store,
-            self.topics,
-            self.groups,
-            self.consumer_offsets,
-            self.sessions,
-            self.querying,
-            self.changing,
+            self.store, self.topics, self.groups, self.consumer_offsets, self.sessions, self.querying, self.changing
         )
         self.transaction_administration = TransactionAdministration(
             self.store, self.transaction_table, self.transactions
@@ -412,8 +376,6 @@ class Broker:
         if self.is_master:
             await self.delay.open()
         self.recalling = Recalling(self.store, self.querying, self.delay_progress, self.time)
-
-    def _open_explaining(self) -> None:
         self.explaining = Explaining(
             self.store, self.topics, self.consumer_offsets, self.transaction_table, self.querying, self.delay
         )

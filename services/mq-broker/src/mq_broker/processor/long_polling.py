@@ -19,7 +19,7 @@ from mq_broker.core.limits import (
     STALLED_WRITE_S,
 )
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.processor.pulling import Pulling
+from mq_broker.processor.consuming import Pulling
 from mqproto.codes import PullStatus, ResponseCode
 from osenv import Clock, Timer
 

@@ -27,8 +27,8 @@ from mq_broker.replication.frames import (
     Report,
 )
 from mq_broker.replication.in_sync import Acknowledged, Connected, Disconnected, Event, Left
-from mq_broker.replication.node import Node, heard, rest, stop
-from osenv.clock import timeout
+from mq_broker.replication.node import Node, heard, stop
+from osenv.clock import rest, timeout
 
 log = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from mq_broker.replication.frames import (
     SlaveLink,
     StateDocument,
 )
-from mq_broker.replication.node import Node, heard, rest, stop
+from mq_broker.replication.node import Node, heard, stop
 from mq_broker.store.errors import CopyError
-from osenv.clock import timeout
+from osenv.clock import rest, timeout
 
 log = logging.getLogger(__name__)
 

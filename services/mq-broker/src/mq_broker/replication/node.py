@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 FrameT = TypeVar("FrameT")
 
 CONFIRMED_NOTED_S = 10.0  # how often the confirm offset is written down, beside a clean stop
-REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
 SILENCE_S = 5.0  # a link on which nothing has come for so long is given up
 
 
@@ -116,13 +115,24 @@ class Node:
         await self.remember(lambda state: replace(state, confirmed=max(state.confirmed, confirmed)))
 
 
-async def rest(clock: Clock, event: asyncio.Event, seconds: float) -> None:
-    """Until the event, or for so long."""
-    timer = clock.call_later(max(REST_MIN_S, seconds), event.set)
-    try:
-        await event.wait()
-    finally:
-        timer.cancel()
+def begin_time(disk: Disk, clock: Clock, state: ReplicaState, newest_store_ms: int) -> BrokerTime:
+    """The broker's time. A promoted replica goes on with its master's clocks, as long as its machine runs."""
+    master = state.master_time if state.role.is_master else None
+    if master is not None and master.boot_id != disk.boot_id():
+        master = None
+    if master is not None:
+        log.warning(
+            "goes on with the clocks of the master before it: deliver_at follows one that is %.1f s ahead of this "
+            "machine's, until this is set, or is the same as a slave's",
+            (master.wall - master.own_wall) / 1_000,
+        )
+    return BrokerTime(
+        wall_ms=clock.wall_us() / 1000,
+        monotonic=clock.monotonic,
+        newest_store_ms=newest_store_ms,
+        wall=lambda: clock.wall_us() / 1000,
+        master=master,
+    )
 
 
 async def heard(clock: Clock, receive: Callable[[], Awaitable[FrameT]]) -> FrameT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import Any, NoReturn
@@ -14,28 +13,25 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc, common_pb2
 from mq_broker.core.limits import (
     FRAME_BATCHES_MAX,
-    LEFT_OUT_TOLD_BYTES_MAX,
     POLLS_PER_STREAM_MAX,
     RESPONSE_BYTES,
     RESPONSE_COPIES,
     RESULT_BYTES,
     SMALL_RESPONSE_BYTES,
-    RefusedError,
 )
+from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.rewrite import Failure
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
+from mq_broker.processor.consuming import ConsumeFromWhere, QueueReport
 from mq_broker.processor.long_polling import Poll
-from mq_broker.processor.offsets import ConsumeFromWhere, Offsets, QueueReport
-from mq_broker.processor.producing import BatchOutcome
+from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.querying import QueryError
-from mq_broker.rpc.calls import REQUEST_LIMITS, OpenStreams, Replies, answering, limited, pump, room
+from mq_broker.rpc.calls import REQUEST_LIMITS, OpenStreams, ProgressReports, Replies, answering, limited, pump, room
 from mq_broker.rpc.conversions import (
-    batch_result,
     client_groups,
     command_answer,
     consumer_offset,
-    incoming_batch,
     locked_queues,
     new_time,
     pull_query,
@@ -48,8 +44,6 @@ from mq_broker.rpc.conversions import (
 )
 from mqproto.codes import ResponseCode
 from mqproto.field_limits import FieldLimitError
-
-log = logging.getLogger(__name__)
 
 
 @limited(pb.DESCRIPTOR.services_by_name["BrokerService"])
@@ -391,56 +385,26 @@ async def _refuse(context: Any, sentence: str) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-class ProgressReports:
-    """What the members of groups report on one Poll stream, beside their polls (MISSION C21).
+def incoming_batch(batch: pb.RecordBatch, request: pb.ProduceRequest | pb.SendRequest) -> IncomingBatch:
+    """A batch of the request that says who numbers it."""
+    base = batch.base_sequence
+    numbering = None
+    if base:
+        numbering = Numbering(request.producer_id, request.producer_epoch, base, batch.first_unanswered_sequence)
+    return IncomingBatch(batch.topic, batch.queue_id, batch.count, batch.records, numbering)
 
-    Invariant: a report has no answer unless it is left out because somebody has set the offset anew: then the member
-    hears at once what the broker has. No report ends the stream; what is wrong with one goes to the log, as a warning
-    the first time.
-    """
 
-    def __init__(self, offsets: Offsets) -> None:
-        self._offsets = offsets
-        self._has_warned = False
-
-    def take(self, request: pb.PollRequest) -> pb.PollResponse | None:
-        """Add what the request reports. Returns what the member has to hear."""
-        try:
-            REQUEST_LIMITS.check(request, ("progress",))
-        except FieldLimitError as error:
-            self._tell("a client", str(error))
-            return None
-        told = pb.PollResponse()
-        for report in request.progress:
-            who = f"{report.client_id} of group {report.group}"
-            try:
-                reports = queue_reports(report.group, report.queues, self._offsets)
-                remark = self._offsets.commit(report.group, reports)
-            except RefusedError as error:
-                self._tell(who, str(error))
-            else:
-                if remark:
-                    log.debug("progress that %s reports: %s", who, remark)
-                    self._add_left_out(report, told)
-        return told if told.left_out else None
-
-    def _add_left_out(self, report: pb.GroupProgress, told: pb.PollResponse) -> None:
-        """What the broker has of those queues whose version is another one."""
-        size, queues = 0, list[pb.QueueProgress]()
-        for one in report.queues:
-            known = self._offsets.query(report.group, one.topic, one.queue_id)
-            if known is not None and known.version != one.version:
-                queues.append(queue_progress(one.topic, one.queue_id, known, self._offsets.log_needed))
-                size += queues[-1].ByteSize()
-                if size > LEFT_OUT_TOLD_BYTES_MAX:
-                    break
-        told.left_out.append(pb.GroupProgress(group=report.group, client_id=report.client_id, queues=queues))
-
-    def _tell(self, who: str, sentence: str) -> None:
-        log.log(
-            logging.DEBUG if self._has_warned else logging.WARNING,
-            "progress that %s reports is refused: %s; of this stream no more warnings",
-            who,
-            sentence,
+def batch_result(outcome: BatchOutcome) -> pb.BatchResult:
+    result = pb.BatchResult(
+        code=outcome.code,  # type: ignore[arg-type]  # an IntEnum with the wire's numbers
+        remark=outcome.remark,
+        base_queue_offset=outcome.base_queue_offset,
+        base_log_offset=outcome.base_log_offset,
+    )
+    for stretch in outcome.stretches:
+        result.stretches.add(
+            count=stretch.count,
+            base_queue_offset=stretch.base_queue_offset,
+            base_log_offset=stretch.base_log_offset,
         )
-        self._has_warned = True
+    return result

@@ -13,15 +13,13 @@ from mq_broker.core.delays import DelayLevels, Lateness
 from mq_broker.core.life import LifeEvent
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.members import ClientGroups, Connection, Consumer, LockedQueue, Subscription
-from mq_broker.core.producer_sequences import Numbering
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.core.transactions import Phase, TransactionState
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
+from mq_broker.processor.consuming import Offsets, QueueReport
 from mq_broker.processor.group_administration import CommandAnswer, OffsetChange, QueueProgress
-from mq_broker.processor.offsets import Offsets, QueueReport
-from mq_broker.processor.producing import BatchOutcome, IncomingBatch
 from mq_broker.processor.recalling import NewTime, Recalled
 from mq_broker.processor.topic_administration import QueueStats
 from mq_broker.processor.transactions import Transaction
@@ -29,31 +27,6 @@ from mq_broker.schedule.delay_service import WaitingQueue
 from mqproto.codes import ResponseCode, TransactionPhase
 
 NO_OFFSET = -1  # on the wire
-
-
-def incoming_batch(batch: pb.RecordBatch, request: pb.ProduceRequest | pb.SendRequest) -> IncomingBatch:
-    """A batch of the request that says who numbers it."""
-    base = batch.base_sequence
-    numbering = None
-    if base:
-        numbering = Numbering(request.producer_id, request.producer_epoch, base, batch.first_unanswered_sequence)
-    return IncomingBatch(batch.topic, batch.queue_id, batch.count, batch.records, numbering)
-
-
-def batch_result(outcome: BatchOutcome) -> pb.BatchResult:
-    result = pb.BatchResult(
-        code=outcome.code,  # type: ignore[arg-type]  # an IntEnum with the wire's numbers
-        remark=outcome.remark,
-        base_queue_offset=outcome.base_queue_offset,
-        base_log_offset=outcome.base_log_offset,
-    )
-    for stretch in outcome.stretches:
-        result.stretches.add(
-            count=stretch.count,
-            base_queue_offset=stretch.base_queue_offset,
-            base_log_offset=stretch.base_log_offset,
-        )
-    return result
 
 
 def pull_query(request: pb.PullRequest, client: str) -> PullQuery:

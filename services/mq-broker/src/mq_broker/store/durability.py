@@ -1,4 +1,4 @@
-"""How far the store is durable: what has been synced, what slaves have confirmed, and the checkpoints of all of it."""
+"""How far the store is durable: synced, confirmed by slaves, checkpointed; and whether it accepts more."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mq_broker.core.limits import RetentionOptions
 from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.consume_queue import ConsumeQueue
 from mq_broker.store.errors import StoreFencedError
@@ -334,6 +336,34 @@ class Checkpointer:
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
+
+
+@dataclass
+class WriteGate:
+    """Whether writes are accepted, by how full the disk is and by what cannot be cleaned."""
+
+    options: RetentionOptions
+    used_share: float = 0.0
+    full: bool = False
+    blocked_by: str = ""  # why the oldest file cannot go although it has to
+
+    def measured(self, used_share: float) -> None:
+        """The disk's used share, 0 to 1."""
+        self.used_share = used_share
+        if used_share >= self.options.refuse_share:
+            self.full = True
+        elif used_share <= self.options.forced_share:
+            self.full = False
+
+    @property
+    def refusal(self) -> str | None:
+        """The sentence for those who want to write, or None when they may."""
+        if self.blocked_by:
+            return self.blocked_by
+        if self.full:
+            limit = self.options.forced_share
+            return f"the disk is {self.used_share:.0%} full; writes are accepted again at {limit:.0%}"
+        return None
 
 
 SLOT_BYTES, SLOTS = 512, 2

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mq_broker.core.batches import Batch, patch_batch, runs
-from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX, RetentionOptions, WriteGate
+from mq_broker.core.limits import OPEN_FILES_EMBEDDED_MAX, RetentionOptions
 from mq_broker.core.replica_state import Cut
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey, QueueNumbers
 from mq_broker.store.copying import Copier
-from mq_broker.store.durability import Checkpointer, Confirmation, Copies, Flusher, uninterrupted
+from mq_broker.store.durability import Checkpointer, Confirmation, Copies, Flusher, WriteGate, uninterrupted
 from mq_broker.store.errors import (
     NotMasterError,
     NotReplicatedError,
