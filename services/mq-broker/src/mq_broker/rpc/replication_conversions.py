@@ -1,4 +1,4 @@
-"""Between replication_service.proto and the plain values of core/replication/frames.py.
+"""Between replication_service.proto and the plain values of replication/frames.py.
 
 Invariant: whatever a peer sends becomes a frame or a ValueError that says what is wrong with it, and never another
 error. Whether a frame makes sense at its place in the conversation is the core's to say.
