@@ -329,9 +329,7 @@ class ConsumerOffsets:
 
     def begun(self) -> Iterator[tuple[str, str]]:
         """Every (group, topic) such that the group has begun with the topic; offsets may change in between."""
-        for topic, group in list(self._progress):
-            if self.has_begun(group, topic):
-                yield group, topic
+        yield from ((group, topic) for topic, group in list(self._progress) if self.has_begun(group, topic))
 
     def snapshot(self) -> list[tuple[str, str, int, Progress]]:
         """All progress, (group, topic, queue id, progress); also for another thread than the one that changes it."""
@@ -498,8 +496,5 @@ def _text(ranges: tuple[Range, ...]) -> str:
 
 
 def _ranges(text: str) -> tuple[Range, ...]:
-    found = []
-    for entry in text.split():
-        begin, _, count = entry.partition("+")
-        found.append((int(begin), int(begin) + int(count)))
-    return tuple(found)
+    entries = (entry.partition("+") for entry in text.split())
+    return tuple((int(begin), int(begin) + int(count)) for begin, _, count in entries)
