@@ -71,7 +71,7 @@ PURE_PACKAGES = {
 # Protobuf and gRPC inside the servers: these modules and what lies below them.
 WIRE_ROOTS = ("grpc", "grpc_health", "google.protobuf", STUBS)
 WIRE_MODULES = {
-    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.app", "mq_broker.embedded"),
+    "mq_broker": ("mq_broker.rpc", "mq_broker.app", "mq_broker.embedded"),
     "mq_namesrv": ("mq_namesrv.rpc", "mq_namesrv.app"),
 }
 

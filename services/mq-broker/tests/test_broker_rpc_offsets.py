@@ -175,7 +175,7 @@ async def test_progress_rides_a_poll_and_comes_alone_and_only_the_poll_is_answer
 
 
 async def test_a_report_that_makes_no_sense_ends_no_stream_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "mq_broker.rpc.broker_service")
+    caplog.set_level(logging.DEBUG, "mq_broker.rpc.calls")
     async with served() as services:
         stream = services.poll_stream()
         many = [queue(1)] * 16_385
