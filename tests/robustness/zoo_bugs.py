@@ -835,7 +835,7 @@ BUGS: tuple[Bug, ...] = (
         "84",
         "a slave whose log has no epoch in common with its master's is cut where no record ends",
         "any place behind the beginning of its log counts as the end of a record",
-        f"{BROKER}/core/replication/reconciling.py",
+        f"{BROKER}/replication/following.py",
         " and not set(hello.history.begins).isdisjoint(self.history.begins)",
         "",
         f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut",
