@@ -41,7 +41,7 @@ from mq_broker.testing_copies import copy_all, entries, log_bytes, running_store
 from mq_broker.tools.log_reader import read_log
 from mq_broker.tools.record_view import RecordView
 from mq_broker.tools.stored_files import StoredFiles
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from mqproto.java_hash import java_string_hash
 from mqproto.properties import RESERVED, EncodedProperties, decode_properties
 from mqproto.record import Record, decode_record, encoded_properties

@@ -26,7 +26,8 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc import registration
 from mq_broker.store.message_store import FlushDiskType
-from mqclient import Admin, MQClientError, message_id
+from mqclient import Admin, MQClientError
+from mqclient import message as client_message
 from mqclient.admin.ha_status import BrokerRole as AdminRole
 from mqclient.transport import registry
 from osenv import SeededRng, SimClock, SimDisk
@@ -125,7 +126,7 @@ class StormWorld:
             patch.object(registration, "grpc", self.network.grpc_for_brokers()),
             patch.object(registration, "name_service_pb2_grpc", stubs),
             patch.object(registry, "_installed", lambda: {"storm": storm}),
-            patch.object(message_id, "os", SimpleNamespace(getpid=lambda: 1)),
+            patch.object(client_message, "os", SimpleNamespace(getpid=lambda: 1)),
         ):
             yield
 

@@ -100,9 +100,16 @@ from mqclient.errors import (
     UnreadableBodyError,
 )
 from mqclient.lifecycle import ServiceState
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import (
+    BatchSendResult,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+    TransactionSendResult,
+)
 from mqclient.producer.batch_splitter import MessageBatchSplitter
 from mqclient.producer.hooks import MessageType, SendMessageContext, SendMessageHook
 from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
@@ -112,11 +119,9 @@ from mqclient.producer.queue_choice import MessageQueueSelector
 from mqclient.producer.retry import CommunicationMode
 from mqclient.producer.selectors import SelectMessageQueueByHash, SelectMessageQueueByRandom
 from mqclient.producer.send_callback import SendCallback
-from mqclient.producer.send_result import BatchSendResult, SendResult, SendStatus, TransactionSendResult
 from mqclient.producer.transaction_listener import (
     CheckUnansweredError,
     LocalTransactionRolledBackError,
-    LocalTransactionState,
     TransactionListener,
 )
 from mqclient.producer.transaction_producer import TransactionProducer

@@ -24,7 +24,7 @@ from mqclient.broker_connections import BrokerConnections
 from mqclient.client_config import DEFAULT_INSTANCE_NAME, ClientConfig
 from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent
-from mqclient.message_id import UniqueIdMaker
+from mqclient.message import UniqueIdMaker
 from mqclient.name_servers import NameServers
 from mqclient.producer.produce_stream import ProduceStream
 from mqclient.registrations import InnerConsumer, InnerProducer, Registrations

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.errors import IllegalStateError
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 
 
 class InnerProducer(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hourglass.mq.v1 import name_service_pb2 as name_pb
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqproto.codes import Permission
 
 MASTER_ID = 0

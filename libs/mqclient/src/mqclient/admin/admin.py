@@ -10,7 +10,7 @@ from mqclient.admin.life import LifeAdmin
 from mqclient.admin.replication import ReplicationAdmin
 from mqclient.admin.transactions import TransactionAdmin
 from mqclient.admin.waiting_messages import WaitingMessageAdmin
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 
 class Admin(

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from mqclient.admin.dead_letter import DeadLetterState
 from mqclient.admin.messages import MessageAdmin
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqproto.codes import PullStatus
 from mqproto.properties import DEAD_LETTER_MARK, RETRY_TOPIC
 

@@ -18,11 +18,10 @@ from mqclient.admin.topics import TopicAdmin
 from mqclient.background import to_the_end
 from mqclient.client_config import ClientConfig
 from mqclient.errors import IllegalStateError, MQClientError, NoRouteError, OutcomeUnknownError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue, SendResult
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
 from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import always
-from mqclient.producer.send_result import SendResult
 from mqclient.producer.sender import Sender
 from mqclient.route import TopicRoute
 from mqproto.names import dlq_topic, retry_topic

@@ -10,7 +10,7 @@ from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqclient.transport.methods import (
     DELETE_SUBSCRIPTION_GROUP,
     GET_CONSUME_STATS,

@@ -8,9 +8,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin.asking import AdminCalls, answer_of, on_each
 from mqclient.consumer.pulling import PullResult, messages_of, offset_at, offsets_of, pull_from
 from mqclient.consumer.subscription import ALL, MessageSelector, parse_subscription
-from mqclient.message_ext import MessageExt
-from mqclient.message_id import parse_offset_message_id
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue, parse_offset_message_id
 from mqclient.transport.methods import QUERY_MESSAGE, VIEW_MESSAGE
 from mqproto.codes import PullStatus
 from mqproto.names import TOOLS_CONSUMER_GROUP

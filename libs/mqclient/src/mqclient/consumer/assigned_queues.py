@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from mqclient.background import BackgroundTasks
 from mqclient.consumer.pulling import PullResult
 from mqclient.errors import IllegalStateError
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqproto.codes import PullStatus
 from osenv import Clock
 from osenv.clock import timeout

@@ -12,7 +12,7 @@ from mqclient.consumer.offset_store import FROM_FIRST
 from mqclient.consumer.progress import Progress
 from mqclient.consumer.pulling import offset_at, offsets_of
 from mqclient.errors import MQClientError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 logger = logging.getLogger("mqclient.broadcast_offsets")
 

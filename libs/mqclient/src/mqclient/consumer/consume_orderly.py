@@ -17,8 +17,7 @@ from mqclient.consumer.listener import ConsumeOrderlyContext
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.consume_service")

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from mqclient.background import wait_event
 from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.consume_service")

@@ -46,8 +46,7 @@ from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
 from mqclient.consumer.rebalance import Rebalance
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.push_consumer")

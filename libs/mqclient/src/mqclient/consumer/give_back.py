@@ -10,7 +10,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.consume_service import BY_RECONSUME_TIMES, TO_DEAD_LETTERS
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import require_success
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from mqclient.observed.requests import traced_give_back
 from mqclient.transport.methods import CONSUMER_SEND_BACK
 from telemetry import is_tracing

@@ -16,7 +16,7 @@ from mqclient.broker_calls import Answer, BrokerCalls
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import require_success
-from mqclient.message_queue import MessageQueue, by_broker
+from mqclient.message import MessageQueue, by_broker
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 
 Calls = Callable[[MessageQueue], Awaitable[BrokerCalls]]

@@ -24,8 +24,7 @@ from mqclient.consumer.listener import (
 )
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import ConsumerStats
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqclient.observed.processing import observed_processing
 from mqclient.worker_threads import WorkerThreads
 from osenv import Clock

@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 TABLE_HEAD, TABLE_END, FILE_END = '{"offsetTable":{', "}", "}\n"
 CRC_FIELD = ',"crc32":"'

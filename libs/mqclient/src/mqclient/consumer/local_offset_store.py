@@ -20,7 +20,7 @@ from pathlib import Path
 from mqclient.background import to_the_end
 from mqclient.consumer.local_offset_file import decode_offsets, encode_offsets
 from mqclient.errors import IllegalArgumentError, IllegalStateError, RetryableError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from osenv import Disk, FileLock, RealDisk, replace_file
 from osenv.disk import read_file
 from osenv.windows_disk import disk_of_this_system

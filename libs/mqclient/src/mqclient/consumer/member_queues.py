@@ -19,7 +19,7 @@ from mqclient.consumer.progress import Progress
 from mqclient.consumer.pull_loop import PullLoop
 from mqclient.consumer.queue_locks import LOCK_LIVE_S, QueueLocks
 from mqclient.errors import MQClientError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.member_queues")

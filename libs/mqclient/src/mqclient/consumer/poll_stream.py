@@ -16,7 +16,7 @@ from functools import partial
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError, RequestTimeoutError
-from mqclient.message_queue import QUEUES_PER_REQUEST_MAX
+from mqclient.message import QUEUES_PER_REQUEST_MAX
 from mqclient.request_stream import RequestStream
 from mqclient.transport import Channel
 from mqclient.transport.methods import POLL

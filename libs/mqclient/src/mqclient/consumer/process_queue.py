@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mqclient.consumer.progress import FinishedBefore, Progress, gaps_between
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 
 NEVER = float("-inf")
 

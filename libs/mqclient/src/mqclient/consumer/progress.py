@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 RANGES_MAX = 4_096  # of one queue, as many as brokers keep: what is finished behind them comes again after a crash
 

@@ -29,8 +29,7 @@ from mqclient.consumer.pulling import (
 from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqclient.observed.requests import observed_receive
 from mqclient.route import TopicRoute
 from mqclient.settings import legal_group

@@ -24,7 +24,7 @@ from mqclient.errors import (
     OutcomeUnknownError,
     require_success,
 )
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqclient.route import MASTER_ID
 from mqproto.codes import ResponseCode
 

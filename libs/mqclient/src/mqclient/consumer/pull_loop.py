@@ -24,7 +24,7 @@ from mqclient.consumer.pulling import ask_for, messages_of, pull_request
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
 from mqclient.errors import BrokerRefusedError, MQClientError, RejectedError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqproto.record import RecordError
 
 logger = logging.getLogger("mqclient.pull_loop")

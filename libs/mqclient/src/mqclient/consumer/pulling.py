@@ -13,8 +13,7 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.broker_connection import BrokerConnection
 from mqclient.consumer.subscription import Subscription
 from mqclient.errors import ConnectionLostError, IllegalArgumentError, require_success
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqclient.transport.base import Method, RequestT, ResponseT
 from mqclient.transport.methods import GET_QUEUE_OFFSETS, PULL, SEARCH_OFFSET
 from mqproto.codes import PullStatus

@@ -25,8 +25,7 @@ from mqclient.consumer.running_info import consume_directly, running_info
 from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, ServiceState
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqclient.settings import legal_group
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic

@@ -15,7 +15,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.pulling import reference
 from mqclient.errors import MQClientError, require_success
-from mqclient.message_queue import MessageQueue, by_broker
+from mqclient.message import MessageQueue, by_broker
 from mqclient.transport.methods import LOCK_QUEUES, UNLOCK_QUEUES
 
 logger = logging.getLogger("mqclient.queue_locks")

@@ -19,7 +19,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.allocate import AllocateMessageQueueStrategy
 from mqclient.consumer.member_queues import MemberQueues
 from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqclient.route import TopicRoute
 from mqclient.transport.methods import GET_CONSUMER_LIST
 from mqproto.names import retry_topic

@@ -8,7 +8,7 @@ from mqclient.consumer.engine import ConsumerEngine
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import TopicConsumeStats
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from osenv import Clock
 
 

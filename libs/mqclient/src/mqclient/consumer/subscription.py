@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from mqproto.codes import ExpressionType
 from mqproto.names import IllegalNameError, check_topic
 from mqproto.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertiesError

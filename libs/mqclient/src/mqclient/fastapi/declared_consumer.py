@@ -13,7 +13,7 @@ from mqclient.consumer.listener import ConsumeFromWhere, ConsumeOrderlyStatus, C
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.consumer.subscription import ALL, OR, Subscription, parse_subscription
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 
 # The key of a handler and a message for it.
 MessageHandling = Callable[[str, MessageExt], Awaitable[None]]

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from mqclient.errors import IllegalArgumentError
 from mqclient.fastapi.serializer import Serializer
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 
 # A coroutine function, or a plain one, which runs in a thread. It returns nothing; when it raises, the message comes
 # again.

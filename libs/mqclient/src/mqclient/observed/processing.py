@@ -7,8 +7,7 @@ from typing import Any
 
 from opentelemetry.trace import Span, SpanKind
 
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageExt, MessageQueue
 from mqclient.observed.metrics import client_metrics
 from mqclient.observed.spans import Attributes, OperationSpan, error_type, failed, links_to, refused
 from mqproto.properties import DELAY, PropertiesError

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from opentelemetry.trace import Span, SpanKind
 
 from mqclient.errors import MQClientError
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from mqclient.observed.metrics import client_metrics
 from mqclient.observed.processing import is_readable, message_attributes
 from mqclient.observed.spans import OperationSpan, client_tracer, failed, links_to, operation_attributes

@@ -8,13 +8,10 @@ from typing import Any, TypeVar
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind
 
-from mqclient.delays import deliver_timestamp_ms
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
+from mqclient.message import Message, MessageQueue, SendResult, deliver_timestamp_ms
 from mqclient.observed.metrics import client_metrics
 from mqclient.observed.spans import Attributes, OperationSpan, error_type, links_to
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch, OutgoingHalf
-from mqclient.producer.send_result import SendResult
 from osenv import Clock
 from telemetry import extract, is_measuring, is_tracing, names
 from telemetry.context import TRACEPARENT

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mqclient.errors import IllegalArgumentError, MessageRejectedError
-from mqclient.message import Message
-from mqclient.message_id import UNIQUE_ID_CHARACTERS
+from mqclient.message import UNIQUE_ID_CHARACTERS, Message
 from mqclient.producer.message_encoder import check_message, message_properties, record_bytes_max
 
 BATCH_BYTES = 1024 * 1024

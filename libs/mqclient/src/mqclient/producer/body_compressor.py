@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from mqclient.compression import ZLIB_FLAGS, compress
+from mqclient.message import ZLIB_FLAGS, compress
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch
 from mqclient.worker_threads import WorkerThreads
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.errors import ConnectionLostError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 
 FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
+from mqclient.message import Message, MessageQueue, SendResult
 from mqclient.producer.retry import CommunicationMode
-from mqclient.producer.send_result import SendResult
 
 logger = logging.getLogger("mqclient.hooks")
 

@@ -11,15 +11,15 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from mqclient.delays import (
+from mqclient.errors import MessageRejectedError
+from mqclient.message import (
     IllegalDelayError,
+    Message,
     check_deliver_at,
     check_near_enough,
     checked_delay_ms,
     deliver_timestamp_ms,
 )
-from mqclient.errors import MessageRejectedError
-from mqclient.message import Message
 from mqclient.producer.numbering import SEQUENCE_PROPERTY_BYTES_MAX
 from mqproto.names import IllegalNameError, check_user_topic
 from mqproto.properties import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import count
 
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqproto.properties import (
     EPOCH_DIGITS_MAX,
     PRODUCER_SEQUENCE,

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from opentelemetry.trace import SpanContext
 
 from mqclient.errors import IllegalArgumentError, MessageRejectedError
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
-from mqclient.message_id import UniqueIdMaker
-from mqclient.message_queue import MessageQueue
+from mqclient.message import (
+    STATUS_OF_CODE,
+    BatchSendResult,
+    Message,
+    MessageExt,
+    MessageQueue,
+    SendResult,
+    UniqueIdMaker,
+)
 from mqclient.producer.frames import PendingBatch, PendingSend, SendTerms, Stored
 from mqclient.producer.message_encoder import (
     check_due_time,
@@ -26,7 +31,6 @@ from mqclient.producer.message_encoder import (
     with_properties,
 )
 from mqclient.producer.numbering import Numbering
-from mqclient.producer.send_result import STATUS_OF_CODE, BatchSendResult, SendResult
 from mqproto.names import RETRY_PREFIX
 from mqproto.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, DELAY_MS_MAX, PGROUP, TRAN_MSG
 from mqproto.record import FLAG_TRANSACTION_PREPARED, encode_record

@@ -36,12 +36,11 @@ from mqclient.errors import (
     RequestTimeoutError,
     broker_answer_error,
 )
-from mqclient.message_queue import MessageQueue
+from mqclient.message import STATUS_OF_CODE, MessageQueue
 from mqclient.producer.frames import Batch, Frame, PendingSend, Stored
 from mqclient.producer.numbering import Numbering
 from mqclient.producer.reopening import Reopening
 from mqclient.producer.resending import failure_of
-from mqclient.producer.send_result import STATUS_OF_CODE
 from mqclient.producer.waiting import WaitingSends
 from mqclient.transport import Channel, Stream, Transport
 from mqclient.transport.methods import PRODUCE

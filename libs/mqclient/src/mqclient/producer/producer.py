@@ -23,8 +23,7 @@ from mqclient.errors import (
     MessageRejectedError,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
+from mqclient.message import BatchSendResult, Message, MessageQueue, SendResult
 from mqclient.observed.requests import traced_recall
 from mqclient.observed.sending import observed_send
 from mqclient.producer.frames import Stored
@@ -34,7 +33,6 @@ from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
 from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, always, by_selector
 from mqclient.producer.send_callback import CallbackSends, SendCallback
-from mqclient.producer.send_result import BatchSendResult, SendResult
 from mqclient.producer.sender import Sender
 from mqclient.recall import RecallResult, recall, reschedule
 from mqclient.settings import legal_group

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqclient.errors import MessageRejectedError
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
+from mqclient.message import Message, MessageQueue
 from mqclient.producer.latency_fault import LatencyFaultTolerance
 from osenv import Rng
 

@@ -19,8 +19,7 @@ from mqclient.errors import (
     RetryableError,
     TooManyRequestsError,
 )
-from mqclient.message_queue import MessageQueue
-from mqclient.producer.send_result import SendResult
+from mqclient.message import MessageQueue, SendResult
 from mqproto.codes import ResponseCode
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
+from mqclient.message import Message, MessageQueue
 from mqproto.java_hash import java_string_hash
 from osenv import Rng, SystemRng
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError
+from mqclient.message import SendResult
 from mqclient.producer.in_flight import InFlightLimit
-from mqclient.producer.send_result import SendResult
 from mqclient.worker_threads import WorkerThreads
 from osenv import Clock
 

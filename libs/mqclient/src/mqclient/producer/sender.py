@@ -14,7 +14,7 @@ from math import inf
 
 from mqclient.client_instance import ClientInstance
 from mqclient.errors import BrokerRefusedError, MQClientError, NoRouteError, NotSentError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue, SendResult, SendStatus
 from mqclient.observed.sending import tried_again
 from mqclient.producer.body_compressor import BodyCompressor
 from mqclient.producer.frames import SendTerms, Stored
@@ -24,7 +24,6 @@ from mqclient.producer.outgoing import Outgoing, OutgoingBatch
 from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import FixedChoice, QueueChoice
 from mqclient.producer.retry import CommunicationMode, PastTries, Tries, may_retry
-from mqclient.producer.send_result import SendResult, SendStatus
 from mqclient.producer.try_watch import TryWatch, message_type
 from mqproto.codes import ResponseCode
 from osenv.clock import timeout as clock_timeout

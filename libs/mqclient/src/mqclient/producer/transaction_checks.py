@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.background import BackgroundTasks
-from mqclient.message_ext import MessageExt
+from mqclient.message import LocalTransactionState, MessageExt
 from mqclient.observed.transactions import check_failed, traced_check
-from mqclient.producer.transaction_listener import CheckUnansweredError, LocalTransactionState, TransactionListener
+from mqclient.producer.transaction_listener import CheckUnansweredError, TransactionListener
 from mqproto.properties import PropertiesError
 from mqproto.record import RecordError, decode_record
 from osenv import Clock

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Protocol
 
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
-
-
-class LocalTransactionState(Enum):
-    """RocketMQ's names: deliver the message, forget it, or ask again later (UNKNOW; UNKNOWN is the same)."""
-
-    COMMIT_MESSAGE = "COMMIT_MESSAGE"
-    ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
-    UNKNOW = "UNKNOW"
-    UNKNOWN = "UNKNOW"
+from mqclient.message import LocalTransactionState, Message, MessageExt
 
 
 class TransactionListener(Protocol):

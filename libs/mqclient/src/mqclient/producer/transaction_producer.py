@@ -21,19 +21,13 @@ from mqclient.errors import (
     TransactionNotBegunError,
     require_success,
 )
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
+from mqclient.message import LocalTransactionState, Message, MessageExt, SendResult, SendStatus, TransactionSendResult
 from mqclient.observed.transactions import traced_end, traced_transaction
 from mqclient.producer.outgoing import OutgoingHalf
 from mqclient.producer.producer import Producer
 from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.send_result import SendResult, SendStatus, TransactionSendResult
 from mqclient.producer.transaction_checks import TransactionChecks, known_state
-from mqclient.producer.transaction_listener import (
-    LocalTransactionRolledBackError,
-    LocalTransactionState,
-    TransactionListener,
-)
+from mqclient.producer.transaction_listener import LocalTransactionRolledBackError, TransactionListener
 from mqclient.transport.methods import END_TRANSACTION
 from osenv.clock import timeout as clock_timeout
 from telemetry import is_tracing

@@ -9,12 +9,12 @@ from mqclient.errors import (
     BrokerUnreachableError,
     EarlierSendFailedError,
 )
+from mqclient.message import SendResult
 from mqclient.producer.frames import Stored
 from mqclient.producer.hooks import Hooks, MessageType, SendMessageContext
 from mqclient.producer.latency_fault import LatencyFaultTolerance
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch, OutgoingHalf
 from mqclient.producer.retry import RETRY_RESPONSE_CODES, CommunicationMode
-from mqclient.producer.send_result import SendResult
 from osenv import Clock
 
 CONNECT_FAILURE_LATENCY_MS = 3_000.0  # MISSION P8

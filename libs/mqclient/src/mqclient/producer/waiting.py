@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqclient.producer.frames import Batch, FrameDraft, PendingSend
 
 FRAME_MESSAGES_MIN = 32  # below this, what a frame itself costs outweighs the gain of having more of them

@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mqclient.errors import TransactionTombstonedError
-from mqclient.producer.transaction_listener import CheckUnansweredError, LocalTransactionState
+from mqclient.message import LocalTransactionState
+from mqclient.producer.transaction_listener import CheckUnansweredError
 from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
 

@@ -6,7 +6,7 @@ from mqclient.consumer.hooks import ConsumeMessageHook
 from mqclient.consumer.listener import MessageListenerConcurrently, MessageListenerOrderly
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.consumer.subscription import ALL, MessageSelector
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqclient.sync.faces import Face, at_once, blocking, made_like
 
 LISTENERS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for

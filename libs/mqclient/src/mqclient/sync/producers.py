@@ -6,13 +6,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from mqclient.client_config import ClientConfig
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
+from mqclient.message import LocalTransactionState, Message, MessageExt, TransactionSendResult
 from mqclient.producer.producer import Producer
 from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.send_result import TransactionSendResult
 from mqclient.producer.transaction_checks import CHECKS_AT_ONCE
-from mqclient.producer.transaction_listener import LocalTransactionState
 from mqclient.producer.transaction_producer import TransactionProducer
 from mqclient.sync.caller_thread import CallerThread
 from mqclient.sync.faces import Face, at_once, blocking, made_like

@@ -9,7 +9,7 @@ from mqclient.client_config import ClientConfig
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeStatus, MessageListenerConcurrently
 from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.message_ext import MessageExt
+from mqclient.message import MessageExt
 from mqclient.testing.fake_cluster import FakeCluster
 
 REAL_PATIENCE_S = 10.0

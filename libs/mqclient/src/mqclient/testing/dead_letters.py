@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin import Admin, DeadLetter, DeadLetterFilter, DeadLetterState
 from mqclient.errors import require_success
-from mqclient.message import Message
+from mqclient.message import Message, SendResult
 from mqclient.producer.producer import Producer
-from mqclient.producer.send_result import SendResult
 from mqclient.transport import open_transport
 from mqclient.transport.methods import CONSUMER_SEND_BACK
 

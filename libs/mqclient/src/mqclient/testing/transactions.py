@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
-from mqclient.producer.transaction_listener import LocalTransactionState
+from mqclient.message import LocalTransactionState, Message, MessageExt
 
 
 class RecordingTransactionListener:

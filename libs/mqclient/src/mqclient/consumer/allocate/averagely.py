@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 
 class AllocateMessageQueueAveragely:

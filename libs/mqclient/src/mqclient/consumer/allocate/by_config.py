@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mqclient.consumer.allocate.averagely import AllocateMessageQueueAveragely
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 from mqproto.names import RETRY_PREFIX
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 ROOM_SEPARATOR = "@"
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 VIRTUAL_NODES = 10  # RocketMQ's default
 HASH_BYTES = 4  # of MD5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mqclient.consumer.allocate.strategy import AllocateMessageQueueStrategy
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 
 class MachineRoomResolver(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqclient.message_queue import MessageQueue
+from mqclient.message import MessageQueue
 
 
 class AllocateMessageQueueStrategy(Protocol):
