@@ -10,7 +10,7 @@ import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import ConnectionLostError, ConsumeStatus, Message, MessageExt, Producer
-from mqclient.background import BackgroundTasks
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.registrations import Registrations
 from mqclient.reverse_commands import ReverseCommands
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of

@@ -49,7 +49,7 @@ from mqclient.admin import (
     TransactionList,
     TransactionPhase,
 )
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.consumer.allocate import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
@@ -114,7 +114,6 @@ from mqclient.producer.batch_splitter import MessageBatchSplitter
 from mqclient.producer.hooks import MessageType, SendMessageContext, SendMessageHook
 from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
 from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import MessageQueueSelector
 from mqclient.producer.retry import CommunicationMode
 from mqclient.producer.selectors import SelectMessageQueueByHash, SelectMessageQueueByRandom

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.consumer.poll_stream import PollStreams
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.session import Session, SessionHandler
 from mqclient.transport import Channel, Method, Stream, Transport
 from mqclient.transport.base import RequestT, ResponseT

@@ -17,13 +17,12 @@ from functools import cache
 from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks, to_the_end
 from mqclient.broker_calls import BrokerCalls
 from mqclient.broker_connection import BrokerConnection
 from mqclient.broker_connections import BrokerConnections
-from mqclient.client_config import DEFAULT_INSTANCE_NAME, ClientConfig
+from mqclient.config import DEFAULT_INSTANCE_NAME, ClientConfig
 from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
-from mqclient.lifecycle import Lifecycle, LifecycleEvent
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, to_the_end
 from mqclient.message import UniqueIdMaker
 from mqclient.name_servers import NameServers
 from mqclient.producer.produce_stream import ProduceStream

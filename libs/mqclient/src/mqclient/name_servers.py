@@ -20,11 +20,10 @@ from typing import Generic
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.errors import MQClientError, NoRouteError, RejectedError, require_success
+from mqclient.lifecycle import BackgroundTasks, SharedCalls
 from mqclient.route import MASTER_ID, TopicRoute, route_from_wire
-from mqclient.shared_calls import SharedCalls
 from mqclient.transport import Channel, Method, NameServerSource, Transport
 from mqclient.transport.base import RequestT, ResponseT
 from mqclient.transport.methods import LIST_CLUSTERS, LIST_TOPICS, QUERY_ROUTE

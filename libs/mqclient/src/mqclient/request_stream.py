@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic
 
-from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError, MQClientError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.transport.base import Channel, Method, RequestT, ResponseT, Stream
 
 

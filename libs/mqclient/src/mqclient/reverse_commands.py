@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.background import BackgroundTasks
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageExt
 from mqclient.registrations import InnerConsumer, Registrations
 from mqclient.session import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from mqclient.background import BackgroundTasks
+from mqclient.lifecycle import BackgroundTasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.errors import ConnectionLostError, MQClientError, code_name
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.transport import Channel, Stream
 from mqclient.transport.methods import SESSION
 from osenv import Clock

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from mqclient.broker_connection import BrokerConnection
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,

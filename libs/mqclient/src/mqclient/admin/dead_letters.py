@@ -15,12 +15,11 @@ from mqclient.admin.dead_letter_records import copy_for_group, copy_for_topic, e
 from mqclient.admin.groups import GroupAdmin
 from mqclient.admin.messages import MessageAdmin
 from mqclient.admin.topics import TopicAdmin
-from mqclient.background import to_the_end
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import IllegalStateError, MQClientError, NoRouteError, OutcomeUnknownError
+from mqclient.lifecycle import to_the_end
 from mqclient.message import MessageQueue, SendResult
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import always
 from mqclient.producer.sender import Sender
 from mqclient.route import TopicRoute

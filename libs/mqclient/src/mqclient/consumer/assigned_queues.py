@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from mqclient.background import BackgroundTasks
 from mqclient.consumer.pulling import PullResult
 from mqclient.errors import IllegalStateError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageExt, MessageQueue
 from mqproto.codes import PullStatus
 from osenv import Clock

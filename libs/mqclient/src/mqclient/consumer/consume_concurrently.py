@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from mqclient.background import BackgroundTasks
 from mqclient.consumer.consume_service import BY_RECONSUME_TIMES, Finish, GiveBack, Running
 from mqclient.consumer.listener import ConsumeConcurrentlyContext
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageExt, MessageQueue
 from osenv import Clock
 

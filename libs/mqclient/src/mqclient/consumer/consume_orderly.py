@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from mqclient.background import BackgroundTasks, wait_event
 from mqclient.consumer.consume_service import TO_DEAD_LETTERS, Finish, GiveBack, Running, Slots
 from mqclient.consumer.listener import ConsumeOrderlyContext
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.errors import MQClientError
+from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import MessageExt, MessageQueue
 from osenv import Clock
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mqclient.background import wait_event
 from mqclient.consumer.process_queue import ProcessQueue
+from mqclient.lifecycle import wait_event
 from mqclient.message import MessageExt, MessageQueue
 from osenv import Clock
 

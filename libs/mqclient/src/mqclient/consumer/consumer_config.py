@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqclient.config import require_integer, require_number
 from mqclient.consumer.process_queue import FlowControl
-from mqclient.settings import require_integer, require_number
 
 MEBIBYTE = 1024 * 1024
 PULL_BATCH_SIZE_MAX = 1_024  # what a broker gives at once

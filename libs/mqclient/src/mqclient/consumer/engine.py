@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks, wait_event
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.allocate import AllocateMessageQueueStrategy
 from mqclient.consumer.broadcast_offsets import BroadcastOffsetStore
@@ -46,6 +45,7 @@ from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
 from mqclient.consumer.rebalance import Rebalance
 from mqclient.consumer.stats import ConsumerStats
 from mqclient.consumer.subscription import Subscription
+from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import MessageExt, MessageQueue
 from osenv.clock import timeout
 

@@ -24,9 +24,9 @@ from mqclient.consumer.listener import (
 )
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.stats import ConsumerStats
+from mqclient.lifecycle import WorkerThreads
 from mqclient.message import MessageExt, MessageQueue
 from mqclient.observed.processing import observed_processing
-from mqclient.worker_threads import WorkerThreads
 from osenv import Clock
 from telemetry import is_observing
 

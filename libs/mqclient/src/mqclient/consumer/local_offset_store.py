@@ -17,9 +17,9 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqclient.background import to_the_end
 from mqclient.consumer.local_offset_file import decode_offsets, encode_offsets
 from mqclient.errors import IllegalArgumentError, IllegalStateError, RetryableError
+from mqclient.lifecycle import to_the_end
 from mqclient.message import MessageQueue
 from osenv import Disk, FileLock, RealDisk, replace_file
 from osenv.disk import read_file

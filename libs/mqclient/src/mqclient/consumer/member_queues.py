@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 
-from mqclient.background import BackgroundTasks
 from mqclient.consumer.consume_service import ConsumeService
 from mqclient.consumer.offset_store import OffsetStore
 from mqclient.consumer.process_queue import FlowControl, ProcessQueue
@@ -19,6 +18,7 @@ from mqclient.consumer.progress import Progress
 from mqclient.consumer.pull_loop import PullLoop
 from mqclient.consumer.queue_locks import LOCK_LIVE_S, QueueLocks
 from mqclient.errors import MQClientError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageQueue
 from osenv import Clock
 

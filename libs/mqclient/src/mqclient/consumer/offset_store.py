@@ -21,8 +21,8 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import BrokerRefusedError, BrokerRejectedError, MQClientError, require_success
+from mqclient.lifecycle import SharedCalls
 from mqclient.message import MessageQueue, by_broker
-from mqclient.shared_calls import SharedCalls
 from mqclient.transport.methods import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 from mqproto.names import RETRY_PREFIX
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError, RequestTimeoutError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import QUEUES_PER_REQUEST_MAX
 from mqclient.request_stream import RequestStream
 from mqclient.transport import Channel

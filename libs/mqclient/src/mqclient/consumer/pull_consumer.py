@@ -11,8 +11,8 @@ from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.broker_calls import BrokerCalls, Readers
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig, legal_group
 from mqclient.consumer.assigned_queues import AssignedQueues
 from mqclient.consumer.group_offsets import GroupOffsets
 from mqclient.consumer.pull_from_which_node import PullFromWhichNode
@@ -32,7 +32,6 @@ from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message import MessageExt, MessageQueue
 from mqclient.observed.requests import observed_receive
 from mqclient.route import TopicRoute
-from mqclient.settings import legal_group
 from telemetry import is_observing
 
 BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull

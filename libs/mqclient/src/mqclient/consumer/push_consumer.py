@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig, legal_group
 from mqclient.consumer.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.engine import ConsumerEngine, ConsumerSpec
@@ -26,7 +26,6 @@ from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, p
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, ServiceState
 from mqclient.message import MessageExt, MessageQueue
-from mqclient.settings import legal_group
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
 from osenv.clock import timeout

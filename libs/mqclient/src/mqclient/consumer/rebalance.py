@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.background import wait_event
 from mqclient.client_instance import ClientInstance
 from mqclient.consumer.allocate import AllocateMessageQueueStrategy
 from mqclient.consumer.member_queues import MemberQueues
 from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
+from mqclient.lifecycle import wait_event
 from mqclient.message import MessageQueue
 from mqclient.route import TopicRoute
 from mqclient.transport.methods import GET_CONSUMER_LIST

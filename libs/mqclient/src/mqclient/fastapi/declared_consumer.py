@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.consumer.allocate import AllocateMessageQueueStrategy
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeOrderlyStatus, ConsumeStatus, MessageModel

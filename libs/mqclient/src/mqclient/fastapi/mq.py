@@ -16,7 +16,7 @@ from typing import TypedDict, TypeVar, Unpack
 from fastapi import FastAPI, HTTPException
 
 from mqclient.admin import Admin
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
 from mqclient.fastapi.declared_consumer import ConsumerOptions, DeclaredConsumer, checked_options
@@ -26,7 +26,6 @@ from mqclient.fastapi.producer_dependency import ProducerDependency
 from mqclient.fastapi.serializer import JsonSerializer, Serializer
 from mqclient.message import Message
 from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.transaction_listener import TransactionListener
 from mqclient.producer.transaction_producer import TransactionProducer
 

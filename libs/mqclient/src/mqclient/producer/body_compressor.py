@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from mqclient.lifecycle import WorkerThreads
 from mqclient.message import ZLIB_FLAGS, compress
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch
-from mqclient.worker_threads import WorkerThreads
 
 IN_THREAD_OVER_BYTES = 256 * 1024  # some milliseconds of work, for which other tasks would have to wait
 

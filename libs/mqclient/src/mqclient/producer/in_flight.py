@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from mqclient.background import wait_event
 from mqclient.errors import TooManyRequestsError
+from mqclient.lifecycle import wait_event
 from osenv import Clock
 
 

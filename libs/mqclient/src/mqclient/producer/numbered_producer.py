@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,
@@ -31,7 +31,6 @@ from mqclient.errors import (
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message import STATUS_OF_CODE, ZLIB_FLAGS, Message, MessageQueue, compress
 from mqclient.producer.message_encoder import check_due_time, check_message, message_properties
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.transport.methods import SEND, VIEW_MESSAGE
 from mqproto.codes import Permission, ResponseCode
 from mqproto.properties import (

@@ -24,8 +24,7 @@ from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.background import BackgroundTasks, wait_event
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -36,6 +35,7 @@ from mqclient.errors import (
     RequestTimeoutError,
     broker_answer_error,
 )
+from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import STATUS_OF_CODE, MessageQueue
 from mqclient.producer.frames import Batch, Frame, PendingSend, Stored
 from mqclient.producer.numbering import Numbering

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.errors import BrokerUnreachableError, IllegalStateError
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.producer.produce_stream import ProduceStream
 from mqclient.route_table import RouteTable
 from mqclient.transport import Channel, Transport

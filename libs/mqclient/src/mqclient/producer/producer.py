@@ -14,15 +14,14 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import wait_event
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig, ProducerConfig, legal_group
 from mqclient.errors import (
     IllegalArgumentError,
     IllegalStateError,
     MessageRejectedError,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, wait_event
 from mqclient.message import BatchSendResult, Message, MessageQueue, SendResult
 from mqclient.observed.requests import traced_recall
 from mqclient.observed.sending import observed_send
@@ -30,12 +29,10 @@ from mqclient.producer.frames import Stored
 from mqclient.producer.hooks import SendMessageHook
 from mqclient.producer.in_flight import InFlightLimit
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, always, by_selector
 from mqclient.producer.send_callback import CallbackSends, SendCallback
 from mqclient.producer.sender import Sender
 from mqclient.recall import RecallResult, recall, reschedule
-from mqclient.settings import legal_group
 from mqproto.record import pack_ip
 from telemetry import is_observing, is_tracing
 

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from mqclient.background import BackgroundTasks
 from mqclient.errors import ConnectionLostError
+from mqclient.lifecycle import BackgroundTasks, WorkerThreads
 from mqclient.message import SendResult
 from mqclient.producer.in_flight import InFlightLimit
-from mqclient.worker_threads import WorkerThreads
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.send_callback")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from mqclient.client_instance import ClientInstance
+from mqclient.config import ProducerConfig
 from mqclient.errors import BrokerRefusedError, MQClientError, NoRouteError, NotSentError
 from mqclient.message import MessageQueue, SendResult, SendStatus
 from mqclient.observed.sending import tried_again
@@ -21,7 +22,6 @@ from mqclient.producer.frames import SendTerms, Stored
 from mqclient.producer.hooks import Hooks, SendMessageContext, SendMessageHook
 from mqclient.producer.latency_fault import LatencyFaultTolerance
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.queue_choice import FixedChoice, QueueChoice
 from mqclient.producer.retry import CommunicationMode, PastTries, Tries, may_retry
 from mqclient.producer.try_watch import TryWatch, message_type

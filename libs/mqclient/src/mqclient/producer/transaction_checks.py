@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import LocalTransactionState, MessageExt
 from mqclient.observed.transactions import check_failed, traced_check
 from mqclient.producer.transaction_listener import CheckUnansweredError, TransactionListener

@@ -12,20 +12,19 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import (
     MQClientError,
     OutcomeUnknownError,
     TransactionNotBegunError,
     require_success,
 )
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import LocalTransactionState, Message, MessageExt, SendResult, SendStatus, TransactionSendResult
 from mqclient.observed.transactions import traced_end, traced_transaction
 from mqclient.producer.outgoing import OutgoingHalf
 from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.transaction_checks import TransactionChecks, known_state
 from mqclient.producer.transaction_listener import LocalTransactionRolledBackError, TransactionListener
 from mqclient.transport.methods import END_TRANSACTION

@@ -16,8 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from mqclient.background import wait_event
 from mqclient.errors import IllegalArgumentError
+from mqclient.lifecycle import wait_event
 from mqclient.sqlalchemy.connection import Connection
 from mqclient.sqlalchemy.expiry import ROWS_MAX
 from osenv import Clock

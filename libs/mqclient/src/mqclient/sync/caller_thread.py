@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from mqclient.errors import IllegalStateError
+from mqclient.lifecycle import call_for
 from mqclient.sync.loop_thread import INTERRUPT_POLL_S, result_of
-from mqclient.thread_calls import call_for
 from telemetry.context import in_this_span
 
 P = ParamSpec("P")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol
 
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig, ProducerConfig
+from mqclient.lifecycle import WorkerThreads
 from mqclient.message import LocalTransactionState, Message, MessageExt, TransactionSendResult
 from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
 from mqclient.producer.transaction_checks import CHECKS_AT_ONCE
 from mqclient.producer.transaction_producer import TransactionProducer
 from mqclient.sync.caller_thread import CallerThread
 from mqclient.sync.faces import Face, at_once, blocking, made_like
-from mqclient.worker_threads import WorkerThreads
 
 CHECKS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose checks it has stopped waiting for
 

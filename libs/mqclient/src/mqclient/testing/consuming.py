@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeStatus, MessageListenerConcurrently
 from mqclient.consumer.push_consumer import PushConsumer

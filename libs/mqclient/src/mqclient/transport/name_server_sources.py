@@ -16,7 +16,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from mqclient.errors import IllegalArgumentError, NoRouteError
-from mqclient.thread_calls import call_for
+from mqclient.lifecycle import call_for
 from mqclient.transport.sockets import abort, ipv4_addresses
 from mqproto.address import Address, parse_address, parse_address_list
 
