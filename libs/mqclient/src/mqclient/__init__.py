@@ -80,11 +80,13 @@ from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,
     BrokerUnreachableError,
+    CheckUnansweredError,
     ConnectionLostError,
     EarlierSendFailedError,
     IllegalArgumentError,
     IllegalGroupError,
     IllegalStateError,
+    LocalTransactionRolledBackError,
     MessageRejectedError,
     MQClientError,
     NoRouteError,
@@ -110,20 +112,16 @@ from mqclient.message import (
     SendStatus,
     TransactionSendResult,
 )
-from mqclient.producer.batch_splitter import MessageBatchSplitter
-from mqclient.producer.hooks import MessageType, SendMessageContext, SendMessageHook
+from mqclient.producer.attempts import CommunicationMode, MessageType, SendMessageContext, SendMessageHook
 from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
-from mqclient.producer.producer import Producer
-from mqclient.producer.queue_choice import MessageQueueSelector
-from mqclient.producer.retry import CommunicationMode
-from mqclient.producer.selectors import SelectMessageQueueByHash, SelectMessageQueueByRandom
-from mqclient.producer.send_callback import SendCallback
-from mqclient.producer.transaction_listener import (
-    CheckUnansweredError,
-    LocalTransactionRolledBackError,
-    TransactionListener,
+from mqclient.producer.producer import Producer, SendCallback
+from mqclient.producer.sender import (
+    MessageBatchSplitter,
+    MessageQueueSelector,
+    SelectMessageQueueByHash,
+    SelectMessageQueueByRandom,
 )
-from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.producer.transaction_producer import TransactionListener, TransactionProducer
 from mqclient.recall import RecalledMessage, RecallOutcome, RecallResult
 from mqclient.route import BrokerQueues, TopicRoute
 from mqproto.codes import PullStatus

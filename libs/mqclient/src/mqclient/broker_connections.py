@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.broker_connection import BrokerConnection
 from mqclient.config import ClientConfig
+from mqclient.connection.produce_stream import ProduceStreams
 from mqclient.errors import BrokerRejectedError, BrokerUnreachableError, IllegalStateError, broker_answer_error
 from mqclient.lifecycle import BackgroundTasks, wait_event
-from mqclient.producer.produce_streams import ProduceStreams
 from mqclient.route import MASTER_ID
 from mqclient.route_table import RouteTable
 from mqclient.session import SessionHandler

@@ -21,11 +21,11 @@ from mqclient.broker_calls import BrokerCalls
 from mqclient.broker_connection import BrokerConnection
 from mqclient.broker_connections import BrokerConnections
 from mqclient.config import DEFAULT_INSTANCE_NAME, ClientConfig
+from mqclient.connection.produce_stream import ProduceStream
 from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, to_the_end
 from mqclient.message import UniqueIdMaker
 from mqclient.name_servers import NameServers
-from mqclient.producer.produce_stream import ProduceStream
 from mqclient.registrations import InnerConsumer, InnerProducer, Registrations
 from mqclient.reverse_commands import ReverseCommands
 from mqclient.route import MASTER_ID

@@ -10,14 +10,7 @@ from mqclient.errors import IllegalArgumentError, MessageRejectedError
 from mqclient.message import Message
 from mqclient.producer.outgoing import Origin, OutgoingBatch, OutgoingOfOperator
 from mqproto.names import dlq_topic, retry_topic
-from mqproto.properties import (
-    DEAD_LETTER_EDIT,
-    DEAD_LETTER_MARK,
-    ORIGIN_MESSAGE_ID,
-    PGROUP,
-    RESERVED,
-    RETRY_TOPIC,
-)
+from mqproto.properties import DEAD_LETTER_EDIT, DEAD_LETTER_MARK, ORIGIN_MESSAGE_ID, PGROUP, RESERVED, RETRY_TOPIC
 
 
 class LetterWithMark(OutgoingBatch):

@@ -20,8 +20,7 @@ from mqclient.errors import IllegalStateError, MQClientError, NoRouteError, Outc
 from mqclient.lifecycle import to_the_end
 from mqclient.message import MessageQueue, SendResult
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
-from mqclient.producer.queue_choice import always
-from mqclient.producer.sender import Sender
+from mqclient.producer.sender import Sender, always
 from mqclient.route import TopicRoute
 from mqproto.names import dlq_topic, retry_topic
 from mqproto.record import pack_ip

@@ -25,13 +25,7 @@ from mqclient.consumer.consume_service import ConcurrencyControl, ConsumeService
 from mqclient.consumer.consumer_config import ConsumerConfig
 from mqclient.consumer.give_back import Discard, SendBack
 from mqclient.consumer.hooks import ConsumeHooks
-from mqclient.consumer.listener import (
-    ConsumeFromWhere,
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    Listener,
-    MessageModel,
-)
+from mqclient.consumer.listener import ConsumeFromWhere, ConsumeOrderlyStatus, ConsumeStatus, Listener, MessageModel
 from mqclient.consumer.listening import Listening
 from mqclient.consumer.local_offset_store import LocalFileOffsetStore
 from mqclient.consumer.member_queues import MemberQueues

@@ -26,8 +26,7 @@ from mqclient.fastapi.producer_dependency import ProducerDependency
 from mqclient.fastapi.serializer import JsonSerializer, Serializer
 from mqclient.message import Message
 from mqclient.producer.producer import Producer
-from mqclient.producer.transaction_listener import TransactionListener
-from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.producer.transaction_producer import TransactionListener, TransactionProducer
 
 logger = logging.getLogger("mqclient.fastapi")
 

@@ -9,10 +9,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind
 
+from mqclient.errors import LocalTransactionRolledBackError
 from mqclient.message import LocalTransactionState, MessageExt
 from mqclient.observed.processing import message_attributes
 from mqclient.observed.spans import Attributes, OperationSpan, failed, inside
-from mqclient.producer.transaction_listener import LocalTransactionRolledBackError
 from mqproto.properties import TRANSACTION_CHECK_TIMES
 from telemetry import extract, names
 

@@ -11,8 +11,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from mqclient.errors import CheckUnansweredError, LocalTransactionRolledBackError
 from mqclient.message import LocalTransactionState, Message, MessageExt
-from mqclient.producer.transaction_listener import CheckUnansweredError, LocalTransactionRolledBackError
 from mqclient.sqlalchemy.connection import Connection, SyncConnection
 from mqclient.sqlalchemy.transaction_table import TransactionTable
 from osenv import Clock

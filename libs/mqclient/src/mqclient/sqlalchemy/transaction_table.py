@@ -18,9 +18,8 @@ from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, Str
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from mqclient.errors import TransactionTombstonedError
+from mqclient.errors import CheckUnansweredError, TransactionTombstonedError
 from mqclient.message import LocalTransactionState
-from mqclient.producer.transaction_listener import CheckUnansweredError
 from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
 from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
 

@@ -9,8 +9,7 @@ from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.lifecycle import WorkerThreads
 from mqclient.message import LocalTransactionState, Message, MessageExt, TransactionSendResult
 from mqclient.producer.producer import Producer
-from mqclient.producer.transaction_checks import CHECKS_AT_ONCE
-from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.producer.transaction_producer import CHECKS_AT_ONCE, TransactionProducer
 from mqclient.sync.caller_thread import CallerThread
 from mqclient.sync.faces import Face, at_once, blocking, made_like
 

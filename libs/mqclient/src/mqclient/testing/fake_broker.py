@@ -27,16 +27,7 @@ from mqclient.testing.fake_waiting import FakeWaiting, delivered_record
 from mqclient.transport import methods
 from mqproto.names import retry_topic
 from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties
-from mqproto.record import (
-    OFFSETS,
-    OFFSETS_AT,
-    STORE,
-    STORE_AT,
-    decode_record,
-    iter_records,
-    pack_ip,
-    seal,
-)
+from mqproto.record import OFFSETS, OFFSETS_AT, STORE, STORE_AT, decode_record, iter_records, pack_ip, seal
 from osenv import Clock
 
 _Queue = tuple[str, int]

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mqproto.properties import (
-    KEYS,
-    TIMER_DELAY_MS,
-    TIMER_DELIVER_MS,
-    UNIQ_KEY,
-    decode_properties,
-    encode_properties,
-)
+from mqproto.properties import KEYS, TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import Record, encode_record, pack_ip
 
 

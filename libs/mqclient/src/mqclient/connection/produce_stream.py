@@ -3,16 +3,18 @@
 It goes out in as many frames as may be unanswered, unless they become too small: then the broker stores the first one
 while the client still builds the second, where one large frame would make them wait for each other in turns.
 
-When the stream breaks it is opened again, and what has no answer is sent again first (resending.py); the broker
+When the stream breaks it is opened again, and what has no answer is sent again first (`failure_of`); the broker
 recognises what it has stored. A broker that cannot be reached, or is no master any more (NOT_LEADER_FOR_QUEUE), is
 tried with a backoff while messages wait for it, and each time a name server is asked where the master is. When it is
 another broker, the stream goes there with all that waits and has no answer.
 
-Invariants: a message is in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames
-are unanswered; the messages of one queue leave in the order of their numbers, on every stream; of the ordered batches
-of one queue one is unanswered, and when it fails, those behind it fail too. A message that has not been handed to a
-stream fails with a RetryableError, one that has with an OutcomeUnknownError. After a broker has said that it is no
-master, nothing more is written to it on that stream, which ends when the rest has its answers.
+Invariants: a broker name has one stream and one numbering as long as a route names it or a message waits for it,
+whichever broker is its master, so that a new master recognises what went to the old one without an answer. A message is
+in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames are unanswered; the
+messages of one queue leave in the order of their numbers, on every stream; of the ordered batches of one queue one is
+unanswered, and when it fails, those behind it fail too. A message that has not been handed to a stream fails with a
+RetryableError, one that has with an OutcomeUnknownError. After a broker has said that it is no master, nothing more is
+written to it on that stream, which ends when the rest has its answers.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import Protocol
+from collections.abc import Callable
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.config import ClientConfig
+from mqclient.connection.frames import Batch, Frame, Numbering, PendingSend, Stored, WaitingSends, failure_of
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     ConnectionLostError,
     EarlierSendFailedError,
+    IllegalStateError,
     MQClientError,
     NotSentError,
     RequestTimeoutError,
@@ -37,11 +41,7 @@ from mqclient.errors import (
 )
 from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import STATUS_OF_CODE, MessageQueue
-from mqclient.producer.frames import Batch, Frame, PendingSend, Stored
-from mqclient.producer.numbering import Numbering
-from mqclient.producer.reopening import Reopening
-from mqclient.producer.resending import failure_of
-from mqclient.producer.waiting import WaitingSends
+from mqclient.route_table import RouteTable
 from mqclient.transport import Channel, Stream, Transport
 from mqclient.transport.methods import PRODUCE
 from osenv import Timer
@@ -49,27 +49,92 @@ from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.produce_stream")
 
+# Streams in a row that broke without an answer: a broker that takes connections and ends them does not listen either.
+FRUITLESS_STREAMS_MAX = 4
+_DOUBLINGS_MAX = 32  # far beyond any backoff's maximum
+
 FRAMES_UNANSWERED_MAX = 4
 LOOK_PATIENCE_S = 0.5  # how long messages wait for a name server to say where the master is, before they go elsewhere
 _TIMER_EARLY_S = 0.001  # a Clock's timer may run this much early
 _EXPIRY_STEP_S = 0.005  # deadlines this close to each other are one step of the timer, which looks at every message
 
-
 ProduceCall = Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse]
 
+StreamChannel = Callable[[str], Channel]  # the channel for streams to an address
 
-class Master(Protocol):
-    """Who knows where the master of a broker name listens."""
+
+class Reopening:
+    """What the last streams to one broker have come to, and so when the next one opens. Backoffs are in seconds."""
+
+    def __init__(self, backoff_min_s: float, backoff_max_s: float) -> None:
+        self._backoff_min_s = backoff_min_s
+        self._backoff_max_s = backoff_max_s
+        self._fruitless = 0  # in a row, without an answer
+        self._refused = 0  # in a row, with nobody who listened, or with a broker that is no master
+        self.last_error: MQClientError | None = None  # since the last answer
+
+    def opened(self) -> None:
+        """A stream begins; it is fruitless until there is an answer."""
+        self._fruitless += 1
+
+    def answered(self) -> None:
+        """The broker lives."""
+        self._fruitless = self._refused = 0
+        self.last_error = None
+
+    def broke(self, error: MQClientError) -> None:
+        """The stream has ended with `error`."""
+        self.last_error = error
+        self._refused = self._refused + 1 if isinstance(error, (BrokerUnreachableError, BrokerRefusedError)) else 0
+
+    def moved(self) -> None:
+        """The next stream goes to another broker, of which nothing bad is known."""
+        self._fruitless = self._refused = 0
+
+    @property
+    def broker_is_gone(self) -> bool:
+        """Whether messages that may go elsewhere had better do so."""
+        return self._refused > 0 or self._fruitless >= FRUITLESS_STREAMS_MAX
+
+    def pause_s(self, left_s: float) -> float:
+        """How long to wait before the next stream, when the next deadline is `left_s` away.
+
+        Not at all the first time that a connection breaks; longer and longer while nobody listens, but never so long
+        that a message is left to its deadline.
+        """
+        if self._fruitless <= 1 and not self._refused:
+            return 0.0
+        pause_s = self._backoff_min_s * float(1 << min(max(0, self._refused - 1), _DOUBLINGS_MAX))
+        return min(pause_s, self._backoff_max_s, max(self._backoff_min_s, left_s / 2))
+
+
+class Master:
+    """The master of `broker_name`, as the routes know it."""
+
+    def __init__(self, broker_name: str, routes: RouteTable, channel_to: StreamChannel) -> None:
+        self._broker_name = broker_name
+        self._routes = routes
+        self._channel_to = channel_to
+        self._last_address: str | None = None
 
     @property
     def address(self) -> str | None:
         """As far as is known now."""
+        return self._routes.master_address(self._broker_name)
 
     def channel(self) -> Channel:
-        """To that address, or to the last one that was known. Raises BrokerUnreachableError when there was none."""
+        """To that address, or to the last one that was known. Raises BrokerUnreachableError when there was none.
+
+        A master that no name server knows now may still be there, so it is tried where it was.
+        """
+        address = self._last_address = self.address or self._last_address
+        if address is None:
+            raise BrokerUnreachableError(f"no address of the master of broker {self._broker_name!r} is known")
+        return self._channel_to(address)
 
     async def look_again(self) -> None:
         """Ask anew where it is. Raises nothing."""
+        await self._routes.refresh_brokers()
 
 
 class ProduceStream:
@@ -365,3 +430,58 @@ class ProduceStream:
         if last_error is not None:
             return BrokerUnreachableError(f"the message could not leave in time{reason}")
         return NotSentError(f"the message to {self.address} could not leave in time")
+
+
+class ProduceStreams:
+    """By broker name; made at first use."""
+
+    def __init__(
+        self, transport: Transport, config: ClientConfig, routes: RouteTable, channel_to: StreamChannel
+    ) -> None:
+        self._transport = transport
+        self._config = config
+        self._routes = routes
+        self._channel_to = channel_to
+        self._tasks = BackgroundTasks(transport.clock)
+        self._streams: dict[str, ProduceStream] = {}
+        self._closed = False
+
+    def to(self, broker_name: str) -> ProduceStream:
+        """The stream to the master of this name, wherever it is and will be.
+
+        Raises BrokerUnreachableError when no route names the broker, IllegalStateError after `close`.
+        """
+        stream = self._streams.get(broker_name)
+        if stream is None:
+            if self._closed:
+                raise IllegalStateError(f"the client has been shut down and sends nothing to {broker_name}")
+            if not self._routes.addresses(broker_name):
+                raise BrokerUnreachableError(f"no address of the master of broker {broker_name!r} is known")
+            master = Master(broker_name, self._routes, self._channel_to)
+            stream = ProduceStream(master, self._transport, self._config, self._tasks)
+            self._streams[broker_name] = stream
+        return stream
+
+    def follow_masters(self) -> None:
+        """The routes have changed."""
+        for stream in self._streams.values():
+            stream.follow_master()
+
+    def clean(self) -> None:
+        """Close what goes to a broker that no route names, and for which no message waits."""
+        for broker_name, stream in list(self._streams.items()):
+            if stream.is_idle and not self._routes.addresses(broker_name):
+                del self._streams[broker_name]
+                stream.close()
+
+    def use(self, address: str) -> bool:
+        """Whether a message waits for its answer from there."""
+        return any(stream.address == address and not stream.is_idle for stream in self._streams.values())
+
+    async def close(self) -> None:
+        """Fail what has not been answered, leave nothing behind."""
+        self._closed = True
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.close()
+        await self._tasks.close()

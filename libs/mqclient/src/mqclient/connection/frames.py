@@ -1,22 +1,30 @@
-"""What travels: messages in batches, batches in frames.
+"""What travels on a produce stream: messages in batches, batches in frames, and the messages that have not left yet.
 
 A batch is what the broker stores whole, or not at all, and what is sent again whole after its outcome became unknown.
+Each message has a number, by which the broker recognises what it has stored (broker_service.proto, RecordBatch).
+
 Invariants: the messages of a batch belong to one queue, travel on the same terms and have numbers without a gap; in a
-frame, and from one frame to the next, the numbers of a queue only rise.
+frame, and from one frame to the next, the numbers of a queue only rise, and messages leave in the order of their
+numbers. The numbers of one (topic, queue id) go from 1 up and each is given once, also when its message fails; the
+epoch never goes back, and no two streams that may have reached the broker share one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.errors import ConnectionLostError
+from mqclient.errors import BrokerRefusedError, BrokerUnreachableError, ConnectionLostError, MQClientError
 from mqclient.message import MessageQueue
 from mqproto.grpc_options import FRAME_BYTES_TARGET
+from mqproto.properties import EPOCH_DIGITS_MAX, PRODUCER_SEQUENCE, SEQUENCE_DIGITS_MAX, producer_sequence_start
+from osenv import Rng
 
 FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
 
@@ -24,6 +32,16 @@ FRAME_BATCHES_MAX = 1_024  # the broker refuses a frame with more
 # message.
 Stored = tuple[int, int, int]
 Place = tuple[int, int]  # queue offset, log offset
+
+FRAME_MESSAGES_MIN = 32  # below this, what a frame itself costs outweighs the gain of having more of them
+FRAMES_IN_STEP = 2  # while the broker works on one frame the client makes the next; more of them cost more
+
+PRODUCER_ID_BITS = 62  # what is above comes back (RETURNING_PRODUCERS_FROM)
+SEQUENCE_PROPERTY_BYTES_MAX = (
+    len(f"{PRODUCER_SEQUENCE}\x01{producer_sequence_start(0, 10 ** (EPOCH_DIGITS_MAX - 1))}\x02") + SEQUENCE_DIGITS_MAX
+)
+
+_Counters = partial(defaultdict[int, Iterator[int]], partial(count, 1))  # of one topic, by queue id
 
 
 class SendTerms(NamedTuple):
@@ -248,3 +266,147 @@ class FrameDraft:
             line.popleft()
         self._size, self._left = size, left
         return ordered
+
+
+class _Lane:
+    """The messages of one queue."""
+
+    __slots__ = ("busy", "messages", "queue")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.busy = False
+        self.messages: deque[PendingSend] = deque()
+
+
+class WaitingSends:
+    """Messages for one broker that have not left yet, and which of them go next.
+
+    Most stand in one line, first come, first served. A message whose caller has chosen the queue waits in the lane of
+    that queue, and with it whatever is sent to the queue after it: at most one such batch of a queue is unanswered at a
+    time.
+
+    Invariants: a lane exists while it has messages or while an ordered batch of its queue is unanswered (it is busy
+    then); it stands in line if and only if it is not busy.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[PendingSend | _Lane] = deque()
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self.count = 0  # those that were given up count until they are met
+
+    def __iter__(self) -> Iterator[PendingSend]:
+        for one in self._line:
+            if isinstance(one, PendingSend):
+                yield one
+        for lane in self._lanes.values():
+            yield from lane.messages
+
+    @property
+    def may_send(self) -> bool:
+        """Whether `take` is worth calling."""
+        return bool(self._line)
+
+    def append(self, pending: PendingSend) -> None:
+        self.count += 1
+        lane = self._lanes.get(pending.queue) if self._lanes else None
+        if lane is None:
+            if not pending.terms.in_order:
+                self._line.append(pending)
+                return
+            lane = self._lanes[pending.queue] = _Lane(pending.queue)
+            self._line.append(lane)
+        lane.messages.append(pending)
+
+    def take(self, unanswered_count: int) -> list[Batch]:
+        """The batches of the next frame: its share of what waits and is unanswered. Empty when all were given up."""
+        draft = FrameDraft(max(FRAME_MESSAGES_MIN, -(-(self.count + unanswered_count) // FRAMES_IN_STEP)))
+        line = self._line
+        while line:
+            before = len(line)
+            draft.fill_from(line)
+            self.count -= before - len(line)
+            if not line or not isinstance(line[0], _Lane) or not self._take_from_lane(line[0], draft):
+                break
+            line.popleft()
+        return draft.batches
+
+    def answered(self, queue: MessageQueue) -> None:
+        """The ordered batch of this queue has its answer, or will not be sent again: the next one may follow."""
+        lane = self._lanes[queue]
+        lane.busy = False
+        if lane.messages:
+            self._line.append(lane)
+        else:
+            del self._lanes[queue]
+
+    def followers(self, queue: MessageQueue) -> list[PendingSend]:
+        """The messages that must not be stored when an earlier one of their queue was not."""
+        lane = self._lanes.get(queue)
+        return [pending for pending in lane.messages if pending.terms.in_order] if lane is not None else []
+
+    def drop_given_up(self) -> None:
+        """Forget the messages that no caller waits for any more."""
+        self._line = deque(one for one in self._line if isinstance(one, _Lane) or not one.future.done())
+        for lane in self._lanes.values():
+            lane.messages = deque(pending for pending in lane.messages if not pending.future.done())
+        self.count = sum(1 for _ in self)
+
+    def _take_from_lane(self, lane: _Lane, draft: FrameDraft) -> bool:
+        """Move what may go into the draft; False when the lane could send more and the frame is full."""
+        before = len(lane.messages)
+        lane.busy = draft.fill_from(lane.messages) is not None
+        self.count -= before - len(lane.messages)
+        if lane.messages and not lane.busy:
+            return False
+        if not lane.busy:
+            del self._lanes[lane.queue]
+        return True
+
+
+class Numbering:
+    """The producer id of one client and broker, its epoch, and the next number of each queue."""
+
+    def __init__(self, rng: Rng) -> None:
+        self.producer_id = rng.randrange(1, 1 << PRODUCER_ID_BITS)
+        self.epoch = 0
+        self._counters: defaultdict[str, defaultdict[int, Iterator[int]]] = defaultdict(_Counters)
+        self.property_start = ""
+        self.next_epoch()
+
+    def next_epoch(self) -> None:
+        """A new stream is about to be opened, and the last one may have reached the broker."""
+        self.epoch += 1
+        self.property_start = f"{PRODUCER_SEQUENCE}\x01{producer_sequence_start(self.producer_id, self.epoch)}"
+
+    def next(self, queue: MessageQueue) -> int:
+        """The next number of the queue. Its record says it as the property `property_start`, number, \\x02."""
+        return next(self._counters[queue.topic][queue.queue_id])
+
+
+def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) -> MQClientError | None:
+    """What becomes of an unanswered batch when its stream breaks: the error for its callers, None to send it again.
+
+    `left`: the broker may have stored it. `gone`: it takes nothing, and no other broker has taken its place yet.
+
+    | may the broker have stored it? | it is gone (Reopening) | it is no master (NOT_LEADER_FOR_QUEUE) | else |
+    |---|---|---|---|
+    | no caller waits for it any more | dropped | dropped | dropped |
+    | a sender of it went elsewhere | fails: unknown outcome | fails: unknown outcome | fails: unknown outcome |
+    | yes, and it may move | fails: unknown outcome | sent again | sent again |
+    | yes, and it may not move | sent again | sent again | sent again |
+    | no, and it may move | fails: not stored | fails: not stored | sent again |
+    | no, and it may not move | sent again | sent again | sent again |
+
+    Sent again means: the same records with the same numbers to the master of the same broker name, before anything new,
+    until the deadlines of its messages. That master recognises what it has stored, also when it was a slave before,
+    because the numbers are in the log that it has copied; so only a move to another broker name can store a message
+    twice. A broker whose name has another master by now, as the route says, counts as "else".
+    """
+    if batch.moved:
+        return ConnectionLostError(str(error))
+    if not gone or not batch.terms.may_move:
+        return None
+    if isinstance(error, BrokerRefusedError):
+        return None if left else error
+    return ConnectionLostError(str(error)) if left else BrokerUnreachableError(str(error))
