@@ -28,8 +28,8 @@ from mq_broker.rpc import registration
 from mq_broker.store.message_store import FlushDiskType
 from mqclient import Admin, MQClientError
 from mqclient import message as client_message
+from mqclient import transport as client_transport
 from mqclient.admin.ha_status import BrokerRole as AdminRole
-from mqclient.transport import registry
 from osenv import SeededRng, SimClock, SimDisk
 
 START_S_MAX = 60.0
@@ -125,7 +125,7 @@ class StormWorld:
         with (
             patch.object(registration, "grpc", self.network.grpc_for_brokers()),
             patch.object(registration, "name_service_pb2_grpc", stubs),
-            patch.object(registry, "_installed", lambda: {"storm": storm}),
+            patch.object(client_transport, "_installed", lambda: {"storm": storm}),
             patch.object(client_message, "os", SimpleNamespace(getpid=lambda: 1)),
         ):
             yield

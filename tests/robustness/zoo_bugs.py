@@ -556,7 +556,7 @@ BUGS: tuple[Bug, ...] = (
         "46",
         "more queues than one poll stream takes",
         "all polls of a broker go over one stream, which the broker refuses",
-        "libs/mqclient/src/mqclient/consumer/poll_stream.py",
+        "libs/mqclient/src/mqclient/connection/poll_stream.py",
         "if one.poll_count < POLLS_PER_STREAM), None)",
         "), None)",
         f"{PROGRESS_TESTS}::test_more_polls_than_one_stream_takes_go_over_several",

@@ -23,7 +23,8 @@ from mqclient import (
     MessageQueue,
     Producer,
 )
-from mqclient.consumer import poll_stream, progress
+from mqclient.connection import poll_stream
+from mqclient.consumer import progress
 from mqclient.testing import RecordingListener, made_consumer
 from osenv import SimDisk
 

@@ -112,6 +112,7 @@ from mqclient.message import (
     SendStatus,
     TransactionSendResult,
 )
+from mqclient.name_servers import BrokerQueues, TopicRoute
 from mqclient.producer.attempts import CommunicationMode, MessageType, SendMessageContext, SendMessageHook
 from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
 from mqclient.producer.producer import Producer, SendCallback
@@ -123,7 +124,6 @@ from mqclient.producer.sender import (
 )
 from mqclient.producer.transaction_producer import TransactionListener, TransactionProducer
 from mqclient.recall import RecalledMessage, RecallOutcome, RecallResult
-from mqclient.route import BrokerQueues, TopicRoute
 from mqproto.codes import PullStatus
 
 __all__ = [

@@ -38,7 +38,7 @@ from mqclient.message import (
     checked_delay_ms,
     deliver_timestamp_ms,
 )
-from mqclient.route import MASTER_ID, TopicRoute
+from mqclient.name_servers import MASTER_ID, TopicRoute
 from mqclient.transport.methods import RECALL_MESSAGE
 from mqproto.names import IllegalNameError, check_user_topic
 from mqproto.properties import KEY_SEPARATOR

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from mqclient.broker_connection import BrokerConnection
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.config import ClientConfig
+from mqclient.connection.broker_connections import BrokerConnection
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,
@@ -23,9 +23,8 @@ from mqclient.errors import (
     with_more,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.route import MASTER_ID
-from mqclient.transport import Method
-from mqclient.transport.base import RequestT, ResponseT
+from mqclient.name_servers import MASTER_ID
+from mqclient.transport import Method, RequestT, ResponseT
 
 T = TypeVar("T")
 _ANSWERED = (BrokerRefusedError, BrokerRejectedError)

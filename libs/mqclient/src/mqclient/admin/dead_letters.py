@@ -19,9 +19,9 @@ from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import IllegalStateError, MQClientError, NoRouteError, OutcomeUnknownError
 from mqclient.lifecycle import to_the_end
 from mqclient.message import MessageQueue, SendResult
+from mqclient.name_servers import TopicRoute
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
 from mqclient.producer.sender import Sender, always
-from mqclient.route import TopicRoute
 from mqproto.names import dlq_topic, retry_topic
 from mqproto.record import pack_ip
 

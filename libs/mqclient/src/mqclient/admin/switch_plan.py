@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mqclient.admin.ha_status import FORMER_MASTER_ID, HaAnswer, HaStatus, ReplicaStatus
 from mqclient.errors import IllegalArgumentError, IllegalStateError, with_more
-from mqclient.route import MASTER_ID
+from mqclient.name_servers import MASTER_ID
 
 # What a slave is expected to get: that much every modest disk writes. A plan that was too hopeful does no harm, for the
 # old master is promoted again when the slave has not caught up in time.

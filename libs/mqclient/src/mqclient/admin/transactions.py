@@ -9,8 +9,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
 from mqclient.errors import BrokerRejectedError, ConnectionLostError, IllegalArgumentError, MQClientError
 from mqclient.message import MessageExt
-from mqclient.transport import Method
-from mqclient.transport.base import RequestT, ResponseT
+from mqclient.transport import Method, RequestT, ResponseT
 from mqclient.transport.methods import DECIDE_TRANSACTION, GET_TRANSACTION, LIST_TRANSACTIONS
 from mqproto.codes import ResponseCode, TransactionPhase
 from mqproto.record import RecordError, decode_record

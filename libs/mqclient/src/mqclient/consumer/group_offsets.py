@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.broker_calls import Answer, BrokerCalls
+from mqclient.connection.broker_connections import Answer, BrokerCalls
 from mqclient.consumer.progress import Progress, from_wire, of_queues, to_wire
 from mqclient.consumer.pulling import reference
 from mqclient.errors import require_success

@@ -15,8 +15,8 @@ import logging
 from collections import defaultdict
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.broker_connection import BrokerConnection
 from mqclient.client_instance import ClientInstance
+from mqclient.connection.broker_connections import BrokerConnection
 from mqclient.consumer.process_queue import ProcessQueue
 from mqclient.consumer.progress import to_wire
 from mqclient.consumer.pull_from_which_node import PullFromWhichNode

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.broker_calls import BrokerCalls, Readers
 from mqclient.client_instance import ClientInstance, acquire_instance
 from mqclient.config import ClientConfig, legal_group
+from mqclient.connection.broker_connections import BrokerCalls, Readers
 from mqclient.consumer.assigned_queues import AssignedQueues
 from mqclient.consumer.group_offsets import GroupOffsets
 from mqclient.consumer.pull_from_which_node import PullFromWhichNode
@@ -30,8 +30,8 @@ from mqclient.consumer.subscription import ALL, MessageSelector, Subscription, p
 from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
 from mqclient.message import MessageExt, MessageQueue
+from mqclient.name_servers import TopicRoute
 from mqclient.observed.requests import observed_receive
-from mqclient.route import TopicRoute
 from telemetry import is_observing
 
 BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull

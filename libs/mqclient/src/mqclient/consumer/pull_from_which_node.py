@@ -14,9 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.broker_connection import BrokerConnection
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.poll_stream import PollEndedError
+from mqclient.connection.broker_connections import BrokerConnection
+from mqclient.connection.poll_stream import PollEndedError
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -25,7 +25,7 @@ from mqclient.errors import (
     require_success,
 )
 from mqclient.message import MessageQueue
-from mqclient.route import MASTER_ID
+from mqclient.name_servers import MASTER_ID
 from mqproto.codes import ResponseCode
 
 logger = logging.getLogger("mqclient.pull_from_which_node")

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.broker_connection import BrokerConnection
+from mqclient.connection.broker_connections import BrokerConnection
 from mqclient.consumer.subscription import Subscription
 from mqclient.errors import ConnectionLostError, IllegalArgumentError, require_success
 from mqclient.message import MessageExt, MessageQueue
-from mqclient.transport.base import Method, RequestT, ResponseT
+from mqclient.transport import Method, RequestT, ResponseT
 from mqclient.transport.methods import GET_QUEUE_OFFSETS, PULL, SEARCH_OFFSET
 from mqproto.codes import PullStatus
 from mqproto.grpc_options import FRAME_BYTES_TARGET

@@ -20,7 +20,7 @@ from mqclient.consumer.member_queues import MemberQueues
 from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
 from mqclient.lifecycle import wait_event
 from mqclient.message import MessageQueue
-from mqclient.route import TopicRoute
+from mqclient.name_servers import TopicRoute
 from mqclient.transport.methods import GET_CONSUMER_LIST
 from mqproto.names import retry_topic
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Protocol
 
 from mqclient.errors import BrokerUnreachableError, ConnectionLostError, MQClientError, RequestTimeoutError
-from mqclient.transport.base import Method, RequestT, ResponseT
+from mqclient.transport import Method, RequestT, ResponseT
 from osenv import Clock
 from osenv.clock import timeout
 

@@ -7,8 +7,7 @@ import asyncio
 from mq_broker.embedded.calls import AbortedCallError, BrokenStream, CallContext, MemoryStream, broken
 from mq_broker.embedded.embedded_broker import NAME_SERVER_ADDRESS, EmbeddedBroker, find
 from mqclient.errors import RequestTimeoutError
-from mqclient.transport import Method
-from mqclient.transport.base import RequestT, ResponseT
+from mqclient.transport import Method, RequestT, ResponseT
 from osenv.clock import timeout
 
 

@@ -1,32 +1,113 @@
-"""The connections of one client instance to all its brokers (MISSION L8, H4).
+"""The connections of one client instance to all its brokers, and unary calls to the one that serves a broker name now.
+
+Each broker has a channel for streams, and a second one for unary calls: no held poll and no slow stream can block a
+unary call, because the two share no connection.
 
 Invariants: while a member is registered, there is a session with every master that a cached route names, and while a
 consumer is, with every slave; a connection to a broker that no route names any more is closed by the next
 `clean_offline`, but never under a request that has no answer yet. A held poll stays where it is only while nothing
-speaks against that broker: it ends when the brokers of its name change.
+speaks against that broker: it ends when the brokers of its name change. What only a master may do is asked of no slave;
+it is asked again only where the first call did nothing: it never left, or the broker said that it is no master.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic
 
+from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.broker_connection import BrokerConnection
 from mqclient.config import ClientConfig
+from mqclient.connection.poll_stream import PollStreams
 from mqclient.connection.produce_stream import ProduceStreams
-from mqclient.errors import BrokerRejectedError, BrokerUnreachableError, IllegalStateError, broker_answer_error
+from mqclient.connection.session import Session, SessionHandler
+from mqclient.errors import (
+    BrokerRefusedError,
+    BrokerRejectedError,
+    BrokerUnreachableError,
+    IllegalStateError,
+    MQClientError,
+    OutcomeUnknownError,
+    broker_answer_error,
+)
 from mqclient.lifecycle import BackgroundTasks, wait_event
-from mqclient.route import MASTER_ID
+from mqclient.name_servers import MASTER_ID
 from mqclient.route_table import RouteTable
-from mqclient.session import SessionHandler
-from mqclient.transport import Transport
+from mqclient.transport import Channel, Method, RequestT, ResponseT, Stream, Transport
+from mqproto.codes import ResponseCode
+from osenv import Clock
 
-logger = logging.getLogger("mqclient.broker_connections")
+logger = logging.getLogger("mqclient.connection.broker_connections")
 
 # How long a broker that could not be reached is passed over by those who can ask another one of its name.
 PASSED_OVER_S = 2.0
+
+PAUSE_MIN_S = 0.1  # doubled from one try to the next
+PAUSE_MAX_S = 0.5
+
+
+class BrokerConnection:
+    """Made when a broker's address is first met; the session is separate, because only brokers of a route get one.
+
+    What is produced goes over `stream_channel`, too, as long as this is the master of its name (produce_streams.py).
+    """
+
+    def __init__(self, address: str, transport: Transport, config: ClientConfig, handler: SessionHandler) -> None:
+        self.address = address
+        self._config = config
+        self._transport = transport
+        self._tasks = BackgroundTasks(transport.clock)
+        self.stream_channel: Channel = transport.open_channel(address)
+        self._unary_channel = transport.open_channel(address)
+        self._calls = 0
+        self.poll = PollStreams(address, self.stream_channel, transport.clock, self._tasks, self._left_out)
+        self._handler = handler
+        self.session = Session(address, self.stream_channel, handler, config, transport.clock)
+
+    def _left_out(self, progress: broker_pb.GroupProgress) -> None:
+        """A report was of before somebody has set the offsets: as if the broker said so over the session."""
+        reset = broker_pb.ResetConsumerOffset(group=progress.group, queues=progress.queues)
+        self._handler.command(self.address, broker_pb.SessionResponse(reset_consumer_offset=reset), lambda _: None)
+
+    async def unary(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+    ) -> ResponseT:
+        """One call on the second channel, by default within `request_timeout_s`."""
+        self._calls += 1
+        try:
+            return await self._unary_channel.unary(method, request, timeout_s or self._config.request_timeout_s)
+        finally:
+            self._calls -= 1
+
+    @asynccontextmanager
+    async def stream(self, method: Method[RequestT, ResponseT]) -> AsyncIterator[Stream[RequestT, ResponseT]]:
+        """A stream on a connection of its own, for so many bytes that they would hold up all others; given up behind
+        the block.
+        """
+        self._calls += 1
+        channel = self._transport.open_channel(self.address)
+        try:
+            yield channel.stream(method)
+        finally:
+            self._calls -= 1
+            await channel.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its answer; a held poll can be asked again anywhere, and does not count."""
+        return not self._calls
+
+    async def close(self) -> None:
+        """Break off the session, fail what is unanswered, leave nothing behind."""
+        await self.session.close()
+        self.poll.close()
+        await self._tasks.close()
+        await self.stream_channel.close()
+        await self._unary_channel.close()
 
 
 class BrokerConnections:
@@ -214,3 +295,92 @@ class BrokerConnections:
             for address in ([addresses[MASTER_ID]] if MASTER_ID in addresses else addresses.values())
         }
         return [one for one in self._sessions() if one.address in leading]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[ResponseT]):
+    """What a broker has said; `by_slave` may know less than its master."""
+
+    response: ResponseT
+    by_slave: bool
+
+
+class Readers:
+    """Whoever serves reads of `broker_name`; asked as one broker is."""
+
+    def __init__(self, calls: BrokerCalls, broker_name: str) -> None:
+        self._calls = calls
+        self._broker_name = broker_name
+
+    async def unary(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """As `BrokerCalls.to_any`."""
+        return (await self._calls.to_any(self._broker_name, method, request)).response
+
+
+class BrokerCalls:
+    """Of one client instance."""
+
+    def __init__(self, connections: BrokerConnections, routes: RouteTable, clock: Clock) -> None:
+        self._connections = connections
+        self._routes = routes
+        self._clock = clock
+
+    async def to_master(
+        self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT, *, patience_s: float = 0.0
+    ) -> ResponseT:
+        """What the master answers, also when it has just changed.
+
+        When there is none it is looked for: once, and again and again until `patience_s` have passed. Raises
+        BrokerUnreachableError, and BrokerRefusedError (NOT_LEADER_FOR_QUEUE), when it was not found: then nothing was
+        done. Raises MQClientError when there is no answer.
+        """
+        until = self._clock.monotonic() + patience_s
+        pause_s, tried = PAUSE_MIN_S, set[str | None]()
+        while True:
+            tried.add(self._routes.master_address(broker_name))
+            try:
+                return await self._ask_master(broker_name, method, request)
+            except (BrokerUnreachableError, BrokerRefusedError) as error:
+                await self._routes.refresh_brokers()
+                if self._routes.master_address(broker_name) not in {None, *tried}:
+                    continue  # somebody else, and nobody twice: name servers may contradict each other
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0:
+                    raise
+                logger.info("broker %s is looked for again: %s", broker_name, error)
+                await self._clock.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def to_any(
+        self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT
+    ) -> Answer[ResponseT]:
+        """What the master answers, or a slave when it cannot be asked.
+
+        For what may be asked or told twice. Raises what the last of them raised.
+        """
+        if not self._connections.readers(broker_name):
+            await self._routes.refresh_brokers()
+        error: MQClientError = BrokerUnreachableError(f"no address of broker {broker_name!r} is known")
+        for broker_id, address in self._connections.readers(broker_name):
+            try:
+                response = await self._connections.to(address).unary(method, request)
+                return Answer(response, by_slave=broker_id != MASTER_ID)
+            except (BrokerUnreachableError, OutcomeUnknownError) as caught:
+                logger.info("%s does not serve %s: %s", address, method.path, caught)
+                self._connections.pass_over(address)
+                error = caught
+        await self._routes.refresh_brokers()
+        raise error
+
+    def readers(self, broker_name: str) -> Readers:
+        """For what only wants to know something."""
+        return Readers(self, broker_name)
+
+    async def _ask_master(self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """Raises BrokerRefusedError when it says that it is none."""
+        connection = self._connections.to_master(broker_name)
+        response = await connection.unary(method, request)
+        code = getattr(response, "code", ResponseCode.SUCCESS)
+        if code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            raise BrokerRefusedError(code, getattr(response, "remark", ""), connection.address)
+        return response
