@@ -261,7 +261,7 @@ BAD_MODULES = [
     ("mq_broker.core.topics", "from mqproto.grpc_options import SERVER_OPTIONS", "mq_broker.core knows the standard"),
     ("mq_namesrv.core.route_table", "from osenv import Clock", "mq_namesrv.core knows the standard library and"),
     ("mq_namesrv.core.route_table", "import mqfilter", "mq_namesrv may import"),
-    ("mqclient.consumer.subscription", "import mqfilter", "mqclient may import"),
+    ("mqclient.consumer.pulling", "import mqfilter", "mqclient may import"),
     ("mqfilter.parser", "from mqproto import properties", "mqfilter may import none of the project"),
     ("mqfilter.parser", "import regex", "mqfilter knows the standard library and lark only"),
     ("mq_broker.processor.pull", "import grpc", "protobuf and gRPC stop in mq_broker.rpc and mq_broker.app"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import example, given
 
-from mqclient.consumer.subscription import parse_subscription
+from mqclient.consumer.pulling import parse_subscription
 from mqclient.errors import IllegalArgumentError
 from mqclient.message import MessageExt, offset_message_id, parse_offset_message_id
 from mqproto.properties import PropertiesError

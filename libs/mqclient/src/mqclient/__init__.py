@@ -49,8 +49,23 @@ from mqclient.admin import (
     TransactionList,
     TransactionPhase,
 )
-from mqclient.config import ClientConfig, ProducerConfig
-from mqclient.consumer.allocate import (
+from mqclient.config import ClientConfig, ConsumerConfig, ProducerConfig
+from mqclient.consumer.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeFromWhere,
+    ConsumeMessageContext,
+    ConsumeMessageHook,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    MessageListenerConcurrently,
+    MessageListenerOrderly,
+    MessageModel,
+)
+from mqclient.consumer.pull_consumer import PullConsumer
+from mqclient.consumer.pulling import MessageSelector, PulledFrame
+from mqclient.consumer.push_consumer import PushConsumer
+from mqclient.consumer.rebalance import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -60,22 +75,6 @@ from mqclient.consumer.allocate import (
     AllocateMessageQueueStrategy,
     MachineRoomResolver,
 )
-from mqclient.consumer.consumer_config import ConsumerConfig
-from mqclient.consumer.hooks import ConsumeMessageContext, ConsumeMessageHook
-from mqclient.consumer.listener import (
-    ConsumeConcurrentlyContext,
-    ConsumeFromWhere,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    MessageListenerConcurrently,
-    MessageListenerOrderly,
-    MessageModel,
-)
-from mqclient.consumer.pull_consumer import PullConsumer
-from mqclient.consumer.pulling import PulledFrame
-from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.consumer.subscription import MessageSelector
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,

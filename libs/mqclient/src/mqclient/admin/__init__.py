@@ -23,8 +23,8 @@ from mqclient.admin.life import LifeEvent
 from mqclient.admin.switching import MasterSwitch
 from mqclient.admin.topics import QueueStats, TopicConfig
 from mqclient.admin.transactions import TransactionDetails, TransactionInfo, TransactionList
+from mqclient.consumer.consume_service import TopicConsumeStats
 from mqclient.consumer.pulling import PullResult
-from mqclient.consumer.stats import TopicConsumeStats
 from mqproto.codes import LifeEventKind, TransactionPhase
 
 __all__ = [

@@ -8,8 +8,8 @@ from enum import IntEnum
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
+from mqclient.consumer.consume_service import TopicConsumeStats
 from mqclient.consumer.listener import ConsumeFromWhere, MessageModel
-from mqclient.consumer.stats import TopicConsumeStats
 from mqclient.message import MessageExt, MessageQueue, parse_offset_message_id
 from mqclient.transport.methods import CONSUME_MESSAGE_DIRECTLY, GET_CONSUMER_CONNECTIONS, GET_CONSUMER_RUNNING_INFO
 from mqproto.codes import ResponseCode

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from mqclient.consumer.subscription import ALL
+from mqclient.consumer.pulling import ALL
 from mqclient.message import MessageExt
 from mqproto.properties import DEAD_LETTER_EDIT, FAILED_MEMBER, FAILURE, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 

@@ -6,8 +6,16 @@ from collections.abc import AsyncIterator
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.admin.asking import AdminCalls, answer_of, on_each
-from mqclient.consumer.pulling import PullResult, messages_of, offset_at, offsets_of, pull_from
-from mqclient.consumer.subscription import ALL, MessageSelector, parse_subscription
+from mqclient.consumer.pulling import (
+    ALL,
+    MessageSelector,
+    PullResult,
+    messages_of,
+    offset_at,
+    offsets_of,
+    parse_subscription,
+    pull_from,
+)
 from mqclient.message import MessageExt, MessageQueue, parse_offset_message_id
 from mqclient.transport.methods import QUERY_MESSAGE, VIEW_MESSAGE
 from mqproto.codes import PullStatus

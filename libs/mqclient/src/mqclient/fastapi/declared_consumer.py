@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from mqclient.config import ClientConfig
-from mqclient.consumer.allocate import AllocateMessageQueueStrategy
-from mqclient.consumer.consumer_config import ConsumerConfig
+from mqclient.config import ClientConfig, ConsumerConfig
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeOrderlyStatus, ConsumeStatus, MessageModel
+from mqclient.consumer.pulling import ALL, OR, Subscription, parse_subscription
 from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.consumer.subscription import ALL, OR, Subscription, parse_subscription
+from mqclient.consumer.rebalance import AllocateMessageQueueStrategy
 from mqclient.errors import IllegalArgumentError
 from mqclient.message import MessageExt
 

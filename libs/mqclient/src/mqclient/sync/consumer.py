@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mqclient.consumer.hooks import ConsumeMessageHook
-from mqclient.consumer.listener import MessageListenerConcurrently, MessageListenerOrderly
+from mqclient.consumer.listener import ConsumeMessageHook, MessageListenerConcurrently, MessageListenerOrderly
+from mqclient.consumer.pulling import ALL, MessageSelector
 from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.consumer.subscription import ALL, MessageSelector
 from mqclient.message import MessageQueue
 from mqclient.sync.faces import Face, at_once, blocking, made_like
 

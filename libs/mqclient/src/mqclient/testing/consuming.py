@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mqclient.config import ClientConfig
-from mqclient.consumer.consumer_config import ConsumerConfig
+from mqclient.config import ClientConfig, ConsumerConfig
 from mqclient.consumer.listener import ConsumeFromWhere, ConsumeStatus, MessageListenerConcurrently
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.message import MessageExt
