@@ -44,7 +44,13 @@ COMMIT_RETRY_S, COMMIT_RETRY_S_MAX = 1.0, 5.0  # doubled up to C22's interval
 
 
 class QueueLocks:
-    """Asks for locks, and gives them back; keeps nothing."""
+    """Asks brokers for locks on queues, and gives them back; keeps nothing.
+
+    A broker lends a queue to one member of a group for 60 s from its last request. A member asks again every 20 s, and
+    begins with nothing more than 30 s after it last asked with success: so it has stopped long before any other member
+    begins, also when its requests take their time and when it was asleep meanwhile. Only a master lends: while there is
+    none, a member goes on for the rest of its 30 s and then pauses until there is one.
+    """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -193,7 +199,10 @@ MakePullLoop = Callable[[ProcessQueue], PullLoop]
 
 
 class MemberQueues:
-    """Of one consumer. `locks` is None unless it is orderly; `freed` is called when a queue could be begun again."""
+    """The queues of one consumer.
+
+    `locks` is None unless it is orderly; `freed` is called when a queue could be begun again.
+    """
 
     def __init__(
         self,

@@ -166,7 +166,7 @@ class _Topic:
 
 
 class ConsumerStats:
-    """Of one consumer. Times are monotonic seconds."""
+    """How fast one consumer pulls and consumes, by topic, over the last minute. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}

@@ -278,7 +278,11 @@ def messages_of(records: bytes, broker_name: str) -> list[MessageExt]:
 
 
 class PullFromWhichNode:
-    """Of one consumer. `instance` knows who can be reached.
+    """Which broker of a name serves the pulls of a queue of one consumer (RocketMQ's pullFromWhichNodeTable).
+
+    The one that the queue's last answer has suggested, else the master, else a slave; one that is not in the route, or
+    could not be reached, is passed over for a while. Where to go on is the consumer's own knowledge, so nothing is lost
+    by a change. `instance` knows which can be reached.
 
     With `prefers_slaves` no suggestion counts: a slave is asked where there is one, and its master for what the slave
     has not got.

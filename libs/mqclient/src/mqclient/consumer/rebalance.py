@@ -156,8 +156,11 @@ class AllocateMessageQueueByMachineRoom:
 class AllocateMessageQueueConsistentHash:
     """Each queue belongs to the member whose point on the ring comes next; a member has `virtual_nodes` points.
 
-    Hash and texts are RocketMQ's, so its members would compute the same shares. Raises IllegalArgumentError unless
-    `virtual_nodes` is at least 1.
+    Hash and texts are RocketMQ's, so its members would compute the same shares. When a member comes or goes, only
+    queues that are its own before or after change their owner. RocketMQ's articles advise against this strategy: who
+    has which queue is hard to see, and the shares are uneven.
+
+    Raises IllegalArgumentError unless `virtual_nodes` is at least 1.
     """
 
     name = "CONSISTENT_HASH"
