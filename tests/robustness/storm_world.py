@@ -29,7 +29,7 @@ from mq_broker.store.message_store import FlushDiskType
 from mqclient import Admin, MQClientError
 from mqclient import message as client_message
 from mqclient import transport as client_transport
-from mqclient.admin.ha_status import BrokerRole as AdminRole
+from mqclient.admin.replicas import BrokerRole as AdminRole
 from osenv import SeededRng, SimClock, SimDisk
 
 START_S_MAX = 60.0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqclient.admin.backup_description import DESCRIPTION_NAME, BackedUpFile, BackupDescription
+from mqclient.admin.backups import DESCRIPTION_NAME, BackedUpFile, BackupDescription
 from mqproto.store_backup import PART_BYTES_MAX, VERSION_PATH
 from osenv import Disk, DiskFile, replace_file
 from osenv.folders import make_durable_dirs

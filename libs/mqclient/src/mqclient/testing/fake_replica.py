@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import common_pb2, replication_service_pb2
-from mqclient.admin.ha_status import FORMER_MASTER_ID, Epoch
+from mqclient.admin.replicas import FORMER_MASTER_ID, Epoch
 from mqclient.errors import ConnectionLostError
 from mqclient.transport import methods
 
