@@ -397,7 +397,7 @@ BUGS: tuple[Bug, ...] = (
         "31",
         "check-back ROLLBACK without tombstone",
         "a check-back that finds no row answers ROLLBACK and writes none",
-        "libs/mqclient/src/mqclient/sqlalchemy/transaction_table.py",
+        "libs/mqclient/src/mqclient/sqlalchemy/transactions.py",
         "                await self._insert(connection, id_, TOMBSTONE, now_ms)\n",
         "                pass\n",
         "libs/mqclient/tests/test_mqclient_sqlalchemy.py"

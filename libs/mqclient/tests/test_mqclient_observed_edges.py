@@ -22,7 +22,7 @@ from mqclient import (
     TransactionProducer,
 )
 from mqclient.fastapi import MQ
-from mqclient.observed.processing import observed_processing
+from mqclient.observed.operations import observed_processing
 from mqclient.sync import SyncProducer, SyncTransactionProducer
 from mqclient.testing import FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server

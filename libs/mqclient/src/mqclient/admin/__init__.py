@@ -1,4 +1,4 @@
-"""What an operator asks of the cluster: topics, groups, brokers, messages (MISSION N11, L13, Q1).
+"""What an operator asks of the cluster: topics, groups, brokers, messages.
 
 One module a subject; `Admin` puts them together.
 """

@@ -50,7 +50,7 @@ from mqclient.consumer.rebalance import AllocateMessageQueueStrategy, Rebalance
 from mqclient.errors import BrokerUnreachableError, require_success
 from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import MessageExt, MessageQueue
-from mqclient.observed.requests import traced_give_back
+from mqclient.observed.operations import traced_give_back
 from mqclient.transport.methods import CONSUMER_SEND_BACK
 from osenv.clock import timeout
 from telemetry import is_tracing

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from mqclient.consumer.consume_service import ConsumerStats, ProcessQueue
 from mqclient.lifecycle import WorkerThreads
 from mqclient.message import MessageExt, MessageQueue
-from mqclient.observed.processing import observed_processing
+from mqclient.observed.operations import observed_processing
 from osenv import Clock
 from telemetry import is_observing
 

@@ -38,7 +38,7 @@ from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteErro
 from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Living
 from mqclient.message import MessageExt, MessageQueue
 from mqclient.name_servers import TopicRoute
-from mqclient.observed.requests import observed_receive
+from mqclient.observed.operations import observed_receive
 from mqproto.codes import PullStatus
 from osenv import Clock
 from osenv.clock import timeout

@@ -29,8 +29,7 @@ from mqclient.errors import (
 )
 from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Living, WorkerThreads, wait_event
 from mqclient.message import BatchSendResult, Message, MessageQueue, SendResult
-from mqclient.observed.requests import traced_recall
-from mqclient.observed.sending import observed_send
+from mqclient.observed.operations import observed_send, traced_recall
 from mqclient.producer.attempts import SendMessageHook
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
 from mqclient.producer.sender import FixedChoice, MessageQueueSelector, Sender, always, by_selector

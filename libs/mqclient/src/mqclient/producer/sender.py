@@ -29,7 +29,7 @@ from mqclient.errors import (
 )
 from mqclient.lifecycle import WorkerThreads
 from mqclient.message import UNIQUE_ID_CHARACTERS, ZLIB_FLAGS, Message, MessageQueue, SendResult, SendStatus, compress
-from mqclient.observed.sending import tried_again
+from mqclient.observed.operations import tried_again
 from mqclient.producer.attempts import (
     CommunicationMode,
     Hooks,

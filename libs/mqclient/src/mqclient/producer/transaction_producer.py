@@ -27,7 +27,7 @@ from mqclient.errors import (
 )
 from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import LocalTransactionState, Message, MessageExt, SendResult, SendStatus, TransactionSendResult
-from mqclient.observed.transactions import check_failed, traced_check, traced_end, traced_transaction
+from mqclient.observed.operations import check_failed, traced_check, traced_end, traced_transaction
 from mqclient.producer.outgoing import OutgoingHalf
 from mqclient.producer.producer import Producer
 from mqclient.transport.methods import END_TRANSACTION

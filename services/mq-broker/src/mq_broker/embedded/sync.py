@@ -17,8 +17,7 @@ from functools import partial
 
 from mq_broker.embedded.embedded_broker import EmbeddedBroker
 from mqclient.lifecycle import ServiceState
-from mqclient.sync.caller_thread import CallerThread
-from mqclient.sync.faces import Face, made_like
+from mqclient.sync.faces import CallerThread, Face, made_like
 
 
 class _BrokerLife(EmbeddedBroker):

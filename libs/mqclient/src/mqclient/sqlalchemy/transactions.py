@@ -1,4 +1,4 @@
-"""The transaction table: what became of local transactions, for check-backs (MISSION T14; RELIABILITY.md, part (d)).
+"""The transaction table, what became of local transactions, and a TransactionListener that answers check-backs by it.
 
 The row of an attempt is written in the database transaction of the business rows. A check-back that finds the row
 commits the message. One that finds none writes a tombstone under the same key before it rolls the message back, so that
@@ -11,17 +11,21 @@ cannot tell for certain is UNKNOW.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, TypeAlias
 
 import sqlalchemy
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, bindparam, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
-from mqclient.errors import CheckUnansweredError, TransactionTombstonedError
-from mqclient.message import LocalTransactionState
-from mqclient.sqlalchemy.connection import Connection, SyncConnection, connection_of, sync_connection_of
-from mqclient.sqlalchemy.expiry import ROWS_MAX, Expiry
+from mqclient.errors import CheckUnansweredError, LocalTransactionRolledBackError, TransactionTombstonedError
+from mqclient.message import LocalTransactionState, Message, MessageExt
+from mqclient.sqlalchemy.inbox import ROWS_MAX, Connection, Expiry, SyncConnection, connection_of, sync_connection_of
+from osenv import Clock
 
 COMMITTED = "COMMITTED"
 TOMBSTONE = "TOMBSTONE"
@@ -31,6 +35,13 @@ _STATE_OF_OUTCOME = {
     COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
     TOMBSTONE: LocalTransactionState.ROLLBACK_MESSAGE,
 }
+
+# What connecting raises: the driver's errors, as SQLAlchemy wraps them or not, and a pool without a free connection.
+AWAY = (DBAPIError, PoolTimeoutError, OSError)
+
+# The business part of a local transaction: gets the connection and the transaction id, and commits nothing.
+LocalTransaction: TypeAlias = Callable[..., Awaitable[object]]
+SyncLocalTransaction: TypeAlias = Callable[..., object]
 
 
 class TransactionTable:
@@ -155,3 +166,95 @@ def _tombstoned(id_: str) -> TransactionTombstonedError:
     return TransactionTombstonedError(
         f"transaction {id_} has ended already: a check-back was faster than the local transaction"
     )
+
+
+class SqlTransactionListener:
+    """A TransactionListener for the common case: one database transaction, given by the sender as `arg`.
+
+    `begin` opens a connection or session with a transaction, and rolls back what is not committed when it closes:
+    `engine.begin`, or an `async_sessionmaker`.
+    """
+
+    def __init__(
+        self, table: TransactionTable, begin: Callable[[], AbstractAsyncContextManager[Connection]], clock: Clock
+    ) -> None:
+        self._table = table
+        self._begin = begin
+        self._clock = clock
+
+    async def execute_local_transaction(
+        self, message: Message, transaction_id: str, arg: LocalTransaction
+    ) -> LocalTransactionState:
+        """Run `arg(connection, transaction_id)` and commit it with the row of this attempt.
+
+        An exception from before the commit rolls everything back and goes to the sender; one from the commit itself
+        leaves it to a check to find out.
+        """
+        del message
+        committing = False
+        try:
+            async with self._begin() as connection:
+                await self._table.record(connection, transaction_id, self._clock.wall_ms())
+                await arg(connection, transaction_id)
+                if isinstance(connection, AsyncSession):
+                    await connection.flush()  # what the database refuses here is not yet the commit
+                committing = True
+                await connection.commit()
+        except Exception as error:
+            if committing:
+                raise
+            raise LocalTransactionRolledBackError(error) from error
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """Look the attempt up, and bury it if it is not there.
+
+        Raises CheckUnansweredError while the database is away.
+        """
+        try:
+            async with self._begin() as connection:
+                return await self._table.answer_check(connection, message.transaction_id, self._clock.wall_ms())
+        except AWAY as error:
+            raise CheckUnansweredError(str(error)) from error
+
+
+class SyncSqlTransactionListener:
+    """The same for mqclient.sync: `begin` is `engine.begin` of a plain engine, or a `sessionmaker`.
+
+    The local transaction runs in the thread that sends, a check in a thread of its own.
+    """
+
+    def __init__(
+        self, table: TransactionTable, begin: Callable[[], AbstractContextManager[SyncConnection]], clock: Clock
+    ) -> None:
+        self._table = table
+        self._begin = begin
+        self._clock = clock
+
+    def execute_local_transaction(
+        self, message: Message, transaction_id: str, arg: SyncLocalTransaction
+    ) -> LocalTransactionState:
+        """As SqlTransactionListener.execute_local_transaction."""
+        del message
+        committing = False
+        try:
+            with self._begin() as connection:
+                self._table.record_sync(connection, transaction_id, self._clock.wall_ms())
+                arg(connection, transaction_id)
+                if isinstance(connection, Session):
+                    connection.flush()  # what the database refuses here is not yet the commit
+                committing = True
+                connection.commit()
+        except Exception as error:
+            if committing:
+                raise
+            raise LocalTransactionRolledBackError(error) from error
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """As SqlTransactionListener.check_local_transaction."""
+        try:
+            with self._begin() as connection:
+                return self._table.answer_check_sync(connection, message.transaction_id, self._clock.wall_ms())
+        except AWAY as error:
+            raise CheckUnansweredError(str(error)) from error
