@@ -42,10 +42,8 @@ from mq_broker.tools.log_reader import read_log
 from mq_broker.tools.record_view import RecordView
 from mq_broker.tools.stored_files import StoredFiles
 from mqclient.message import MessageExt
-from mqproto.java_hash import java_string_hash
-from mqproto.properties import RESERVED, EncodedProperties, decode_properties
-from mqproto.record import Record, decode_record, encoded_properties
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.properties import RESERVED, EncodedProperties, decode_properties, java_string_hash
+from mqproto.record import Record, decode_record, encoded_properties, iter_sealed_records
 from osenv import SeededRng, SimDisk
 
 RECORDS = 20_000  # of one seed

@@ -26,7 +26,7 @@ from mqclient import (
     RequestTimeoutError,
 )
 from mqclient.admin.backups import DESCRIPTION_NAME, PART_TIMEOUT_S, BackedUpFile
-from mqproto.store_backup import check_path
+from mqproto.codes import check_path
 from osenv import SeededRng, SimDisk
 from osenv.sim_clock import settle
 

@@ -16,8 +16,7 @@ import pytest
 from telemetry import exporters
 from telemetry.jaeger_json import spans_of, trace_document
 from telemetry.settings import read_settings
-from telemetry.testing.jaeger_query import JaegerQuery
-from telemetry.testing.otlp_receiver import OtlpReceiver, ReceivedTimeoutError
+from telemetry.testing.otlp_receiver import JaegerQuery, OtlpReceiver, ReceivedTimeoutError
 from telemetry.trace_tree import TraceNotFoundError, fetch_trace, trace_tree
 
 PROGRAM = """

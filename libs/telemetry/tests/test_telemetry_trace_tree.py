@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.jaeger_json import TraceFormatError, spans_of, trace_document
 from telemetry.received import ReceivedEvent, ReceivedSpan
-from telemetry.testing.jaeger_query import answer
+from telemetry.testing.otlp_receiver import answer
 from telemetry.trace_tree import main, trace_tree
 
 TRACE = "a" * 32

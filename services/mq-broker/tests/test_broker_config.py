@@ -13,10 +13,9 @@ from mq_broker.core.replication.roles import BrokerRole
 from mq_broker.core.retention import GuardMode
 from mq_broker.rocketmq_keys import IGNORED_KEYS
 from mq_broker.store.message_store import FlushDiskType
-from mqproto.address import Address
-from mqproto.command_line import Started
 from mqproto.conf import changes, config_pairs
-from mqproto.properties_file import parse_properties
+from mqproto.config_source import Started, parse_properties
+from mqproto.names import Address
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy/conf/broker.conf"

@@ -21,8 +21,8 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc as pb_grpc
 from hourglass.mq.v1 import common_pb2
 from mq_broker.testing import half, incoming
-from mqproto.address import parse_address
 from mqproto.health import check
+from mqproto.names import parse_address
 from telemetry.received import ReceivedMetric
 from telemetry.testing.otlp_receiver import OtlpReceiver
 

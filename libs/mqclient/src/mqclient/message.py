@@ -21,9 +21,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mqclient.errors import IllegalArgumentError, UnreadableBodyError
-from mqproto.address import parse_address
 from mqproto.codes import ResponseCode
-from mqproto.names import RETRY_PREFIX
+from mqproto.names import RETRY_PREFIX, parse_address
 from mqproto.properties import (
     DELAY_MS_MAX,
     KEY_SEPARATOR,
@@ -44,10 +43,10 @@ from mqproto.record import (
     FLAG_COMPRESSION_ZSTD,
     Record,
     RecordError,
+    SealedRecord,
     pack_ip,
     unpack_ip,
 )
-from mqproto.sealed_record import SealedRecord
 from osenv import Rng
 
 

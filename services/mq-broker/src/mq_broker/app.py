@@ -15,10 +15,10 @@ from mq_broker.core.descriptors import DescriptorBudget
 from mq_broker.core.limits import DESCRIPTORS_WANTED
 from mq_broker.metrics import BrokerMetrics
 from mq_broker.spans import broker_spans
-from mqproto.command_line import Started
+from mqproto.config_source import Started
 from osenv import RealClock, RealDisk
-from osenv.open_files import raise_open_files_limit
-from osenv.signals import reload_event, stop_event
+from osenv.pooled_files import raise_open_files_limit
+from osenv.process import reload_event, stop_event
 
 EXIT_STOPPED, EXIT_CANNOT_START, EXIT_FAILED = 0, 1, 3
 

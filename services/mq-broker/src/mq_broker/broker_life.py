@@ -44,13 +44,13 @@ from mq_broker.rpc.replication_service import ReplicationService
 from mq_broker.rpc.self_check import SelfCheck
 from mq_broker.rpc.streams import OpenStreams
 from mq_broker.store.errors import StoreError
-from mqproto.address import Address
 from mqproto.conf import config_pairs
 from mqproto.config_source import ConfigInForce, ConfigSource
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
+from mqproto.names import Address
 from osenv import Clock, Disk, SystemRng
-from osenv.memory import keep_out_of_collections
 from osenv.network import break_connections
+from osenv.process import keep_out_of_collections
 from telemetry.grpc_server import call_interceptors
 
 SERVICE = "mq-broker"

@@ -33,12 +33,12 @@ from mq_broker.rocketmq_keys import IGNORED_KEYS
 from mq_broker.store.index_file import IndexSize
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.address import Address, is_host, parse_address, parse_address_list
 from mqproto.conf import ConfigError, build_config, key
 from mqproto.config_source import ConfigFormat
+from mqproto.names import Address, is_host, parse_address, parse_address_list
 from mqproto.record import BODY_BYTES_MAX, RecordError, pack_ip
 from osenv.network import own_ipv4
-from telemetry.setup import LOG_LEVELS
+from telemetry.providers import LOG_LEVELS
 
 COMMIT_LOG_FILE_BYTES_MIN = 64 * 1024
 REPLICAS_MAX = 9  # of one broker name, the master among them

@@ -1,12 +1,12 @@
 """Keys of RocketMQ's BrokerConfig and MessageStoreConfig, 4.x and 5.x, that people have in their files and that switch
-nothing here, each with the reason. See `mqproto.ignored_keys` for what happens with them.
+nothing here, each with the reason. See `mqproto.config_source` for what happens with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mqproto.ignored_keys import NETTY_KEYS, IgnoredKey, ignored
+from mqproto.config_source import NETTY_KEYS, IgnoredKey, ignored
 
 IGNORED_KEYS: Mapping[str, IgnoredKey] = {
     **NETTY_KEYS,

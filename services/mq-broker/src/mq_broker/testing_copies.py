@@ -13,9 +13,16 @@ from mq_broker.core.rewrite import schedule_batch, single_record_batch
 from mq_broker.store.message_store import MessageStore, StoreOptions
 from mq_broker.store.state_files import State
 from mq_broker.testing import BORN_IP, producer_record, store_options
-from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
-from mqproto.properties import REAL_QID, REAL_TOPIC, TIMER_DELAY_MS, TRAN_MSG, UNIQ_KEY, encode_properties
+from mqproto.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    encode_properties,
+    java_string_hash,
+)
 from mqproto.record import BODY_BYTES_MAX, FLAG_TRANSACTION_PREPARED, Record, encode_record
 from osenv import Disk, Rng, SimClock, SimDisk
 from osenv.sim_clock import settle

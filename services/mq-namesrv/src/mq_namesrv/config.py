@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mq_namesrv.rocketmq_keys import IGNORED_KEYS
-from mqproto.address import is_host
 from mqproto.conf import ConfigError, build_config, key
 from mqproto.config_source import ConfigFormat
-from telemetry.setup import LOG_LEVELS
+from mqproto.names import is_host
+from telemetry.providers import LOG_LEVELS
 
 
 @dataclass(frozen=True, kw_only=True)

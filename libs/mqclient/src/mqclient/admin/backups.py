@@ -26,10 +26,10 @@ from mqclient.admin.brokers import AdminCalls
 from mqclient.errors import ConnectionLostError, IllegalArgumentError, RequestTimeoutError
 from mqclient.transport import Stream
 from mqclient.transport.methods import BACKUP_STORE
-from mqproto.store_backup import VERSION_PATH, check_path
+from mqproto.codes import VERSION_PATH, check_path
 from osenv import Clock, Disk, DiskFile, replace_file
 from osenv.clock import timeout
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 from osenv.windows_disk import disk_of_this_system
 
 DESCRIPTION_NAME = "backup.json"

@@ -26,7 +26,7 @@ from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import MessageExt
 from mqclient.transport import Channel, Stream
 from mqclient.transport.methods import SESSION
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.record import iter_sealed_records
 from osenv import Clock
 
 logger = logging.getLogger("mqclient.connection.session")

@@ -37,8 +37,7 @@ from mqproto.codes import ExpressionType, PullStatus, ResponseCode
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.names import IllegalNameError, check_topic
 from mqproto.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertiesError
-from mqproto.record import RecordError
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.record import RecordError, iter_sealed_records
 
 logger = logging.getLogger("mqclient.pulling")
 

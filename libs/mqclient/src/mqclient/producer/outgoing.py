@@ -58,8 +58,16 @@ from mqproto.properties import (
     UNIQ_KEY,
     WAIT,
 )
-from mqproto.record import BODY_BYTES_MAX, CRC_BYTES, FLAG_TRANSACTION_PREPARED, RECORD_BYTES_MIN, encode_record
-from mqproto.record_limits import KEYS_MAX, PRODUCER_PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
+from mqproto.record import (
+    BODY_BYTES_MAX,
+    CRC_BYTES,
+    FLAG_TRANSACTION_PREPARED,
+    KEYS_MAX,
+    PRODUCER_PROPERTIES_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    TAG_BYTES_MAX,
+    encode_record,
+)
 from osenv import Clock
 from telemetry.context import TRACEPARENT, carried
 

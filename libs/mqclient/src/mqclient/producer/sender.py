@@ -44,7 +44,7 @@ from mqclient.producer.attempts import (
 )
 from mqclient.producer.outgoing import Outgoing, OutgoingBatch, check_message, message_properties, record_bytes_max
 from mqproto.codes import ResponseCode
-from mqproto.java_hash import java_string_hash
+from mqproto.properties import java_string_hash
 from osenv import Rng, SystemRng
 from osenv.clock import timeout as clock_timeout
 

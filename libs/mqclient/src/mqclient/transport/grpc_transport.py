@@ -35,8 +35,8 @@ from mqclient.errors import (
 )
 from mqclient.lifecycle import call_for
 from mqclient.transport import Method, NameServerSource, RequestT, ResponseT
-from mqproto.address import Address, parse_address, parse_address_list
 from mqproto.grpc_options import CHANNEL_OPTIONS
+from mqproto.names import Address, parse_address, parse_address_list
 from osenv import Clock, RealClock, Rng, SystemRng
 from osenv.network import own_ipv4
 from telemetry import is_tracing

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, TypeVar, overload
 
-from mqproto.java_hash import java_string_hash
 from mqproto.properties import (
     CRC32,
     DELAY,
@@ -38,6 +37,7 @@ from mqproto.properties import (
     WAIT,
     PropertiesError,
     decode_properties,
+    java_string_hash,
 )
 from mqproto.record import (
     BODY_AT,
@@ -49,14 +49,17 @@ from mqproto.record import (
     FLAG_STORE_HOST_V6,
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_PREPARED,
+    KEYS_MAX,
     MESSAGE_MAGIC,
     OFFSETS,
     OFFSETS_AT,
+    PRODUCER_PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
     STORE,
     STORE_AT,
+    TAG_BYTES_MAX,
+    UNIQ_KEY_BYTES_MAX,
 )
-from mqproto.record_limits import KEYS_MAX, PRODUCER_PROPERTIES_BYTES_MAX, TAG_BYTES_MAX, UNIQ_KEY_BYTES_MAX
 
 ItemT = TypeVar("ItemT")
 

@@ -10,7 +10,6 @@ from mq_broker.core.batches import Batch
 from mq_broker.core.half_columns import Half
 from mq_broker.core.rewrite import promised_queue, rewrite, single_record_batch, tag_code, timed_due_ms
 from mq_broker.core.transactions import Phase
-from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -30,6 +29,7 @@ from mqproto.properties import (
     UNIQ_KEY,
     decode_properties,
     encode_properties,
+    java_string_hash,
 )
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record, decode_record, encode_record
 

@@ -9,8 +9,15 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 
-from mqproto.java_hash import byte_string_hash, java_string_hash
-from mqproto.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, property_start, property_value
+from mqproto.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    UNIQ_KEY,
+    byte_string_hash,
+    java_string_hash,
+    property_start,
+    property_value,
+)
 from mqproto.record import BODY_AT, Record
 
 IndexKey = tuple[int, int, int]  # key hash, log offset, store timestamp in ms

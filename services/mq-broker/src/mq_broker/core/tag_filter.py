@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqproto.java_hash import java_string_hash
-from mqproto.properties import TAGS, property_start, property_value
+from mqproto.properties import TAGS, java_string_hash, property_start, property_value
 
 ALL = "*"
 _TAGS = property_start(TAGS)

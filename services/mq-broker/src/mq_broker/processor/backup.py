@@ -14,8 +14,7 @@ from mq_broker.core.broker_time import BrokerTime
 from mq_broker.core.refusals import RefusedError
 from mq_broker.store.message_store import MessageStore
 from mq_broker.store.store_copy import StoreCopy
-from mqproto.codes import ResponseCode
-from mqproto.store_backup import PART_BYTES_MAX
+from mqproto.codes import PART_BYTES_MAX, ResponseCode
 
 
 @dataclass(frozen=True, slots=True)

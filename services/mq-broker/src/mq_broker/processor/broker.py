@@ -79,7 +79,7 @@ from mq_broker.store.retention import Retention
 from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_retries
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SyncError, SystemRng
-from osenv.memory import machine_memory_bytes
+from osenv.process import machine_memory_bytes
 
 log = logging.getLogger(__name__)
 

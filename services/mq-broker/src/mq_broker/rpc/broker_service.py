@@ -47,7 +47,7 @@ from mq_broker.rpc.progress_reports import ProgressReports
 from mq_broker.rpc.request_limits import REQUEST_LIMITS, limited
 from mq_broker.rpc.streams import OpenStreams, Replies, pump
 from mqproto.codes import ResponseCode
-from mqproto.field_limits import FieldLimitError
+from mqproto.grpc_options import FieldLimitError
 
 
 @limited(pb.DESCRIPTOR.services_by_name["BrokerService"])

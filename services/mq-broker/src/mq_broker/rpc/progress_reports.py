@@ -15,7 +15,7 @@ from mq_broker.core.refusals import RefusedError
 from mq_broker.processor.offsets import Offsets
 from mq_broker.rpc.conversions import queue_progress, queue_reports
 from mq_broker.rpc.request_limits import REQUEST_LIMITS
-from mqproto.field_limits import FieldLimitError
+from mqproto.grpc_options import FieldLimitError
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from mq_broker.core.replication.status import HaStatus, ReplicaStatus
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc.answers import answering
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
-from mqproto.address import parse_address
 from mqproto.codes import ResponseCode
+from mqproto.names import parse_address
 
 _ROLES = {
     BrokerRole.ASYNC_MASTER: pb.ASYNC_MASTER,

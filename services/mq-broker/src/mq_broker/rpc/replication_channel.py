@@ -13,7 +13,7 @@ from mq_broker.core.replication.frames import MasterFrame, ReplicaFrame
 from mq_broker.ha.links import LinkError, SlaveLink
 from mq_broker.rpc.replication_conversions import master_frame, replica_frame_message
 from mq_broker.rpc.replication_link import GrpcLink, channel_options
-from mqproto.address import parse_address
+from mqproto.names import parse_address
 
 
 @asynccontextmanager

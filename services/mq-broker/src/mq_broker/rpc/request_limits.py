@@ -16,8 +16,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from mq_broker.core import limits
 from mq_broker.rpc.replication_conversions import DATA_BYTES_MAX, EPOCHS_MAX, TEXT_MAX
-from mqproto.field_limits import FieldLimit, FieldLimitError, FieldLimits
-from mqproto.grpc_options import FRAME_BYTES_MAX
+from mqproto.grpc_options import FRAME_BYTES_MAX, FieldLimit, FieldLimitError, FieldLimits
 
 ServiceT = TypeVar("ServiceT", bound=type)
 

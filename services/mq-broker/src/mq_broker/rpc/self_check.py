@@ -9,8 +9,8 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from mqproto.address import Address
 from mqproto.grpc_options import CHANNEL_OPTIONS
+from mqproto.names import Address
 from osenv import Rng
 
 TIMEOUT_S = 2.0

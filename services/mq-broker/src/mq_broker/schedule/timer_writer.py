@@ -25,7 +25,7 @@ from mq_broker.store.key_run import KeyRun
 from mq_broker.store.key_run_writer import RunWriter
 from mq_broker.store.uninterrupted import uninterrupted
 from osenv import Disk
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 STRETCHES_MAX = 64  # that become one run; more have piled up only while the disk refused to write
 

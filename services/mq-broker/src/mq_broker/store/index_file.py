@@ -16,7 +16,7 @@ from pathlib import Path
 from struct import Struct
 
 from osenv import Disk
-from osenv.memory import zeroed_memory
+from osenv.process import zeroed_memory
 
 HEAD = Struct(">qqqqii")  # begin and end store timestamp, begin and end log offset, slots in use, next entry number
 SLOT = Struct(">i")

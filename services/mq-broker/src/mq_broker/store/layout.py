@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.index_file import IndexSize
-from mqproto.store_backup import VERSION_PATH
+from mqproto.codes import VERSION_PATH
 
 COMMIT_LOG_FILE_BYTES = 1024 * 1024 * 1024
 CONSUME_QUEUE_FILE_ENTRIES = 300_000

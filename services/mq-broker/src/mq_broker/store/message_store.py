@@ -52,7 +52,7 @@ from mq_broker.store.store_version import mark_version, refuse_newer
 from mq_broker.store.uninterrupted import uninterrupted
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, PooledFiles, SyncError
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from mq_broker.store.log_scan import Damage
 from mq_broker.store.segment_files import NAME_DIGITS, SegmentFiles
 from osenv import Disk, SyncError
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from mq_namesrv.core.fences import NO_EPOCH, Epoch
 from mq_namesrv.core.limits import TOPIC_COUNT_MAX
-from mqproto.address import parse_address
-from mqproto.names import check_topic
+from mqproto.names import check_topic, parse_address
 
 MASTER_ID = 0
 NAME_LENGTH_MAX = 255

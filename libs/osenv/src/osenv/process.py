@@ -1,14 +1,37 @@
-"""Memory that costs nothing until it is used, and memory that is not given back to be asked for again."""
+"""What a process is asked by signals, as events of its running loop; and how it keeps its memory."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import mmap
 import os
+import signal
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+
+
+def stop_event() -> asyncio.Event:
+    """An event that is set when the process is asked to stop: by SIGTERM or SIGINT."""
+    return _event(signal.SIGTERM, signal.SIGINT)
+
+
+def reload_event() -> asyncio.Event:
+    """An event that is set when the process is asked to read its configuration again: by SIGHUP. Never on Windows."""
+    return asyncio.Event() if sys.platform == "win32" else _event(signal.SIGHUP)
+
+
+def _event(*numbers: signal.Signals) -> asyncio.Event:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in numbers:
+        if sys.platform == "win32":  # its event loops know no signal handlers
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(asked.set))
+        else:
+            loop.add_signal_handler(number, asked.set)
+    return asked
 
 
 def zeroed_memory(size: int) -> memoryview:
