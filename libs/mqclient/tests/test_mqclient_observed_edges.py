@@ -28,8 +28,8 @@ from mqclient.testing import FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server
 from mqproto.properties import PropertiesError
 from osenv import SimClock, until
-from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedSpan
 
 GRPC = "opentelemetry.instrumentation.grpc"
 

@@ -46,8 +46,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from telemetry.jaeger_json import trace_document
-from telemetry.received import KINDS, STATUSES, ReceivedEvent, ReceivedMetric, ReceivedSpan, Value
+from telemetry.trace_tree import KINDS, STATUSES, ReceivedEvent, ReceivedMetric, ReceivedSpan, Value, trace_document
 
 SERVICE_NAME = "service.name"
 
