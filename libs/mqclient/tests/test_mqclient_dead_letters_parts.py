@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqclient import Admin, DeadLetterState, MessageExt, MessageQueue, PullResult
-from mqclient.admin.dead_letters import MARK_TAG, MarkedLetters, is_mark, mark_of, mark_value
+from mqclient.admin.dead_letter import MARK_TAG, MarkedLetters, is_mark, mark_of, mark_value
 from mqclient.admin.messages import PAGE_MESSAGES
 from mqclient.sync import SyncAdmin
 from mqclient.testing import FakeBroker, FakeCluster

@@ -7,14 +7,8 @@ from __future__ import annotations
 
 from mqclient.admin.backups import BackedUpFile, BackupAdmin, BackupDescription
 from mqclient.admin.brokers import BrokerStatus, ClusterBroker, DelayLevelStatus, LifeAdmin, LifeEvent, StoreStatus
-from mqclient.admin.dead_letters import (
-    DeadLetter,
-    DeadLetterAdmin,
-    DeadLetterFilter,
-    DeadLetterMark,
-    DeadLetterState,
-    ReplayTarget,
-)
+from mqclient.admin.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterMark, DeadLetterState, ReplayTarget
+from mqclient.admin.dead_letters import DeadLetterAdmin
 from mqclient.admin.groups import (
     QUEUE_END,
     ConsumeDirectlyResult,
