@@ -31,9 +31,10 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def client_imports(text: str) -> set[str]:
-    """The modules of mqclient that a module imports, without `mqclient.`"""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
-    return {node.module.removeprefix("mqclient.") for node in nodes if (node.module or "").startswith("mqclient.")}
+    """The modules of mqclient that a module imports, without `mqclient.` in front."""
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom))
+    imported = {node.module or "" for node in nodes}
+    return {name.removeprefix("mqclient.") for name in imported if name.startswith("mqclient.")}
 
 
 def wrong_imports(layer: str, text: str) -> list[str]:
