@@ -53,7 +53,7 @@ PAUSE_MAX_S = 0.5
 class BrokerConnection:
     """Made when a broker's address is first met; the session is separate, because only brokers of a route get one.
 
-    What is produced goes over `stream_channel`, too, as long as this is the master of its name (produce_streams.py).
+    What is produced goes over `stream_channel`, too, as long as this is the master of its name (produce_stream.py).
     """
 
     def __init__(self, address: str, transport: Transport, config: ClientConfig, handler: SessionHandler) -> None:
