@@ -29,6 +29,16 @@ from osenv import Clock, RealClock
 from osenv.clock import timeout
 from telemetry.context import in_this_span, outside_spans
 
+logger = logging.getLogger("mqclient.lifecycle")
+
+CANCEL_PATIENCE_S = 1.0  # for code of the application that does something else than end when it is cancelled
+
+T = TypeVar("T")
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+P = ParamSpec("P")
+
 
 class ServiceState(Enum):
     """RocketMQ's names."""
@@ -103,13 +113,6 @@ class Living(ABC):
     ) -> None:
         if self._lifecycle.running:
             await self.shutdown()
-
-
-logger = logging.getLogger("mqclient.lifecycle")
-
-CANCEL_PATIENCE_S = 1.0  # for code of the application that does something else than end when it is cancelled
-
-T = TypeVar("T")
 
 
 class BackgroundTasks:
@@ -233,9 +236,6 @@ async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
     raise cancellation
 
 
-KeyT = TypeVar("KeyT", bound=Hashable)
-
-
 class SharedCalls(Generic[KeyT, T]):
     """The calls that run now, by key. They end with their owner's `tasks`."""
 
@@ -261,9 +261,6 @@ class SharedCalls(Generic[KeyT, T]):
             if caller is not None and caller.cancelling():
                 raise
             raise NoRouteError(f"{name}: the client was shut down before there was an answer") from None
-
-
-P = ParamSpec("P")
 
 
 class WorkerThreads:

@@ -49,6 +49,23 @@ from mqproto.record import (
 )
 from osenv import Rng
 
+QUEUES_PER_REQUEST_MAX = 16_384  # what brokers take in one request
+
+PORT_MAX = 65_535
+UNIQUE_ID_CHARACTERS = 32
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MS = timedelta(milliseconds=1)
+_DAYS_MAX = timedelta(milliseconds=DELAY_MS_MAX).days
+
+ZLIB_FLAGS = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB
+
+# A producer takes bodies of up to 4 MiB before it compresses them (MISSION M7), one of RocketMQ more if it is told so.
+# A few KiB can become gigabytes, so there has to be an end.
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+_ZLIB_TYPES = frozenset({0, FLAG_COMPRESSION_ZLIB})
+_OTHER_TYPES = {FLAG_COMPRESSION_LZ4: "LZ4", FLAG_COMPRESSION_ZSTD: "ZSTD"}
+
 
 @dataclass(slots=True)
 class Message:
@@ -84,9 +101,6 @@ class Message:
         self.properties = {**(self.properties or {}), name: value}
 
 
-QUEUES_PER_REQUEST_MAX = 16_384  # what brokers take in one request
-
-
 class MessageQueue(NamedTuple):
     """Ordered by topic, broker name and number, as every member of a group has to sort them (MISSION C13)."""
 
@@ -111,10 +125,6 @@ def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQue
         for name, found in of_brokers.items()
         for begin in range(0, len(found), QUEUES_PER_REQUEST_MAX)
     ]
-
-
-PORT_MAX = 65_535
-UNIQUE_ID_CHARACTERS = 32
 
 
 class UniqueIdMaker:
@@ -172,11 +182,6 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
     return unpack_ip(ip - (1 << 32) if ip >> 31 else ip), port, log_offset
 
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
-_MS = timedelta(milliseconds=1)
-_DAYS_MAX = timedelta(milliseconds=DELAY_MS_MAX).days
-
-
 class IllegalDelayError(ValueError):
     """Nobody waits like that; the sentence says what is allowed."""
 
@@ -209,14 +214,6 @@ def check_near_enough(deliver_at: datetime, now_ms: int) -> None:
     """Raises IllegalDelayError for a moment that is more than 40 days after `now_ms` (since 1970)."""
     if deliver_timestamp_ms(deliver_at) - now_ms > DELAY_MS_MAX:
         raise IllegalDelayError(f"deliver_at is {deliver_at.isoformat()}, more than {_DAYS_MAX} days from now")
-
-
-ZLIB_FLAGS = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB
-# A producer takes bodies of up to 4 MiB before it compresses them (MISSION M7), one of RocketMQ more if it is told so.
-# A few KiB can become gigabytes, so there has to be an end.
-DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-_ZLIB_TYPES = frozenset({0, FLAG_COMPRESSION_ZLIB})
-_OTHER_TYPES = {FLAG_COMPRESSION_LZ4: "LZ4", FLAG_COMPRESSION_ZSTD: "ZSTD"}
 
 
 def compress(body: bytes, level: int) -> bytes | None:
