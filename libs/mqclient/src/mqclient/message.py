@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from mqclient.errors import IllegalArgumentError, UnreadableBodyError
+from mqclient.errors import IllegalArgumentError, MessageRejectedError, UnreadableBodyError
 from mqproto.codes import ResponseCode
 from mqproto.names import RETRY_PREFIX, parse_address
 from mqproto.properties import (
@@ -214,6 +214,39 @@ def check_near_enough(deliver_at: datetime, now_ms: int) -> None:
     """Raises IllegalDelayError for a moment that is more than 40 days after `now_ms` (since 1970)."""
     if deliver_timestamp_ms(deliver_at) - now_ms > DELAY_MS_MAX:
         raise IllegalDelayError(f"deliver_at is {deliver_at.isoformat()}, more than {_DAYS_MAX} days from now")
+
+
+def waits(message: Message) -> bool:
+    """Whether the checked message is to be delivered later, or may be: at a time that may have passed."""
+    return message.delay_level > 0 or message.delay_ms > 0 or message.deliver_at is not None
+
+
+def check_due_time(message: Message, now_ms: int) -> None:
+    """Raises MessageRejectedError for a checked message that is to wait too long after `now_ms` (since 1970)."""
+    if message.deliver_at is not None:
+        try:
+            check_near_enough(message.deliver_at, now_ms)
+        except IllegalDelayError as error:
+            raise MessageRejectedError(str(error)) from error
+
+
+def check_time_to_wait(message: Message) -> None:
+    """Raises MessageRejectedError for a message that waits by two ways, or for no time that is allowed."""
+    ways = {
+        "delay_level": message.delay_level != 0,
+        "delay_ms": message.delay_ms != 0,
+        "deliver_at": message.deliver_at is not None,
+    }
+    if sum(ways.values()) > 1:
+        given = " and ".join(name for name, is_given in ways.items() if is_given)
+        raise MessageRejectedError(f"the message has {given}; it waits by one of {', '.join(ways)}")
+    try:
+        if message.deliver_at is None:
+            checked_delay_ms(message.delay_ms)
+        else:
+            check_deliver_at(message.deliver_at)
+    except IllegalDelayError as error:
+        raise MessageRejectedError(str(error)) from error
 
 
 def compress(body: bytes, level: int) -> bytes | None:

@@ -29,8 +29,8 @@ from mqclient.errors import (
     broker_answer_error,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.message import STATUS_OF_CODE, ZLIB_FLAGS, Message, MessageQueue, compress
-from mqclient.producer.outgoing import check_due_time, check_message, message_properties
+from mqclient.message import STATUS_OF_CODE, ZLIB_FLAGS, Message, MessageQueue, check_due_time, compress
+from mqclient.producer.outgoing import check_message, message_properties
 from mqclient.transport.methods import SEND, VIEW_MESSAGE
 from mqproto.codes import Permission, ResponseCode
 from mqproto.properties import (

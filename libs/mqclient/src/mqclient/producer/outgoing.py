@@ -29,16 +29,15 @@ from mqclient.errors import IllegalArgumentError, MessageRejectedError
 from mqclient.message import (
     STATUS_OF_CODE,
     BatchSendResult,
-    IllegalDelayError,
     Message,
     MessageExt,
     MessageQueue,
     SendResult,
     UniqueIdMaker,
-    check_deliver_at,
-    check_near_enough,
-    checked_delay_ms,
+    check_due_time,
+    check_time_to_wait,
     deliver_timestamp_ms,
+    waits,
 )
 from mqproto.names import RETRY_PREFIX, IllegalNameError, check_user_topic
 from mqproto.properties import (
@@ -113,44 +112,12 @@ def check_message(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> byt
     if type(level) is not int or not 0 <= level <= DELAY_LEVEL_MAX:
         raise MessageRejectedError(f"the delay level is {level!r}; allowed are 0 (at once) to {DELAY_LEVEL_MAX}")
     if message.delay_ms != 0 or type(message.delay_ms) is not int or message.deliver_at is not None:
-        _check_time_to_wait(message)
+        check_time_to_wait(message)
     if type(message.flag) is not int or not FLAG_MIN <= message.flag <= FLAG_MAX:
         raise MessageRejectedError(f"the flag is {message.flag!r}; it has to be an integer of 32 bits")
     if message.wait_store_msg_ok is not True and message.wait_store_msg_ok is not False:
         raise MessageRejectedError(f"wait_store_msg_ok is {message.wait_store_msg_ok!r}; it has to be True or False")
     return topic
-
-
-def waits(message: Message) -> bool:
-    """Whether the checked message is to be delivered later, or may be: at a time that may have passed."""
-    return message.delay_level > 0 or message.delay_ms > 0 or message.deliver_at is not None
-
-
-def check_due_time(message: Message, now_ms: int) -> None:
-    """Raises MessageRejectedError for a checked message that is to wait too long after `now_ms` (since 1970)."""
-    if message.deliver_at is not None:
-        try:
-            check_near_enough(message.deliver_at, now_ms)
-        except IllegalDelayError as error:
-            raise MessageRejectedError(str(error)) from error
-
-
-def _check_time_to_wait(message: Message) -> None:
-    ways = {
-        "delay_level": message.delay_level != 0,
-        "delay_ms": message.delay_ms != 0,
-        "deliver_at": message.deliver_at is not None,
-    }
-    if sum(ways.values()) > 1:
-        given = " and ".join(name for name, is_given in ways.items() if is_given)
-        raise MessageRejectedError(f"the message has {given}; it waits by one of {', '.join(ways)}")
-    try:
-        if message.deliver_at is None:
-            checked_delay_ms(message.delay_ms)
-        else:
-            check_deliver_at(message.deliver_at)
-    except IllegalDelayError as error:
-        raise MessageRejectedError(str(error)) from error
 
 
 def message_properties(message: Message, unique_id: str, queue_own: Mapping[str, str] = NO_PROPERTIES) -> str:
