@@ -21,7 +21,7 @@ import telemetry
 from mq_broker.telemetry import BrokerMetrics
 from mq_namesrv.app import observe
 from mq_namesrv.core.route_table import RouteTable
-from mqclient.observed.metrics import client_metrics
+from mqclient.observed.spans import client_metrics
 from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock

@@ -8,8 +8,7 @@ from micro_messages import BATCH_MESSAGES, checked_batch, sealed_batch, wire_bat
 from micro_report import describe
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mqproto.record import iter_records
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.record import iter_records, iter_sealed_records
 
 
 def bench_encode(benchmark: BenchmarkFixture) -> None:

@@ -12,14 +12,12 @@ from micro_report import describe
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mqclient import ConsumeStatus, MessageExt, MessageQueue
-from mqclient.consumer.consume_concurrently import ConsumeMessageConcurrentlyService
-from mqclient.consumer.give_back import Discard
-from mqclient.consumer.hooks import ConsumeHooks
-from mqclient.consumer.listening import Listening
-from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.progress import Progress
+from mqclient.consumer.consume_service import ConsumerStats, ProcessQueue
+from mqclient.consumer.consuming import ConsumeMessageConcurrentlyService
+from mqclient.consumer.engine import Discard
+from mqclient.consumer.listener import ConsumeHooks, Listening
+from mqclient.consumer.offsets import Progress
 from mqclient.consumer.pulling import messages_of
-from mqclient.consumer.stats import ConsumerStats
 from osenv import RealClock
 
 FRAME_MESSAGES = 256  # pull_batch_size

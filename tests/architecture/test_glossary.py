@@ -14,7 +14,7 @@ TERMS_MIN = 120
 
 # How often a replaced word still stands in the source. Lower a number when one goes; no change may raise it.
 STILL_THERE = {
-    "Farewell": 10, "Living": 12, "MemberQueues": 7, "Mender": 9, "NumberedProducer": 5, "Numbering": 22,
+    "Farewell": 10, "Living": 11, "MemberQueues": 7, "Mender": 9, "NumberedProducer": 5, "Numbering": 22,
     "OldFiles": 3, "PastTries": 5, "Reopening": 3, "TryWatch": 4, "goodbye": 3, "mending": 1,
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from trace_checks import Life, check_life, spans_of_jaeger
 from hourglass_local.badges import Badges
 from hourglass_local.payment_desk import REFUNDED, PaymentDesk
 from hourglass_local.shop import CLOSED, PAID, Order, Product, Shop
-from telemetry.received import ReceivedSpan
+from telemetry.trace_tree import ReceivedSpan
 
 BUYER = "buyer-1"
 WAIT_S, LOOK_EVERY_S, BEFORE_EXPIRY_S = 60.0, 0.25, 1.5

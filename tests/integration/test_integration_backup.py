@@ -17,7 +17,7 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.waiting import eventually
 from mq_broker.store.layout import STORE_VERSION, encode_version
 from mqclient import Admin, ConnectionLostError, Message, MessageQueue, Producer, RetryableError
-from mqclient.admin.backup_description import DESCRIPTION_NAME
+from mqclient.admin.backups import DESCRIPTION_NAME
 
 FILE_BYTES = 1024 * 1024
 QUEUES = 4

@@ -21,8 +21,8 @@ from mq_namesrv.app import NameServer
 from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core.registration import TOPIC_COUNT_MAX
 from mqclient import Admin, ClientConfig
-from mqproto.address import Address
 from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS
+from mqproto.names import Address
 from osenv import RealClock, SimClock, SimDisk
 
 TIMEOUT_S = 30

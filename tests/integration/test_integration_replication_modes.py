@@ -18,7 +18,7 @@ from hourglass_local.probes import replica_status
 from hourglass_local.testing_traffic import QUICK, consuming
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, MessageQueue, Producer, SendStatus
-from mqproto.properties_file import read_properties
+from mqproto.config_source import read_properties
 
 CONF = Path(__file__).parents[2] / "deploy/conf"
 MODES = {

@@ -18,9 +18,8 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.testing import read_all
 from mqproto.codes import ResponseCode
-from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from mqproto.properties import DELAY, KEYS, PGROUP, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, UNIQ_KEY
+from mqproto.properties import DELAY, KEYS, PGROUP, REAL_QID, REAL_TOPIC, TAGS, TRAN_MSG, UNIQ_KEY, java_string_hash
 from osenv import SeededRng
 
 pytestmark = [pytest.mark.needs("maven"), pytest.mark.processes, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.batches import CQ_ENTRY, Batch
 from mq_broker.store.message_store import PutResult
-from mqproto.java_hash import java_string_hash
+from mqproto.properties import java_string_hash
 from mqproto.record import decode_record, is_sealed
 
 QueueKey = tuple[str, int]

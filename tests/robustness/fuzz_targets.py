@@ -49,7 +49,7 @@ from mq_broker.store.log_scan import scan_log
 from mq_broker.store.state_files import State, decode_document, encode_document
 from mq_broker.testing import half, incoming, producer_record
 from mqclient import IllegalArgumentError
-from mqclient.message_id import offset_message_id, parse_offset_message_id
+from mqclient.message import offset_message_id, parse_offset_message_id
 from mqfilter import FilterSyntaxError, parse
 from mqproto.properties import PropertiesError, decode_properties, encode_properties
 from mqproto.record import RecordError, decode_record, encode_blank, is_sealed, iter_records

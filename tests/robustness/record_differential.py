@@ -38,11 +38,9 @@ from mq_broker.testing import STORE_ROOT, store_options
 from mq_broker.testing_replication import copy_all, entries, log_bytes, running_store
 from mq_broker.tools.dump_log import RecordView
 from mq_broker.tools.stored_files import StoredFiles, read_log
-from mqclient.message_ext import MessageExt
-from mqproto.java_hash import java_string_hash
-from mqproto.properties import RESERVED, EncodedProperties, decode_properties
-from mqproto.record import Record, decode_record, encoded_properties
-from mqproto.sealed_record import iter_sealed_records
+from mqclient.message import MessageExt
+from mqproto.properties import RESERVED, EncodedProperties, decode_properties, java_string_hash
+from mqproto.record import Record, decode_record, encoded_properties, iter_sealed_records
 from osenv import SeededRng, SimDisk
 
 RECORDS = 20_000  # of one seed

@@ -15,8 +15,7 @@ from client_tasks import context_of
 from replica_network import settle_future
 
 from osenv import SimClock
-from osenv.alarm import LoopAlarm
-from osenv.clock import Timer
+from osenv.clock import LoopAlarm, Timer
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from mq_namesrv.config import NamesrvConfig
 from mq_namesrv.core import route_table
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer
-from mqproto.address import Address
+from mqproto.names import Address
 from osenv import SeededRng, SimClock
 
 BROKER_NAME = "broker-a"

@@ -26,9 +26,10 @@ from mq_broker.core.replica_state import BrokerRole
 from mq_broker.processor.broker import Broker
 from mq_broker.rpc import registration
 from mq_broker.store.message_store import FlushDiskType
-from mqclient import Admin, MQClientError, message_id
-from mqclient.admin.ha_status import BrokerRole as AdminRole
-from mqclient.transport import registry
+from mqclient import Admin, MQClientError
+from mqclient import message as client_message
+from mqclient import transport as client_transport
+from mqclient.admin.replicas import BrokerRole as AdminRole
 from osenv import SeededRng, SimClock, SimDisk
 
 START_S_MAX = 60.0
@@ -124,8 +125,8 @@ class StormWorld:
         with (
             patch.object(registration, "grpc", self.network.grpc_for_brokers()),
             patch.object(registration, "name_service_pb2_grpc", stubs),
-            patch.object(registry, "_installed", lambda: {"storm": storm}),
-            patch.object(message_id, "os", SimpleNamespace(getpid=lambda: 1)),
+            patch.object(client_transport, "_installed", lambda: {"storm": storm}),
+            patch.object(client_message, "os", SimpleNamespace(getpid=lambda: 1)),
         ):
             yield
 

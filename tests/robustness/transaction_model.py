@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from transaction_database import Row
 
-from mqclient.sqlalchemy.transaction_table import COMMITTED, TOMBSTONE
+from mqclient.sqlalchemy.transactions import COMMITTED, TOMBSTONE
 
 IMMUNITY_MS = 6_000
 LONG_IMMUNITY_S = 20  # of messages that ask for it

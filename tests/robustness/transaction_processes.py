@@ -30,7 +30,7 @@ from transaction_proxy import TransactionProxy
 from hourglass_local.cluster import SYNC_FLUSH, Cluster
 from hourglass_local.waiting import eventually
 from mqclient import Admin
-from mqclient.sqlalchemy.transaction_table import COMMITTED
+from mqclient.sqlalchemy.transactions import COMMITTED
 
 KILLS = (Crash.CLIENT, Crash.BROKER_KILLED, Crash.BOTH_KILLED)
 KILLS = (Crash.CLIENT, Crash.BROKER_KILLED, Crash.BOTH_KILLED)

@@ -17,7 +17,7 @@ from trace_checks import Life, check_life, disconnections
 from traced_shop import LATE_MS, WINDOW_S, Told, tell
 
 from telemetry import names
-from telemetry.received import ReceivedSpan
+from telemetry.trace_tree import ReceivedSpan
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

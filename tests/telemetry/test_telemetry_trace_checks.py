@@ -19,8 +19,7 @@ from trace_checks import (
     spans_of_jaeger,
 )
 
-from telemetry.jaeger_json import trace_document
-from telemetry.received import ReceivedSpan
+from telemetry.trace_tree import ReceivedSpan, trace_document
 
 TRACE, OTHER = 32 * "a", 32 * "b"
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from telemetry.jaeger_json import spans_of
-from telemetry.received import ReceivedSpan
+from telemetry.trace_tree import ReceivedSpan, spans_of
 
 SQL = "SQL"
 GROUP = "messaging.consumer.group.name"

@@ -23,8 +23,8 @@ from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, Producer, SubscriptionGroupConfig
 from mqclient.errors import NoRouteError
-from telemetry.received import ReceivedMetric, ReceivedSpan
 from telemetry.testing.otlp_receiver import OtlpReceiver
+from telemetry.trace_tree import ReceivedMetric, ReceivedSpan
 
 WINDOW_S = 6
 LEVELS = " ".join(["1s"] * 15 + [f"{WINDOW_S}s"] + ["1s"] * 2)

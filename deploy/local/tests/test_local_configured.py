@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hourglass_local.configured import ConfiguredCluster
-from mqproto.properties_file import read_properties
+from mqproto.config_source import read_properties
 
 ONE_PAIR = Path(__file__).parents[2] / "conf/one-pair"
 CHANGED = {"listenPort", "haListenPort", "namesrvAddr", "storePathRootDir"}

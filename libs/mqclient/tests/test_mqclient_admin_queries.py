@@ -24,7 +24,7 @@ from mqclient import (
     SendResult,
     TransactionProducer,
 )
-from mqclient.message_id import offset_message_id, parse_offset_message_id
+from mqclient.message import offset_message_id, parse_offset_message_id
 from mqclient.testing import FakeCluster
 from osenv import SimClock
 

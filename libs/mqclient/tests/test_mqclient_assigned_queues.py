@@ -116,7 +116,7 @@ class TestPolling:
         put(broker, FIRST, "a0", "a1", "a2")
         broker.min_offsets["orders", 0] = 2
         from_begin(consumer, FIRST)
-        with caplog.at_level(logging.WARNING, "mqclient.assigned_queues"):
+        with caplog.at_level(logging.WARNING, "mqclient.pull_consumer"):
             assert await names(consumer) == ["a2"]
         assert "orders@a:0 has no offset 0 any more; it goes on at 2" in caplog.text
 

@@ -25,9 +25,8 @@ from mqclient import (
     Producer,
     RequestTimeoutError,
 )
-from mqclient.admin.backup_description import DESCRIPTION_NAME, BackedUpFile
-from mqclient.admin.backups import PART_TIMEOUT_S
-from mqproto.store_backup import check_path
+from mqclient.admin.backups import DESCRIPTION_NAME, PART_TIMEOUT_S, BackedUpFile
+from mqproto.codes import check_path
 from osenv import SeededRng, SimDisk
 from osenv.sim_clock import settle
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqclient.broker_calls import BrokerCalls
+from mqclient.connection.broker_connections import BrokerCalls
 from mqclient.errors import BrokerUnreachableError
 from osenv import SimClock
 

@@ -19,7 +19,7 @@ from mqclient import (
     TransactionProducer,
     UnreadableBodyError,
 )
-from mqclient.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
+from mqclient.message import DECOMPRESSED_BYTES_MAX, compress, decompress
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqproto.record import (
     CRC_MASK,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from mqclient import AllocateMessageQueueAveragely, IllegalArgumentError, MessageExt, MessageQueue
-from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.progress import Progress
-from mqclient.consumer.subscription import MessageSelector, parse_subscription
+from mqclient.consumer.consume_service import ProcessQueue
+from mqclient.consumer.offsets import Progress
+from mqclient.consumer.pulling import MessageSelector, parse_subscription
 from mqproto.properties import encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, decode_record, encode_record, pack_ip
 

@@ -23,8 +23,7 @@ from mqclient import (
     MessageQueue,
     PushConsumer,
 )
-from mqclient.consumer.consume_service import ConcurrencyControl
-from mqclient.consumer.stats import ConsumerStats
+from mqclient.consumer.consume_service import ConcurrencyControl, ConsumerStats
 from mqclient.testing import FakeCluster, RecordingListener, consumer_of
 from mqclient.transport import methods
 from osenv.sim_clock import settle

@@ -23,7 +23,7 @@ from mqclient import (
     PushConsumer,
 )
 from mqclient.testing import RecordingListener
-from mqclient.testing.dead_letters import letters_of, open_bodies, send_dead_letters, states_of, stored_bodies
+from mqclient.testing.recording import letters_of, open_bodies, send_dead_letters, states_of, stored_bodies
 from mqproto.codes import Permission
 from mqproto.names import dlq_topic, retry_topic
 from mqproto.properties import DEAD_LETTER_MARK

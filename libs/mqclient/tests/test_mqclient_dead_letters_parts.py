@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mqclient import Admin, DeadLetterState, MessageExt, MessageQueue, PullResult
-from mqclient.admin.dead_letter_marks import MARK_TAG, MarkedLetters, is_mark, mark_of, mark_value
+from mqclient.admin.dead_letter import MARK_TAG, MarkedLetters, is_mark, mark_of, mark_value
 from mqclient.admin.messages import PAGE_MESSAGES
 from mqclient.sync import SyncAdmin
 from mqclient.testing import FakeBroker, FakeCluster
-from mqclient.testing.dead_letters import letters_of, states_of
 from mqclient.testing.loopback import loopback_server
+from mqclient.testing.recording import letters_of, states_of
 from mqproto.names import dlq_topic, retry_topic
 from mqproto.properties import DEAD_LETTER_MARK, RETRY_TOPIC, TAGS, encode_properties
 from mqproto.record import decode_record, encode_record, pack_ip

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import example, given
 
-from mqclient.consumer.subscription import parse_subscription
+from mqclient.consumer.pulling import parse_subscription
 from mqclient.errors import IllegalArgumentError
-from mqclient.message_ext import MessageExt
-from mqclient.message_id import offset_message_id, parse_offset_message_id
+from mqclient.message import MessageExt, offset_message_id, parse_offset_message_id
 from mqproto.properties import PropertiesError
 from mqproto.record import decode_record, encode_record
 

@@ -31,8 +31,7 @@ from mqclient import (
 )
 from mqclient.testing import RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server
-from mqclient.transport import Method, methods
-from mqclient.transport.base import Channel
+from mqclient.transport import Channel, Method, methods
 from mqclient.transport.grpc_transport import GrpcChannel, client_error, open_transport
 from mqproto.record import decode_record
 from osenv import until

@@ -24,10 +24,8 @@ from mqclient import (
     SendResult,
 )
 from mqclient.errors import broker_answer_error
-from mqclient.producer.hooks import Hooks
-from mqclient.producer.latency_fault import LatencyFaultTolerance, not_available_duration_ms
-from mqclient.producer.queue_choice import QueueChoice
-from mqclient.producer.try_watch import TryWatch
+from mqclient.producer.attempts import Hooks, LatencyFaultTolerance, TryWatch, not_available_duration_ms
+from mqclient.producer.sender import QueueChoice
 from mqclient.testing import FakeBroker, FakeCluster
 from osenv import SeededRng, SimClock
 from osenv.sim_clock import settle

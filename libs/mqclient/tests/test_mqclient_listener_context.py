@@ -18,9 +18,9 @@ from mqclient import (
     MessageExt,
     MessageSelector,
 )
-from mqclient.consumer.give_back import failure_text
+from mqclient.consumer.engine import failure_text
 from mqclient.consumer.listener import takes_context
-from mqclient.consumer.subscription import parse_subscription
+from mqclient.consumer.pulling import parse_subscription
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of, made_consumer
 from mqclient.transport import methods
 from mqproto.record import decode_record

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqclient import MessageQueue
-from mqclient.consumer.local_offset_file import decode_offsets, encode_offsets
+from mqclient.consumer.broadcast_offsets import decode_offsets, encode_offsets
 
 OFFSETS = {MessageQueue("prices", "broker-a", 0): 17, MessageQueue("prices", "broker-a", 1): 0}
 

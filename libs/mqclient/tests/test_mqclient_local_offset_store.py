@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from mqclient import IllegalArgumentError, IllegalStateError, MessageQueue, RetryableError
-from mqclient.consumer.local_offset_file import decode_offsets, encode_offsets
-from mqclient.consumer.local_offset_store import LocalFileOffsetStore
+from mqclient.consumer.broadcast_offsets import LocalFileOffsetStore, decode_offsets, encode_offsets
 from osenv import RealDisk, SeededRng, SimDisk
 
 QUEUES = [MessageQueue("prices", "broker-a", number) for number in range(3)]
@@ -196,7 +195,7 @@ class TestDamage:
     ) -> None:
         await saved(disk, OLD, NEW)
         overwrite(disk, FILE, encode_offsets(NEW).replace(b":18", b":81"))
-        with caplog.at_level(logging.ERROR, "mqclient.local_offset_store"):
+        with caplog.at_level(logging.ERROR, "mqclient.broadcast_offsets"):
             assert await found(disk) == OLD
             assert await found(disk) == OLD
         (record,) = caplog.records
@@ -228,7 +227,7 @@ class TestDamage:
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from mqclient.consumer.local_offset_store import LocalFileOffsetStore
+from mqclient.consumer.broadcast_offsets import LocalFileOffsetStore
 async def main():
     await LocalFileOffsetStore("screens", "DEFAULT", "10.0.0.1", Path(sys.argv[1])).load()
     print("loaded", flush=True)

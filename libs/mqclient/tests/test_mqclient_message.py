@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mqclient import Message, MessageRejectedError
-from mqclient.message_id import UniqueIdMaker, offset_message_id
-from mqclient.producer.message_encoder import check_message, message_properties
-from mqclient.producer.numbering import SEQUENCE_PROPERTY_BYTES_MAX
+from mqclient.connection.frames import SEQUENCE_PROPERTY_BYTES_MAX
+from mqclient.message import UniqueIdMaker, offset_message_id
+from mqclient.producer.outgoing import check_message, message_properties
 from mqproto.properties import decode_properties
 from mqproto.record import BODY_BYTES_MAX
 from osenv import SeededRng

@@ -8,8 +8,17 @@ import pytest
 
 from mqclient import MessageExt
 from mqproto.properties import encode_properties
-from mqproto.record import FLAG_COMPRESSED, OFFSETS, OFFSETS_AT, decode_record, encode_record, pack_ip, seal
-from mqproto.sealed_record import SealedRecord, iter_sealed_records
+from mqproto.record import (
+    FLAG_COMPRESSED,
+    OFFSETS,
+    OFFSETS_AT,
+    SealedRecord,
+    decode_record,
+    encode_record,
+    iter_sealed_records,
+    pack_ip,
+    seal,
+)
 
 PUBLIC = [
     "body", "born_timestamp_ms", "broker_name", "flag", "keys", "log_offset", "message_id", "message_queue",

@@ -37,8 +37,8 @@ from mqclient.testing import RecordingTransactionListener
 from osenv import SimClock
 from osenv.sim_clock import settle
 from telemetry.providers import PROVIDERS
-from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedSpan
 
 Row = tuple[str, str, str, list[str]]
 

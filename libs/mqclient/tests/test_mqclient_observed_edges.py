@@ -22,14 +22,14 @@ from mqclient import (
     TransactionProducer,
 )
 from mqclient.fastapi import MQ
-from mqclient.observed.processing import observed_processing
+from mqclient.observed.operations import observed_processing
 from mqclient.sync import SyncProducer, SyncTransactionProducer
 from mqclient.testing import FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server
 from mqproto.properties import PropertiesError
 from osenv import SimClock, until
-from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedSpan
 
 GRPC = "opentelemetry.instrumentation.grpc"
 

@@ -17,7 +17,7 @@ from mqclient import (
     ProducerConfig,
     TooManyRequestsError,
 )
-from mqclient.producer.in_flight import InFlightLimit
+from mqclient.producer.producer import InFlightLimit
 from mqclient.testing import FakeCluster
 from osenv.sim_clock import settle
 

@@ -8,8 +8,8 @@ import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import BrokerRejectedError, Message, Producer, SendResult, TransactionProducer
-from mqclient.message_queue import MessageQueue
-from mqclient.producer.frames import FRAME_BATCHES_MAX
+from mqclient.connection.frames import FRAME_BATCHES_MAX
+from mqclient.message import MessageQueue
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqproto.properties import DELAY, TIMER_DELAY_MS, UNIQ_KEY, decode_properties, encode_properties
 from mqproto.record import decode_record, encode_record

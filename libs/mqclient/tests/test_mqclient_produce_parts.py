@@ -15,11 +15,18 @@ from mqclient import (
     MQClientError,
     RequestTimeoutError,
 )
-from mqclient.producer.frames import FRAME_BATCHES_MAX, Batch, PendingSend, SendTerms
-from mqclient.producer.numbering import SEQUENCE_PROPERTY_BYTES_MAX, Numbering
-from mqclient.producer.reopening import FRUITLESS_STREAMS_MAX, Reopening
-from mqclient.producer.resending import failure_of
-from mqclient.producer.waiting import FRAME_MESSAGES_MIN, WaitingSends
+from mqclient.connection.frames import (
+    FRAME_BATCHES_MAX,
+    FRAME_MESSAGES_MIN,
+    SEQUENCE_PROPERTY_BYTES_MAX,
+    Batch,
+    Numbering,
+    PendingSend,
+    SendTerms,
+    WaitingSends,
+    failure_of,
+)
+from mqclient.connection.produce_stream import FRUITLESS_STREAMS_MAX, Reopening
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.properties import PRODUCER_SEQUENCE
 from osenv import SeededRng

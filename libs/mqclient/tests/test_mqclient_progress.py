@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import ConsumeFromWhere, ConsumeStatus, MessageExt, MessageQueue
-from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.progress import FinishedBefore, Progress, gaps_between
+from mqclient.consumer.consume_service import ProcessQueue
+from mqclient.consumer.offsets import FinishedBefore, Progress, gaps_between
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of
 from mqproto.properties import TAGS
 from osenv.sim_clock import settle

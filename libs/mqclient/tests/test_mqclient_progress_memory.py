@@ -23,7 +23,8 @@ from mqclient import (
     MessageQueue,
     Producer,
 )
-from mqclient.consumer import poll_stream, progress
+from mqclient.connection import poll_stream
+from mqclient.consumer import offsets as group_offsets
 from mqclient.testing import RecordingListener, made_consumer
 from osenv import SimDisk
 
@@ -78,8 +79,8 @@ async def test_more_finished_ranges_than_a_broker_keeps_hold_up_nothing(
     broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest ranges are reported, and all of the other queue. Eight stand for the 4,096 of both sides."""
-    assert progress.RANGES_MAX == limits.RANGES_PER_QUEUE_MAX
-    monkeypatch.setattr(progress, "RANGES_MAX", 8)
+    assert group_offsets.RANGES_MAX == limits.RANGES_PER_QUEUE_MAX
+    monkeypatch.setattr(group_offsets, "RANGES_MAX", 8)
     monkeypatch.setattr(broker_progress, "RANGES_PER_QUEUE_MAX", 8)
     await admin.update_topic("orders", read_queue_count=2, write_queue_count=2)
     await fill(broker, 30)

@@ -7,7 +7,7 @@ import pytest
 from mqclient import IllegalArgumentError, MessageQueue, MessageSelector, PullConsumer, PullStatus
 from mqclient.testing import FakeBroker, FakeCluster
 from mqclient.transport import methods
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.record import iter_sealed_records
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 PULL = methods.PULL.path

@@ -26,7 +26,7 @@ from mqclient import (
     RequestTimeoutError,
 )
 from mqclient.testing import FakeBroker, FakeCluster
-from mqclient.testing.fake_replica import FakeReplica, make_pair
+from mqclient.testing.fake_admin import FakeReplica, make_pair
 from mqclient.transport import methods
 from mqproto.codes import ResponseCode
 

@@ -27,7 +27,7 @@ from mqclient import (
     TooManyRequestsError,
 )
 from mqclient.errors import broker_answer_error
-from mqclient.producer.retry import may_retry
+from mqclient.producer.attempts import may_retry
 from mqclient.testing import FakeBroker, FakeCluster
 from mqproto.codes import ResponseCode
 from osenv.sim_clock import settle

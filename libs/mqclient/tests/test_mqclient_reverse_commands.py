@@ -10,9 +10,8 @@ import pytest
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient import ConnectionLostError, ConsumeStatus, Message, MessageExt, Producer
-from mqclient.background import BackgroundTasks
-from mqclient.registrations import Registrations
-from mqclient.reverse_commands import ReverseCommands
+from mqclient.connection.session import Registrations, ReverseCommands
+from mqclient.lifecycle import BackgroundTasks
 from mqclient.testing import FakeBroker, FakeCluster, RecordingListener, consumer_of
 from mqclient.transport import methods
 from osenv import SimClock
@@ -51,7 +50,7 @@ def test_every_command_of_the_protocol_is_in_the_table() -> None:
 async def test_an_unknown_command_and_one_that_fails_are_logged_and_the_session_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, logger="mqclient.reverse_commands")
+    caplog.set_level(logging.INFO, logger="mqclient.connection.session")
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
     async with consumer_of(cluster, listener) as consumer:

@@ -18,8 +18,8 @@ import mqclient.sqlalchemy
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import ConsumeStatus
 from mqclient.testing import FakeCluster, consumer_of
-from mqclient.testing.dead_letters import stored_bodies
 from mqclient.testing.engines import open_sqlite
+from mqclient.testing.recording import stored_bodies
 from mqproto.properties import KEYS
 from osenv.sim_clock import settle
 

@@ -14,8 +14,8 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, Message, TransactionProducer, TransactionTombstonedError
 from mqclient.sqlalchemy import SqlTransactionListener, TransactionTable
-from mqclient.testing.dead_letters import stored_bodies
 from mqclient.testing.engines import open_sqlite
+from mqclient.testing.recording import stored_bodies
 from mqclient.transport import open_transport
 from mqclient.transport.methods import END_TRANSACTION
 from osenv.sim_clock import settle

@@ -30,9 +30,9 @@ from mqclient import (
     SendStatus,
     TransactionProducer,
 )
+from mqclient.lifecycle import WorkerThreads
 from mqclient.sync import SyncAdmin, SyncProducer, SyncPushConsumer, SyncTransactionProducer, faces
 from mqclient.testing.loopback import loopback_server
-from mqclient.worker_threads import WorkerThreads
 
 THREADS, MESSAGES = 8, 25
 WAIT_S = 10

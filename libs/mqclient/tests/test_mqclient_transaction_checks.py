@@ -17,7 +17,7 @@ from mqclient import (
     Producer,
     TransactionProducer,
 )
-from mqclient.producer.transaction_checks import CHECKS_AT_ONCE, CHECKS_WAITING_MAX, TransactionChecks
+from mqclient.producer.transaction_producer import CHECKS_AT_ONCE, CHECKS_WAITING_MAX, TransactionChecks
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqproto.properties import encode_properties
 from mqproto.record import encode_record

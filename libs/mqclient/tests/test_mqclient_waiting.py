@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mqclient import LocalTransactionState, Message, MessageRejectedError, MessageType, Producer, TransactionProducer
-from mqclient.delays import deliver_timestamp_ms
-from mqclient.producer.message_encoder import check_message, message_properties
+from mqclient.message import deliver_timestamp_ms
+from mqclient.producer.outgoing import check_message, message_properties
 from mqclient.sync import SyncTransactionProducer
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server

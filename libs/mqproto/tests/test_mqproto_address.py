@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqproto.address import Address, parse_address, parse_address_list
+from mqproto.names import Address, parse_address, parse_address_list
 
 
 def test_address_is_taken_apart_and_put_together() -> None:

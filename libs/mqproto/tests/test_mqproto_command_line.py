@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqproto.command_line import Command, Started
 from mqproto.conf import build_config, key
-from mqproto.config_source import ConfigFormat
-from mqproto.ignored_keys import ignored
-from mqproto.properties_file import parse_properties
+from mqproto.config_source import Command, ConfigFormat, Started, ignored, parse_properties
 
 
 @dataclass(frozen=True)

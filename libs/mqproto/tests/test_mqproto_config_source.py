@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqproto.conf import ConfigError, build_config, key
-from mqproto.config_source import ConfigFormat, ConfigInForce, ConfigSource
-from mqproto.ignored_keys import ignored, take_ignored
+from mqproto.config_source import ConfigFormat, ConfigInForce, ConfigSource, ignored, take_ignored
 
 IGNORED = {**ignored("no threads", "sendThreads pullThreads"), **ignored("no access control", "acl", allowed="false")}
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 import hypothesis.strategies as st
 from hypothesis import example, given
 
-from mqproto.address import parse_address_list
-from mqproto.names import IllegalNameError, check_group, check_topic
+from mqproto.names import IllegalNameError, check_group, check_topic, parse_address_list
 from mqproto.properties import PropertiesError, decode_properties, encode_properties
 from mqproto.record import BODY_AT, RecordError, decode_record, encode_record, is_sealed, iter_records, seal
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mqproto.java_hash import java_string_hash
+from mqproto.properties import java_string_hash
 
 
 @pytest.mark.parametrize(

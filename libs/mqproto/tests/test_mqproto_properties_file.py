@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqproto.conf import ConfigError
-from mqproto.properties_file import format_properties, parse_assignments, parse_properties, read_properties
+from mqproto.config_source import format_properties, parse_assignments, parse_properties, read_properties
 
 
 @pytest.mark.parametrize(

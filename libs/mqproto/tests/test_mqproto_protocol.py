@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hourglass.mq.v1 import admin_service_pb2, broker_service_pb2, common_pb2, name_service_pb2
-from mqproto.protocol import PROTOCOL_VERSION
+from mqproto.codes import PROTOCOL_VERSION
 
 
 @pytest.mark.parametrize("file", [admin_service_pb2, broker_service_pb2, common_pb2, name_service_pb2])

@@ -19,10 +19,10 @@ from mqproto.record import (
     RecordError,
     decode_record,
     encode_record,
+    iter_sealed_records,
     pack_ip,
     seal,
 )
-from mqproto.sealed_record import iter_sealed_records
 
 
 def stored(body: bytes, *, queue_offset: int = 0, sys_flag: int = 0, reconsume_times: int = 0) -> bytes:

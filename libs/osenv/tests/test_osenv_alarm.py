@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-import osenv.alarm
+import osenv.clock
 from osenv import RealClock, SimClock
-from osenv.alarm import Alarm, LoopAlarm, TimerFileAlarm, real_alarm
+from osenv.clock import Alarm, LoopAlarm, TimerFileAlarm, real_alarm
 
 NEVER_S = 3_600.0
 Runner = Callable[[Coroutine[Any, Any, None]], None]
@@ -91,7 +91,7 @@ def test_a_timer_file_never_rings_early_and_leaves_no_file_behind(run: Runner) -
 
 
 async def test_a_machine_without_timer_files_has_alarms_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(osenv.alarm, "_libc", object)
+    monkeypatch.setattr(osenv.clock, "_libc", object)
     ring = asyncio.Event()
     alarm = real_alarm(ring.set)
     assert isinstance(alarm, LoopAlarm)

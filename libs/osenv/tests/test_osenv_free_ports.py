@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-import osenv.free_ports
-from osenv.free_ports import PORT_MAX, PORT_MIN, free_ports, turn_file
+import osenv.network
+from osenv.network import PORT_MAX, PORT_MIN, free_ports, turn_file
 
 PROCESSES, EACH = 4, 200
-DEAL = f"from osenv.free_ports import free_ports\nfor _ in range({EACH // 10}): print(*free_ports(10))"
+DEAL = f"from osenv.network import free_ports\nfor _ in range({EACH // 10}): print(*free_ports(10))"
 
 
 @pytest.fixture
 def own_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Other tests of this machine deal at the same time."""
-    monkeypatch.setattr(osenv.free_ports, "TURN_FOLDER", tmp_path)
+    monkeypatch.setattr(osenv.network, "TURN_FOLDER", tmp_path)
     return turn_file()
 
 

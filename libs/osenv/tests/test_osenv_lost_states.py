@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file
-from osenv.sim_disk import SECTOR_BYTES
-from osenv.sim_folder import copy_tree
-from osenv.sim_power import PowerCut
+from osenv.sim_files import SECTOR_BYTES, PowerCut, copy_tree
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from osenv.memory import zeroed_memory
+from osenv.process import zeroed_memory
 
 
 def test_memory_is_zero_and_keeps_what_is_written() -> None:
@@ -21,7 +21,7 @@ def test_memory_is_zero_and_keeps_what_is_written() -> None:
 
 FRAMES = """
 import resource, sys
-from osenv.memory import keep_freed_memory
+from osenv.process import keep_freed_memory
 def frames(count):
     for _ in range(count):
         [b"x" * 300_000 for _ in range(4)]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from osenv.signals import reload_event, stop_event
+from osenv.process import reload_event, stop_event
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals")
 

@@ -9,7 +9,7 @@ import pytest
 
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file
-from osenv.sim_disk import SECTOR_BYTES
+from osenv.sim_files import SECTOR_BYTES
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

@@ -10,7 +10,8 @@ import pytest
 
 from osenv import SeededRng, SimDisk, SyncError
 from osenv.disk import read_file
-from osenv.sim_disk import SECTOR_BYTES, ShortWriteError
+from osenv.sim_disk import ShortWriteError
+from osenv.sim_files import SECTOR_BYTES
 
 ROOT = Path("/store")
 LOG = ROOT / "log"

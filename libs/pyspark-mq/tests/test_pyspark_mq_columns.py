@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from mqclient import MessageExt, MessageQueue
-from mqclient.compression import ZLIB_FLAGS
+from mqclient.message import ZLIB_FLAGS
 from mqproto.properties import KEYS, TAGS, UNIQ_KEY, PropertiesError, encode_properties
-from mqproto.record import FLAG_COMPRESSED, OFFSETS, OFFSETS_AT, STORE, STORE_AT, encode_record, pack_ip, seal
-from mqproto.sealed_record import SealedRecord, iter_sealed_records
+from mqproto.record import (
+    FLAG_COMPRESSED,
+    OFFSETS,
+    OFFSETS_AT,
+    STORE,
+    STORE_AT,
+    SealedRecord,
+    encode_record,
+    iter_sealed_records,
+    pack_ip,
+    seal,
+)
 from pyspark_mq.columns import Columns, PropertyTable, property_table
 from pyspark_mq.errors import OptionError, UnreadableMessageError
 from pyspark_mq.schema import SCHEMA, arrow_schema, check_schema, schema_of

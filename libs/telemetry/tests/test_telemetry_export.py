@@ -14,11 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from telemetry import exporters
-from telemetry.jaeger_json import spans_of, trace_document
 from telemetry.settings import read_settings
-from telemetry.testing.jaeger_query import JaegerQuery
-from telemetry.testing.otlp_receiver import OtlpReceiver, ReceivedTimeoutError
-from telemetry.trace_tree import TraceNotFoundError, fetch_trace, trace_tree
+from telemetry.testing.otlp_receiver import JaegerQuery, OtlpReceiver, ReceivedTimeoutError
+from telemetry.trace_tree import TraceNotFoundError, fetch_trace, spans_of, trace_document, trace_tree
 
 PROGRAM = """
 import logging, os, sys, urllib.request

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from telemetry.jaeger_json import spans_of, trace_document
-from telemetry.received import ReceivedSpan
+from telemetry.trace_tree import ReceivedSpan, spans_of, trace_document
 
 TRACE_ID, OTHER_TRACE_ID = "0af7651916cd43dd8448eb211c80319c", "1bf7651916cd43dd8448eb211c80319c"
 

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 import telemetry
 from telemetry import current_trace_id, joined_span, traceparent, tracer
 from telemetry.context import in_this_span, outside_spans
-from telemetry.received import ReceivedMetric, ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedMetric, ReceivedSpan
 
 
 @pytest.fixture

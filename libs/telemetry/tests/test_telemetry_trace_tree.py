@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from telemetry.jaeger_json import TraceFormatError, spans_of, trace_document
-from telemetry.received import ReceivedEvent, ReceivedSpan
-from telemetry.testing.jaeger_query import answer
-from telemetry.trace_tree import main, trace_tree
+from telemetry.testing.otlp_receiver import answer
+from telemetry.trace_tree import (
+    ReceivedEvent,
+    ReceivedSpan,
+    TraceFormatError,
+    main,
+    spans_of,
+    trace_document,
+    trace_tree,
+)
 
 TRACE = "a" * 32
 MS = 1_000_000

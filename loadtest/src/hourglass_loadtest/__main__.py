@@ -44,8 +44,7 @@ from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.waiting import NotInTimeError
 from mqclient import MQClientError
-from osenv.memory import keep_freed_memory, keep_out_of_collections
-from osenv.signals import stop_event
+from osenv.process import keep_freed_memory, keep_out_of_collections, stop_event
 
 if sys.platform == "win32":
     from asyncio import run as run_client_loop

@@ -12,10 +12,9 @@ from mq_broker.config import FORMAT, IGNORED_KEYS, AddressCheck, BrokerConfig, p
 from mq_broker.core.limits import GuardMode
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
-from mqproto.address import Address
-from mqproto.command_line import Started
 from mqproto.conf import changes, config_pairs
-from mqproto.properties_file import parse_properties
+from mqproto.config_source import Started, parse_properties
+from mqproto.names import Address
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy/conf/broker.conf"

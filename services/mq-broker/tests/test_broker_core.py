@@ -14,9 +14,8 @@ from mq_broker.core.members import HEARTBEAT_EXPIRY_MS, GroupMembers
 from mq_broker.core.pulling import parse_tag_expression
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.testing import BORN_IP, client, producer_record
-from mqproto.java_hash import java_string_hash
 from mqproto.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, SYSTEM_TOPICS, IllegalNameError
-from mqproto.properties import encode_properties
+from mqproto.properties import encode_properties, java_string_hash
 from mqproto.record import BODY_AT, BODY_BYTES_MAX, CRC_BYTES, decode_record, encode_record, is_sealed, iter_records
 from osenv import SimClock
 

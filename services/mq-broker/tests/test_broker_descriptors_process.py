@@ -18,7 +18,7 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc as pb_grpc
 from hourglass.mq.v1 import common_pb2
 from mq_broker.testing import incoming
-from mqproto.address import parse_address
+from mqproto.names import parse_address
 
 LIMIT = 256
 TOPICS, QUEUES = 75, 4

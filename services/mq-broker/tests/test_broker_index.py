@@ -19,9 +19,8 @@ from mq_broker.store.index import IndexFile, IndexSize
 from mq_broker.store.message_store import StoreOptions
 from mq_broker.testing import BORN_IP, half, produce, read_all, running_broker, store_options
 from mq_broker.testing_closely import ThreadedDisk
-from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
-from mqproto.properties import DELAY, KEYS, UNIQ_KEY, decode_properties, encode_properties
+from mqproto.properties import DELAY, KEYS, UNIQ_KEY, decode_properties, encode_properties, java_string_hash
 from mqproto.record import decode_record, encode_record
 from osenv import SeededRng, SimClock, SimDisk
 from osenv.sim_clock import settle

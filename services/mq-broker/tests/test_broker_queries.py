@@ -16,8 +16,7 @@ from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.store.layout import StoreLayout
 from mq_broker.testing import STORE_ROOT, incoming, produce, producer_record, read_all, running_broker, store_options
 from mqproto.codes import ResponseCode
-from mqproto.record import BODY_AT, OFFSETS, OFFSETS_AT, decode_record, seal
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.record import BODY_AT, OFFSETS, OFFSETS_AT, decode_record, iter_sealed_records, seal
 from osenv import SimClock, SimDisk
 from osenv.sim_clock import settle
 

@@ -14,8 +14,7 @@ from mq_broker.store.index import IndexFile, IndexSize
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import BORN_IP, incoming, produce, read_all, running_broker, store_options
 from mq_broker.testing_replication import copy_all, log_bytes, running_store
-from mqproto.java_hash import java_string_hash
-from mqproto.properties import RESERVED
+from mqproto.properties import RESERVED, java_string_hash
 from mqproto.record import (
     BODY_AT,
     BODY_BYTES_MAX,

@@ -14,8 +14,8 @@ from hourglass.mq.v1 import name_service_pb2 as pb
 from mq_broker.core.replica_state import BrokerIdentity, Epoch
 from mq_broker.core.topics import TopicConfig, TopicTable
 from mq_broker.rpc.registration import SEEKING_PERIOD_S_MAX, SLAVE_PERIOD_S_MAX, HaTerms, Registration
-from mqproto.address import Address
 from mqproto.grpc_options import FRAME_BYTES_MAX, SERVER_OPTIONS
+from mqproto.names import Address
 from osenv import SimClock
 
 IDENTITY = BrokerIdentity("c", "broker-a", 0, "127.0.0.1:10911")

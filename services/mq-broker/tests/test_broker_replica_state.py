@@ -23,8 +23,7 @@ from mq_broker.replication.node import ReplicaFile
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import StoreLayout
 from osenv import SeededRng, SimDisk
-from osenv.disk import read_file
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs, read_file
 
 ME, OTHER = "0" * 32, "f" * 32
 MASTER = ReplicaState(ME, BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, 0)

@@ -24,7 +24,7 @@ from mq_broker.rpc.registration import Registration
 from mq_broker.rpc.replication_conversions import replica_frame
 from mq_broker.testing import RecordingSession, broker_options, client, incoming, produce, running_broker
 from mqproto.codes import ResponseCode
-from mqproto.field_limits import FieldLimitError, limited_fields
+from mqproto.grpc_options import FieldLimitError, limited_fields
 from osenv import SimClock, SimDisk
 
 BROKER = broker_service_pb2.DESCRIPTOR.services_by_name["BrokerService"]

@@ -12,8 +12,8 @@ from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untype
 
 from mq_broker.rpc import registration
 from mq_broker.rpc.registration import SelfCheck
-from mqproto.address import Address
 from mqproto.grpc_options import SERVER_OPTIONS
+from mqproto.names import Address
 from osenv import SystemRng
 
 

@@ -32,7 +32,7 @@ from mq_broker.testing import (
 )
 from mqproto.codes import PullStatus, ResponseCode
 from osenv import SimClock, SimDisk
-from osenv.memory import machine_memory_bytes
+from osenv.process import machine_memory_bytes
 
 NOT_LEADER = ResponseCode.NOT_LEADER_FOR_QUEUE
 

@@ -21,10 +21,10 @@ from hourglass.mq.v1 import broker_service_pb2 as pb
 from hourglass.mq.v1 import broker_service_pb2_grpc as pb_grpc
 from hourglass.mq.v1 import common_pb2
 from mq_broker.testing import half, incoming
-from mqproto.address import parse_address
 from mqproto.health import check
-from telemetry.received import ReceivedMetric
+from mqproto.names import parse_address
 from telemetry.testing.otlp_receiver import OtlpReceiver
+from telemetry.trace_tree import ReceivedMetric
 
 TRACE, SENDER, CALLER = "a" * 32, "b" * 16, "c" * 16
 TRACED = (("traceparent", f"00-{TRACE}-{CALLER}-01"),)

@@ -10,8 +10,7 @@ import pytest
 from mq_namesrv.__main__ import main
 from mq_namesrv.config import FORMAT, IGNORED_KEYS, NamesrvConfig, parse_config
 from mqproto.conf import ConfigError, changes, config_pairs
-from mqproto.config_source import ConfigSource
-from mqproto.properties_file import parse_properties
+from mqproto.config_source import ConfigSource, parse_properties
 
 EXAMPLE = Path(__file__).parents[3] / "deploy/conf/namesrv.conf"
 

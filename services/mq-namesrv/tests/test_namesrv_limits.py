@@ -24,7 +24,7 @@ from mq_namesrv.core.registration import (
 )
 from mq_namesrv.core.route_table import RouteTable, check_invariants
 from mq_namesrv.rpc import REQUEST_LIMITS, NameServiceServicer
-from mqproto.field_limits import limited_fields
+from mqproto.grpc_options import limited_fields
 from osenv import SimClock
 
 

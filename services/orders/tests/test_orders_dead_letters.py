@@ -9,7 +9,7 @@ import pytest
 
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Message
-from mqclient.testing.dead_letters import send_dead_letters
+from mqclient.testing.recording import send_dead_letters
 from orders.adapters.mq_dead_letters import LETTERS_MAX, MqDeadLetters
 from orders.service.dead_letters import SHOP_GROUPS
 from orders.service.payment_desk import UnknownDeadLetterError

@@ -12,8 +12,8 @@ from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.adapters.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
-from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedSpan
 
 TRACER = telemetry.tracer("test")
 

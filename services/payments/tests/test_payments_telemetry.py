@@ -11,8 +11,8 @@ from payments.domain.payment_status import PaymentStatus
 from payments.service import events
 from payments.testing import RunningPayments, ScriptedGateway, Step, running_payments
 from servicekit.testing.databases import NewDatabaseUrl
-from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder
+from telemetry.trace_tree import ReceivedSpan
 
 TRACER = telemetry.tracer("test")
 

@@ -27,7 +27,7 @@ from mqclient import (
     Producer,
     PushConsumer,
 )
-from mqclient.testing.dead_letters import send_dead_letters
+from mqclient.testing.recording import send_dead_letters
 from mqproto.codes import ResponseCode
 from osenv.sim_clock import settle
 

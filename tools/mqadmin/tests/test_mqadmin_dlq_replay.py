@@ -28,7 +28,7 @@ from mqclient import (
     SendResult,
 )
 from mqclient.testing import RecordingListener
-from mqclient.testing.dead_letters import open_bodies, send_dead_letters, stored_bodies
+from mqclient.testing.recording import open_bodies, send_dead_letters, stored_bodies
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
 from osenv import SimClock

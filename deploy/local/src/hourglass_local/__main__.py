@@ -22,7 +22,7 @@ from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.reopen import PLACEHOLDERS, run_reopened
 from hourglass_local.up import USUAL_PORTS, run_up
-from osenv.signals import stop_event
+from osenv.process import stop_event
 from telemetry.settings import DEFAULT_PROMETHEUS_PORT, PROMETHEUS_PORT
 
 PROGRAM = "hourglass"

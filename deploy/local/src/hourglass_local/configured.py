@@ -19,7 +19,7 @@ from hourglass_local.probes import grpc_serving, is_in_sync
 from hourglass_local.process import ManagedProcess
 from hourglass_local.queue_processes import wait_known
 from hourglass_local.waiting import eventually
-from mqproto.properties_file import read_properties
+from mqproto.config_source import read_properties
 
 NAME_SERVER_FILE = "namesrv.conf"
 IN_SYNC_TIMEOUT_S = 30.0

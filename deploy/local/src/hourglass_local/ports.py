@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from osenv.free_ports import free_ports
 from osenv.network import LOOPBACK_IPV4 as LOOPBACK
+from osenv.network import free_ports
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Ports of the loopback interface: whether they are free, and free ones.

@@ -22,7 +22,7 @@ from hourglass_local.ports import LOOPBACK, free_ports
 from hourglass_local.process import ManagedProcess
 from hourglass_local.queue_processes import broker, name_server, stopped_at_the_end, wait_known
 from hourglass_local.waiting import alongside
-from osenv.signals import stop_event
+from osenv.process import stop_event
 
 WATCH_INTERVAL_S = 0.5
 COMMAND_STOP_TIMEOUT_S = 60.0

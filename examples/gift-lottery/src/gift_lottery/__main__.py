@@ -12,7 +12,7 @@ import telemetry
 from gift_lottery import app
 from gift_lottery.config import Config, ConfigError, from_environment
 from mqclient import MQClientError
-from osenv.signals import stop_event
+from osenv.process import stop_event
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -49,8 +49,23 @@ from mqclient.admin import (
     TransactionList,
     TransactionPhase,
 )
-from mqclient.client_config import ClientConfig
-from mqclient.consumer.allocate import (
+from mqclient.config import ClientConfig, ConsumerConfig, ProducerConfig
+from mqclient.consumer.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeFromWhere,
+    ConsumeMessageContext,
+    ConsumeMessageHook,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    MessageListenerConcurrently,
+    MessageListenerOrderly,
+    MessageModel,
+)
+from mqclient.consumer.pull_consumer import PullConsumer
+from mqclient.consumer.pulling import MessageSelector, PulledFrame
+from mqclient.consumer.push_consumer import PushConsumer
+from mqclient.consumer.rebalance import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -60,31 +75,17 @@ from mqclient.consumer.allocate import (
     AllocateMessageQueueStrategy,
     MachineRoomResolver,
 )
-from mqclient.consumer.consumer_config import ConsumerConfig
-from mqclient.consumer.hooks import ConsumeMessageContext, ConsumeMessageHook
-from mqclient.consumer.listener import (
-    ConsumeConcurrentlyContext,
-    ConsumeFromWhere,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    MessageListenerConcurrently,
-    MessageListenerOrderly,
-    MessageModel,
-)
-from mqclient.consumer.pull_consumer import PullConsumer
-from mqclient.consumer.pulling import PulledFrame
-from mqclient.consumer.push_consumer import PushConsumer
-from mqclient.consumer.subscription import MessageSelector
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,
     BrokerUnreachableError,
+    CheckUnansweredError,
     ConnectionLostError,
     EarlierSendFailedError,
     IllegalArgumentError,
     IllegalGroupError,
     IllegalStateError,
+    LocalTransactionRolledBackError,
     MessageRejectedError,
     MQClientError,
     NoRouteError,
@@ -100,28 +101,28 @@ from mqclient.errors import (
     UnreadableBodyError,
 )
 from mqclient.lifecycle import ServiceState
-from mqclient.message import Message
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
-from mqclient.producer.batch_splitter import MessageBatchSplitter
-from mqclient.producer.hooks import MessageType, SendMessageContext, SendMessageHook
-from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
-from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.queue_choice import MessageQueueSelector
-from mqclient.producer.retry import CommunicationMode
-from mqclient.producer.selectors import SelectMessageQueueByHash, SelectMessageQueueByRandom
-from mqclient.producer.send_callback import SendCallback
-from mqclient.producer.send_result import BatchSendResult, SendResult, SendStatus, TransactionSendResult
-from mqclient.producer.transaction_listener import (
-    CheckUnansweredError,
-    LocalTransactionRolledBackError,
+from mqclient.message import (
+    BatchSendResult,
     LocalTransactionState,
-    TransactionListener,
+    Message,
+    MessageExt,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+    TransactionSendResult,
 )
-from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.name_servers import BrokerQueues, TopicRoute
+from mqclient.producer.attempts import CommunicationMode, MessageType, SendMessageContext, SendMessageHook
+from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
+from mqclient.producer.producer import Producer, SendCallback
+from mqclient.producer.sender import (
+    MessageBatchSplitter,
+    MessageQueueSelector,
+    SelectMessageQueueByHash,
+    SelectMessageQueueByRandom,
+)
+from mqclient.producer.transaction_producer import TransactionListener, TransactionProducer
 from mqclient.recall import RecalledMessage, RecallOutcome, RecallResult
-from mqclient.route import BrokerQueues, TopicRoute
 from mqproto.codes import PullStatus
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""What the producers, consumers and admins of one client id share (MISSION L1, L4-L9, L14).
+"""What the producers, consumers and admins of one client id share.
 
-Invariants: one instance per event loop, URL and client id, made by whoever comes first and shut down by whoever leaves
-last; no two living instances have the same client id, unless two processes are given the same `instance_name`, of which
-brokers reject the second; after its shutdown no task, timer or connection of it is left, whatever hangs.
+Invariants: one instance per event loop, URL and client id, made by whichever comes first and shut down by whichever
+leaves last; no two living instances have the same client id, unless two processes are given the same `instance_name`,
+of which brokers reject the second; after its shutdown no task, timer or connection of it is left, whatever hangs.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks, to_the_end
-from mqclient.broker_calls import BrokerCalls
-from mqclient.broker_connection import BrokerConnection
-from mqclient.broker_connections import BrokerConnections
-from mqclient.client_config import DEFAULT_INSTANCE_NAME, ClientConfig
+from mqclient.config import DEFAULT_INSTANCE_NAME, ClientConfig
+from mqclient.connection.broker_connections import BrokerCalls, BrokerConnection, BrokerConnections
+from mqclient.connection.produce_stream import ProduceStream
+from mqclient.connection.session import InnerConsumer, InnerProducer, Registrations, Reply, ReverseCommands
 from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
-from mqclient.lifecycle import Lifecycle, LifecycleEvent
-from mqclient.message_id import UniqueIdMaker
-from mqclient.name_servers import NameServers
-from mqclient.producer.produce_stream import ProduceStream
-from mqclient.registrations import InnerConsumer, InnerProducer, Registrations
-from mqclient.reverse_commands import ReverseCommands
-from mqclient.route import MASTER_ID
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, to_the_end
+from mqclient.message import UniqueIdMaker
+from mqclient.name_servers import MASTER_ID, NameServers
 from mqclient.route_table import RouteTable
-from mqclient.scheduled_tasks import ScheduledTask, start_scheduled_tasks
-from mqclient.session import Reply
 from mqclient.transport import Transport, open_transport
 from osenv import RealClock, SystemRng
 from osenv.clock import timeout
@@ -41,6 +35,9 @@ logger = logging.getLogger("mqclient.client_instance")
 
 GOODBYE_SHARE = 0.2  # of the time for a shutdown: what is kept back to leave the brokers in order
 GOODBYE_S_MAX = 1.0
+
+_Key = tuple[asyncio.AbstractEventLoop, str, str, str]
+_instances_lock = threading.Lock()  # each event loop has a thread of its own
 
 
 class ClientInstance:
@@ -292,9 +289,7 @@ class ClientInstance:
         await asyncio.gather(*(consumer.persist_offsets() for consumer in self._registrations.consumers.values()))
 
 
-_Key = tuple[asyncio.AbstractEventLoop, str, str, str]
 _instances: dict[_Key, ClientInstance] = {}
-_instances_lock = threading.Lock()  # each event loop has a thread of its own
 
 
 def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
@@ -350,3 +345,21 @@ def _client_id(ip: str, config: ClientConfig) -> str:
     while client_id in taken:
         client_id = f"{ip}@{name}#{next(numbers)}{unit}"
     return client_id
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTask:
+    """`action` runs `first_delay_s` after the start, and then with `period_s` between two runs."""
+
+    name: str
+    first_delay_s: float
+    period_s: float
+    action: Callable[[], Awaitable[object]]
+
+
+def start_scheduled_tasks(table: Iterable[ScheduledTask], tasks: BackgroundTasks) -> None:
+    """Start them in their order. An action that raises is logged, and runs again when its time comes."""
+    for one in table:
+        tasks.start_periodic(
+            one.action, first_delay_s=one.first_delay_s, interval_s=one.period_s, name=f"mqclient {one.name}"
+        )

@@ -162,3 +162,18 @@ def require_success(code: int, remark: str, broker: str) -> None:
     """Raise BrokerRefusedError or BrokerRejectedError unless `code` is SUCCESS."""
     if code != ResponseCode.SUCCESS:
         raise broker_answer_error(code, remark, broker)
+
+
+class CheckUnansweredError(Exception):
+    """Raised by a listener that cannot find out now, as while its database is away: the broker gets no answer.
+
+    It asks again, every minute, for as long as it takes. UNKNOW would count, and the fifteenth one parks the message.
+    """
+
+
+class LocalTransactionRolledBackError(Exception):
+    """Raised by a listener whose local transaction has failed and left nothing behind; the sender gets `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"the local transaction was rolled back: {cause!r}")
+        self.cause = cause

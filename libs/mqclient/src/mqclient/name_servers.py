@@ -1,8 +1,10 @@
-"""The name servers: they never talk to each other, and one of them may be cut off from brokers (MISSION N4, ADR 110).
+"""Name servers, and what they tell: where a topic's queues are.
 
-Invariants: a list of addresses stays until another one that is not empty replaces it (MISSION N7); there is a channel
-to listed addresses only; whoever asks has asked every listed name server once before it hears that none answers; a
-doubtful answer counts only when every other name server has been asked, too, within the last OPINION_PAUSE_S.
+The name servers never talk to each other, and one of them may be cut off from brokers (ADR 110).
+
+Invariants: a list of addresses stays until another one that is not empty replaces it; there is a channel to listed
+addresses only; whoever asks has asked every listed name server once before it hears that none answers; a doubtful
+answer counts only when every other name server has been asked, too, within the last OPINION_PAUSE_S.
 
 An answer is doubtful when it names no queue, or no master for a broker name, or a master with a lower epoch than one
 that is known, or when the name server says that it is uncertain. Of several answers the best one counts, and its name
@@ -13,25 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
 
 from hourglass.mq.v1 import common_pb2 as common_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
-from mqclient.background import BackgroundTasks
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig
 from mqclient.errors import MQClientError, NoRouteError, RejectedError, require_success
-from mqclient.route import MASTER_ID, TopicRoute, route_from_wire
-from mqclient.shared_calls import SharedCalls
-from mqclient.transport import Channel, Method, NameServerSource, Transport
-from mqclient.transport.base import RequestT, ResponseT
+from mqclient.lifecycle import BackgroundTasks, SharedCalls
+from mqclient.message import MessageQueue
+from mqclient.transport import Channel, Method, NameServerSource, RequestT, ResponseT, Transport
 from mqclient.transport.methods import LIST_CLUSTERS, LIST_TOPICS, QUERY_ROUTE
+from mqproto.codes import Permission
 from osenv.clock import timeout
 
 logger = logging.getLogger("mqclient.name_servers")
 
+MASTER_ID = 0
 
 NAMED_MAX = 5  # brokers in an error's sentence
 TOPICS_PER_PAGE = 10_000  # of a list of them; 1.3 MB with the longest names
@@ -40,6 +42,88 @@ SILENT_PAUSE_S = 10.0  # for which a name server that has not answered is not as
 
 Epoch = tuple[int, int]  # term and start
 Brokers = Iterable[name_pb.BrokerData]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueues:
+    """What one broker name offers of a topic; `perm` has RocketMQ's bits."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic's queues and the addresses of the brokers that have them, by broker name and broker id."""
+
+    topic: str
+    queues: tuple[BrokerQueues, ...]
+    brokers: Mapping[str, Mapping[int, str]]
+
+    def publish_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues that can be written: allowed, and on a broker whose master lives. Sorted."""
+        return tuple(
+            sorted(
+                MessageQueue(self.topic, queues.broker_name, queue_id)
+                for queues in self.queues
+                if queues.perm & Permission.WRITE and MASTER_ID in self.brokers.get(queues.broker_name, {})
+                for queue_id in range(queues.write_queue_count)
+            )
+        )
+
+    def subscribe_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues that can be read. Sorted."""
+        return tuple(
+            sorted(
+                MessageQueue(self.topic, queues.broker_name, queue_id)
+                for queues in self.queues
+                if queues.perm & Permission.READ and self.brokers.get(queues.broker_name)
+                for queue_id in range(queues.read_queue_count)
+            )
+        )
+
+    @property
+    def waits_for_master(self) -> bool:
+        """Whether there are queues that could be written if the master of their broker lived."""
+        return any(
+            queues.perm & Permission.WRITE
+            and queues.write_queue_count
+            and MASTER_ID not in self.brokers.get(queues.broker_name, {MASTER_ID: ""})
+            for queues in self.queues
+        )
+
+    def with_addresses(self, told: Mapping[str, Mapping[int, str]]) -> TopicRoute:
+        """This route, and its brokers where `told` says that they are; itself when nothing differs."""
+        if all(told.get(name, addresses) == addresses for name, addresses in self.brokers.items()):
+            return self
+        return replace(self, brokers={name: told.get(name, addresses) for name, addresses in self.brokers.items()})
+
+    def for_new_topic(self, topic: str, queue_count_max: int) -> TopicRoute:
+        """This route, the default topic's, as the guess for `topic`, which the first message will create (N8)."""
+        queues = tuple(
+            BrokerQueues(
+                queues.broker_name,
+                min(queue_count_max, queues.read_queue_count),
+                min(queue_count_max, queues.write_queue_count),
+                queues.perm,
+            )
+            for queues in self.queues
+        )
+        return TopicRoute(topic, queues, self.brokers)
+
+
+def route_from_wire(topic: str, route: name_pb.TopicRoute) -> TopicRoute:
+    """The answer of a name server as a TopicRoute."""
+    return TopicRoute(
+        topic,
+        tuple(
+            BrokerQueues(data.broker_name, data.read_queue_count, data.write_queue_count, data.perm)
+            for data in route.queues
+        ),
+        {data.broker_name: dict(data.addresses) for data in route.brokers},
+    )
 
 
 def no_broker(addresses: str) -> str:

@@ -18,13 +18,6 @@ from enum import Enum
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
-from mqclient.delays import (
-    IllegalDelayError,
-    check_deliver_at,
-    check_near_enough,
-    checked_delay_ms,
-    deliver_timestamp_ms,
-)
 from mqclient.errors import (
     REFUSED_FOR_NOW,
     BrokerUnreachableError,
@@ -38,7 +31,14 @@ from mqclient.errors import (
     require_success,
     with_more,
 )
-from mqclient.route import MASTER_ID, TopicRoute
+from mqclient.message import (
+    IllegalDelayError,
+    check_deliver_at,
+    check_near_enough,
+    checked_delay_ms,
+    deliver_timestamp_ms,
+)
+from mqclient.name_servers import MASTER_ID, TopicRoute
 from mqclient.transport.methods import RECALL_MESSAGE
 from mqproto.names import IllegalNameError, check_user_topic
 from mqproto.properties import KEY_SEPARATOR

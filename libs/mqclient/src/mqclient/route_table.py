@@ -13,12 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from hourglass.mq.v1 import name_service_pb2 as name_pb
-from mqclient.background import BackgroundTasks
 from mqclient.errors import MQClientError, NoRouteError
-from mqclient.message_queue import MessageQueue
-from mqclient.name_servers import NameServers
-from mqclient.route import MASTER_ID, TopicRoute
-from mqclient.shared_calls import SharedCalls
+from mqclient.lifecycle import BackgroundTasks, SharedCalls
+from mqclient.message import MessageQueue
+from mqclient.name_servers import MASTER_ID, NameServers, TopicRoute
 from mqproto.names import DEFAULT_TOPIC
 from osenv import Clock
 

@@ -1,8 +1,26 @@
-"""Response codes with Apache RocketMQ's names and numbers; common.proto has the same ones for the wire."""
+"""What both sides of the wire agree on: response codes, the version, and how it changes.
+
+Response codes have Apache RocketMQ's names and numbers; common.proto has the same ones for the wire.
+
+Within one version every program talks with every other one, older or newer. Fields, methods and values of enums are
+only added, never given another meaning, type or number; a number that is no longer used stays reserved. A program that
+does not know a field passes over it; one that does not get a field sees its default, which means what was so before
+there was the field. A change that does not fit this makes a new package, `hourglass.mq.v2`, beside the old one.
+
+The version is the package's in the .proto files. It is not negotiated: a program of another version finds no such
+method.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from pathlib import PurePosixPath
+
+PROTOCOL_VERSION = 1
+
+# Of all files of a store the one that says who may open it. Who puts a store back writes it last.
+VERSION_PATH = "version"
+PART_BYTES_MAX = 1024 * 1024  # of a file's content in one message
 
 
 class ResponseCode(IntEnum):
@@ -89,3 +107,11 @@ class Permission(IntEnum):
     WRITE = 2
     READ = 4
     READ_WRITE = 6
+
+
+def check_path(path: str) -> PurePosixPath:
+    """The path of a file below the root of a store. Raises ValueError for one that leads anywhere else."""
+    parts = path.split("/")
+    if "\\" in path or "\0" in path or any(part in {"", ".", ".."} for part in parts) or ":" in parts[0]:
+        raise ValueError(f"{path!r} is no path of a file below the root of a store")
+    return PurePosixPath(path)

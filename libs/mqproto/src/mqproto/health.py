@@ -16,7 +16,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; what is wrong
 
 import grpc
 
-from mqproto.address import Address, parse_address
+from mqproto.names import Address, parse_address
 
 METHOD = "/grpc.health.v1.Health/Check"
 TIMEOUT_S = 2.0

@@ -1,4 +1,7 @@
-"""Message properties: names, and the one text form they have on wire and disk: name \\x01 value \\x02, repeated."""
+"""Message properties: names, and the one text form they have on wire and disk: name \\x01 value \\x02, repeated.
+
+Beside them the hash of such text: Java's String.hashCode, which RocketMQ's consume queue and index store.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +32,38 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 CRC32 = "__CRC32#"
+
 # Hourglass's own: "level:queue offset" of the waiting record that this one delivers, carries over, or takes back.
 SCHEDULE_POSITION = "__SCHEDULE_POSITION"
+
 # Hourglass's own: when a delayed record is due, milliseconds since 1970.
 DUE_TIMESTAMP = "__DUE_TIMESTAMP"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+
 # Hourglass's own: how the transaction of an op message, or of an operator's mark, has ended, or that it was parked.
 TRANSACTION_STATE = "__TRANSACTION_STATE"
+
 # Hourglass's own: when the first half message of a transaction was stored, milliseconds since 1970.
 HALF_TIMESTAMP = "__HALF_TIMESTAMP"
+
 # Hourglass's own: "producer id:epoch:sequence" of a record that its producer has numbered (broker_service.proto).
 PRODUCER_SEQUENCE = "PSEQ"
+
 # Hourglass's own: "what:queue offset", what an operator has done with the dead letter at this offset of the queue.
 DEAD_LETTER_MARK = "__DEAD_LETTER_MARK"
+
 # Hourglass's own: the queue offset of the dead letter that was edited into this one.
 DEAD_LETTER_EDIT = "__DEAD_LETTER_EDIT"
+
 # Hourglass's own, of a dead letter: what its last listener answered or raised, and the client id of that member.
 FAILURE = "__FAILURE"
 FAILED_MEMBER = "__FAILED_MEMBER"
 EPOCH_DIGITS_MAX, SEQUENCE_DIGITS_MAX = 9, 18
+
 # Producer ids from here on, to twice that, belong to producers that come back under the same id as another process: a
 # broker remembers what they have numbered for days. Below are those that clients draw, and need for an hour (ADR 15).
 RETURNING_PRODUCERS_FROM = 1 << 62
+
 # The last of these belong to one write each, and are never used again after it: for an hour, too (ADR 114).
 WRITE_PRODUCERS_FROM = 2 * RETURNING_PRODUCERS_FROM - (1 << 52)
 _PRODUCER_SEQUENCE_VALUE = re.compile(
@@ -70,6 +83,13 @@ RESERVED = frozenset(
         DEAD_LETTER_MARK, DEAD_LETTER_EDIT, FAILURE, FAILED_MEMBER,
     }
 )  # fmt: skip
+
+_BASE = 31
+_DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTU"
+_REMAINDERS = bytes(_DIGITS[code % _BASE] for code in range(256))
+_QUOTIENTS = bytes(_DIGITS[code // _BASE] for code in range(256))
+_PART_BYTES = 256  # int() takes time by the square of the digits, and refuses more than 4,300
+_PART_POWER = pow(_BASE, _PART_BYTES, 1 << 32)
 
 
 class PropertiesError(ValueError):
@@ -164,3 +184,29 @@ class EncodedProperties:
 @lru_cache(maxsize=1_024)
 def _separated_start(name: str) -> bytes:
     return _SEPARATOR_BYTES + property_start(name)
+
+
+@lru_cache(maxsize=4_096)  # producers use few tags, and a miss costs a microsecond
+def java_string_hash(text: str) -> int:
+    """The hash of `text` over its UTF-16 units: a signed 32-bit integer, s[0]*31^(n-1) + ... + s[n-1]."""
+    if text.isascii():
+        value = byte_string_hash(text.encode())
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        value = 256 * byte_string_hash(units[::2]) + byte_string_hash(units[1::2])
+    value &= 0xFFFF_FFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def byte_string_hash(data: bytes | bytearray) -> int:
+    """The same over bytes instead of units, not reduced to 32 bits: the hash of text that is ASCII."""
+    if len(data) > _PART_BYTES:
+        part = data[-_PART_BYTES:]
+        value, power = byte_string_hash(part), _PART_POWER
+        for at in range(len(data) - 2 * _PART_BYTES, -_PART_BYTES, -_PART_BYTES):
+            value += power * byte_string_hash(data[max(at, 0) : at + _PART_BYTES])
+            power = power * _PART_POWER & 0xFFFF_FFFF
+        return value
+    if not data:
+        return 0
+    return int(data.translate(_REMAINDERS), _BASE) + _BASE * int(data.translate(_QUOTIENTS), _BASE)

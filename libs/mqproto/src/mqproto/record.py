@@ -3,8 +3,16 @@
 All numbers are big-endian and signed. The byte offsets below are this module's only source; FORMAT.md in the broker's
 store describes the same layout in words, and a test builds records by hand from that description.
 
+How much a producer may put into a record's properties is checked by clients before they send, and by brokers before
+they store. Readers accept more. Whatever the length fields of a record can say is readable (`decode_record`), because
+earlier versions stored longer properties, and because a broker adds properties of its own when it writes a record
+again: for a delay, a transaction, a retry. `BROKER_PROPERTIES_BYTES_MAX` is kept free for those, so that a record that
+was accepted can always be written again within `SHORT_PROPERTIES_BYTES_MAX`, which RocketMQ can read, too.
+
 Invariants: a record's first four bytes are its length; its last twenty bytes are the CRC property, whose ten digits
-cover every byte before that property; the body CRC covers the body. Both CRCs are masked to 31 bits.
+cover every byte before that property; the body CRC covers the body. Both CRCs are masked to 31 bits. The CRC of a
+SealedRecord has matched, so it says what its broker has checked and stored; it has a copy of its own bytes, so that one
+message that waits does not keep a whole frame in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +25,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
-from mqproto.properties import CRC32, PROPERTIES_BYTES_MAX
+from mqproto.properties import (
+    CRC32,
+    DELAY,
+    DUE_TIMESTAMP,
+    ORIGIN_MESSAGE_ID,
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    SCHEDULE_POSITION,
+    WAIT,
+)
 
 MESSAGE_MAGIC = 0xDAA320A7 - 0x1_0000_0000
 BLANK_MAGIC = 0xCBD43194 - 0x1_0000_0000
@@ -58,6 +77,32 @@ FLAG_COMPRESSION_LZ4 = 0x1 << 8
 FLAG_COMPRESSION_ZSTD = 0x2 << 8
 FLAG_COMPRESSION_ZLIB = 0x3 << 8
 FLAG_COMPRESSION_TYPE_MASK = 0x7 << 8  # 0: zlib, as RocketMQ 4 wrote it
+
+# size, magic, queue offset, sysflag, reconsume times, body size; the x's wait until somebody asks
+_HEAD = Struct(">ii12xq8xi32xi8xi")
+_SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+
+SHORT_PROPERTIES_BYTES_MAX = 32_767  # RocketMQ reads the length as a signed short
+UNIQ_KEY_BYTES_MAX = 255  # a client's are 32 bytes; a retry says the key twice
+TAG_BYTES_MAX = 255  # as long as the longest name of a group
+KEYS_MAX = 128  # of one record: each is an entry of the index, which takes 20 bytes
+
+_INT32_DIGITS_MAX, _INT64_DIGITS_MAX = 10, 19
+
+# The properties that a broker has added at the same time at the most, and how long their values become: those of a
+# retry that waits and was carried over. A half message has fewer.
+_ADDED_BY_BROKER = {
+    RETRY_TOPIC: TOPIC_BYTES_MAX,
+    ORIGIN_MESSAGE_ID: UNIQ_KEY_BYTES_MAX,
+    DELAY: _INT32_DIGITS_MAX,
+    WAIT: len("false"),
+    REAL_TOPIC: TOPIC_BYTES_MAX,
+    REAL_QID: _INT32_DIGITS_MAX,
+    DUE_TIMESTAMP: _INT64_DIGITS_MAX,
+    SCHEDULE_POSITION: _INT32_DIGITS_MAX + len(":") + _INT64_DIGITS_MAX,
+}
+BROKER_PROPERTIES_BYTES_MAX = sum(len(f"{name}\x01\x02") + length for name, length in _ADDED_BY_BROKER.items())
+PRODUCER_PROPERTIES_BYTES_MAX = SHORT_PROPERTIES_BYTES_MAX - BROKER_PROPERTIES_BYTES_MAX  # with the CRC property
 
 
 class RecordError(ValueError):
@@ -219,3 +264,62 @@ def iter_records(buffer: bytes) -> Iterator[Record]:
 def encode_blank(size: int) -> bytes:
     """The head of the record that fills the last `size` bytes of a commit-log file."""
     return SEGMENT_HEAD.pack(size, BLANK_MAGIC)
+
+
+class SealedRecord:
+    """What a consumer needs of every record; `decode` gives the rest."""
+
+    __slots__ = ("parts", "queue_offset", "reconsume_times", "size", "sys_flag")
+
+    def __init__(
+        self, size: int, queue_offset: int, sys_flag: int, reconsume_times: int, parts: tuple[bytes, bytes, bytes]
+    ) -> None:
+        """`parts` are the record's bytes, `size` of them: what stands before the body, the body, and what follows."""
+        self.size = size
+        self.queue_offset = queue_offset
+        self.sys_flag = sys_flag
+        self.reconsume_times = reconsume_times
+        self.parts = parts
+
+    @property
+    def body(self) -> bytes:
+        """As it travels, which may be compressed."""
+        return self.parts[1]
+
+    def decode(self) -> Record:
+        """All of it. Raises RecordError when its broker has sealed lengths that do not fit each other."""
+        return decode_record(b"".join(self.parts))
+
+
+def iter_sealed_records(buffer: bytes) -> Iterator[SealedRecord]:
+    """Each record of `buffer`, in which they lie end to end.
+
+    Raises RecordError at the first one that is none, or whose CRC does not match.
+    """
+    at, end, view = 0, len(buffer), memoryview(buffer)
+    while at < end:
+        if end - at < RECORD_BYTES_MIN:
+            raise _problem(buffer, at)
+        size, magic, queue_offset, sys_flag, reconsume_times, body_size = _HEAD.unpack_from(buffer, at)
+        body_at, next_at = at + BODY_AT, at + size
+        topic_at, sealed_end = body_at + body_size, next_at - CRC_BYTES
+        if (
+            magic != MESSAGE_MAGIC
+            or sys_flag & _SYS_FLAGS_REFUSED
+            or next_at > end
+            or not 0 <= body_size <= size - RECORD_BYTES_MIN
+            or buffer[sealed_end:next_at] != crc_property(zlib.crc32(view[at:sealed_end]))
+        ):
+            raise _problem(buffer, at)
+        parts = buffer[at:body_at], buffer[body_at:topic_at], buffer[topic_at:next_at]
+        yield SealedRecord(size, queue_offset, sys_flag, reconsume_times, parts)
+        at = next_at
+
+
+def _problem(buffer: bytes, at: int) -> RecordError:
+    """Why no record stands at `at`, or none that is whole."""
+    try:
+        record = decode_record(buffer, at)
+    except RecordError as error:
+        return error
+    return RecordError(f"the record of log offset {record.log_offset} is damaged: CRC mismatch")

@@ -4,15 +4,12 @@ Everything that decides takes these as arguments. The same production code then 
 that moves the clock by thirty minutes and pulls the plug on the disk.
 """
 
-from osenv.alarm import Alarm
-from osenv.clock import Clock, RealClock, Timer
-from osenv.disk import Disk, DiskFile, FileLock, Lane, RealDisk, replace_file
-from osenv.errors import SyncError
+from osenv.clock import Alarm, Clock, RealClock, Timer, until
+from osenv.disk import Disk, DiskFile, FileLock, Lane, RealDisk, SyncError, replace_file
 from osenv.pooled_files import PooledFile, PooledFiles
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
 from osenv.sim_disk import SimDisk
-from osenv.waiting import until
 
 __all__ = [
     "Alarm",

@@ -1,5 +1,8 @@
 """Time as a port: the wall clock for dates, the monotonic clock for durations, and timers.
 
+An event loop's own timers count whole milliseconds, and may be one early. Linux has timers that are files, which become
+readable at their time: a timerfd.
+
 Invariant: nothing outside this package reads a clock or starts a timer of the event loop directly, so that a test that
 holds the clock holds all of time.
 """
@@ -7,15 +10,122 @@ holds the clock holds all of time.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import inspect
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
-from osenv.alarm import Alarm, real_alarm
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK if hasattr(os, "O_NONBLOCK") else 0, getattr(os, "O_CLOEXEC", 0)
+_NS_IN_S = 1_000_000_000
 
 REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
 WALL_LOOK_S = 5.0  # nobody tells a process that the wall clock was stepped: who has to know looks so often
+
+POLL_INTERVAL_S = 0.001
+YIELDS_FIRST = 20  # what needs the event loop only is there after a few turns of it
+
+
+class Alarm(Protocol):
+    """Calls back once for each time that it is set; not at all when it is set again, or cancelled, before."""
+
+    def set(self, seconds: float) -> None:
+        """Call back after about `seconds` (1 ms early is possible)."""
+
+    def cancel(self) -> None:
+        """Do not call back any more."""
+
+    def close(self) -> None:
+        """Cancel, and give back what it holds of the operating system."""
+
+
+class LoopAlarm:
+    """An alarm by the timers of an event loop."""
+
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any], callback: Callable[[], None]) -> None:
+        self._call_later, self._callback = call_later, callback
+        self._timer: Any = None
+
+    def set(self, seconds: float) -> None:
+        self.cancel()
+        self._timer = self._call_later(seconds, self._callback)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    close = cancel
+
+
+class TimerFileAlarm:
+    """An alarm by a timerfd on the running event loop."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        """Raises OSError where the machine has none."""
+        self._callback = callback
+        self._set_time = _libc().timerfd_settime
+        self._file = _libc().timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if self._file < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._file, self._ring)
+
+    def set(self, seconds: float) -> None:
+        """See Alarm. Raises OSError."""
+        nanoseconds = max(1, round(seconds * _NS_IN_S))  # 0 would switch it off
+        self._tell(_Specification(0, 0, *divmod(nanoseconds, _NS_IN_S)))
+
+    def cancel(self) -> None:
+        self._tell(_Specification())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def _tell(self, specification: _Specification) -> None:
+        if self._file >= 0 and self._set_time(self._file, 0, ctypes.byref(specification), None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def _ring(self) -> None:
+        try:
+            os.read(self._file, 8)
+        except BlockingIOError:  # set anew since it became readable
+            return
+        self._callback()
+
+
+def real_alarm(callback: Callable[[], None]) -> Alarm:
+    """The best alarm that this machine has, on the running event loop."""
+    if sys.platform == "linux":
+        try:
+            return TimerFileAlarm(callback)
+        except (OSError, AttributeError, NotImplementedError):  # no such call in the C library, or a loop without files
+            pass
+    return LoopAlarm(asyncio.get_running_loop().call_later, callback)
+
+
+class _Specification(ctypes.Structure):
+    """struct itimerspec: the interval, which stays zero, and the time of the first expiry."""
+
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    )
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 class Timer(Protocol):
@@ -136,3 +246,23 @@ async def rest(clock: Clock, event: asyncio.Event, seconds: float) -> None:
         await event.wait()
     finally:
         timer.cancel()
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+    """Return when `condition()`, or what it returns when awaited, is true.
+
+    Waits in real time; for a clock that a test moves see SimClock.until. Raises TimeoutError after `within_s` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    turns = 0
+    while not await is_met(condition):
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"the condition did not become true within {within_s:g} s")
+        turns += 1
+        await asyncio.sleep(0 if turns <= YIELDS_FIRST else POLL_INTERVAL_S)
+
+
+async def is_met(condition: Callable[[], object]) -> bool:
+    """Whether `condition()`, or what it returns when awaited, is true."""
+    answer = condition()
+    return bool(await answer if inspect.isawaitable(answer) else answer)

@@ -19,12 +19,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
-from osenv.errors import SyncError
-
 REWRITE_BYTES = 1024 * 1024
 
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS}  # who cannot change a folder has not made anything in it
+
+
+class SyncError(OSError):
+    """A sync failed: the operating system may have forgotten what it should have written, and calls it clean.
+
+    A second sync of the same file would report success although the bytes are gone (RELIABILITY.md: never a second
+    try). `errno` and `strerror` are those of the failed call.
+    """
 
 
 class Lane(enum.Enum):
@@ -33,10 +43,6 @@ class Lane(enum.Enum):
     SYNC = "sync"  # syncs that a caller's answer waits for; one thread
     READ = "read"  # reads for clients, however many they ask for
     WORK = "work"  # everything else: checkpoints, state files, renames
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class DiskFile(Protocol):
@@ -318,3 +324,18 @@ def _write_whole(disk: Disk, path: Path, content: bytes) -> None:
         file.sync_data()
     finally:
         file.close()
+
+
+def make_durable_dirs(disk: Disk, folder: Path) -> None:
+    """Have the folder, durably, with all its parents. Raises OSError.
+
+    Every parent is synced, not only those of folders that were missing: a process that made them may have been killed
+    before it could sync them.
+    """
+    disk.make_dirs(folder)
+    for parent in folder.parents:
+        try:
+            disk.sync_dir(parent)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise

@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
-from osenv.alarm import LoopAlarm
-from osenv.waiting import is_met, until
+from osenv.clock import LoopAlarm, is_met, until
 
 # Rounds that the event loop gets at most to finish what a timer started, before the clock moves on to the next one.
 SETTLE_ROUNDS = 500

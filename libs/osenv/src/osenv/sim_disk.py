@@ -15,12 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from osenv.disk import Lane
-from osenv.errors import SyncError
+from osenv.disk import Lane, SyncError
 from osenv.rng import Rng
-from osenv.sim_folder import Folder, NameChange, Node, Place, copy_tree, nodes_of
-from osenv.sim_inode import SECTOR_BYTES, Inode
-from osenv.sim_power import PowerCut
+from osenv.sim_files import SECTOR_BYTES, Folder, Inode, NameChange, Node, Place, PowerCut, copy_tree, nodes_of
 
 __all__ = ["SECTOR_BYTES", "ShortWriteError", "SimDisk"]
 

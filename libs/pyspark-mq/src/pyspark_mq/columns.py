@@ -17,11 +17,9 @@ from pyspark.sql.types import (
 )
 
 from mqclient import MessageQueue, UnreadableBodyError
-from mqclient.compression import decompress
-from mqclient.message_id import offset_message_id
+from mqclient.message import decompress, offset_message_id
 from mqproto.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, PropertiesError, decode_properties
-from mqproto.record import CRC_BYTES, FLAG_COMPRESSED, HEAD, unpack_ip
-from mqproto.sealed_record import SealedRecord
+from mqproto.record import CRC_BYTES, FLAG_COMPRESSED, HEAD, SealedRecord, unpack_ip
 from pyspark_mq.errors import UnreadableMessageError
 from pyspark_mq.schema import arrow_schema
 

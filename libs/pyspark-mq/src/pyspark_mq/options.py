@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mqclient import MessageQueue
-from mqproto.address import parse_address_list
-from mqproto.names import SYSTEM_TOPICS, IllegalNameError, check_group, check_topic
+from mqproto.names import SYSTEM_TOPICS, IllegalNameError, check_group, check_topic, parse_address_list
 from pyspark_mq.errors import OptionError
 from pyspark_mq.queue_offsets import EXAMPLE, from_json, parse_json
 

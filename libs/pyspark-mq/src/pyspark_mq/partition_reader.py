@@ -25,8 +25,7 @@ from mqclient import (
     PullStatus,
     RetryableError,
 )
-from mqproto.record import RecordError
-from mqproto.sealed_record import SealedRecord, iter_sealed_records
+from mqproto.record import RecordError, SealedRecord, iter_sealed_records
 from osenv import RealClock
 from pyspark_mq.clients import Client, ClientKey, client_of
 from pyspark_mq.columns import Columns

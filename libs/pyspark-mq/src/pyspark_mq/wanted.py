@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mqclient import IllegalArgumentError, MessageSelector
-from mqclient.consumer.subscription import parse_subscription
+from mqclient.consumer.pulling import parse_subscription
 from mqproto.properties import KEYS, TAGS
 from pyspark_mq.errors import OptionError
 from pyspark_mq.options import ReadOptions

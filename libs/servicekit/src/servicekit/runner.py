@@ -17,8 +17,7 @@ from starlette.types import ASGIApp
 
 from osenv import Clock, RealClock
 from osenv.clock import timeout
-from osenv.memory import keep_out_of_collections
-from osenv.signals import stop_event
+from osenv.process import keep_out_of_collections, stop_event
 from servicekit.adapters.database import Database, without_password
 from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.adapters.http_server import HttpServer

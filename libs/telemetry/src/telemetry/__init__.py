@@ -6,9 +6,18 @@ them set, spans have ids and nothing is recorded or sent.
 
 from telemetry import names
 from telemetry.context import context_of, extract, inject, joined_span, traceparent
-from telemetry.providers import is_measuring, is_observing, is_tracing, meter, observe, shutdown, tracer
+from telemetry.providers import (
+    configure,
+    current_trace_id,
+    is_measuring,
+    is_observing,
+    is_tracing,
+    meter,
+    observe,
+    shutdown,
+    tracer,
+)
 from telemetry.settings import TelemetryConfigError
-from telemetry.setup import configure, current_trace_id
 
 __all__ = [
     "TelemetryConfigError",

@@ -1,10 +1,11 @@
-"""The tracer and meter providers of this process: set up once, from OpenTelemetry's environment variables.
+"""Logging, and the tracer and meter providers of this process: set up once, from OpenTelemetry's environment variables.
 
     off       (as long as nothing is asked for) spans have ids and record nothing; instruments measure nothing
     running   spans that the sampler takes are exported over OTLP; measurements over OTLP, or on a page for Prometheus
     ended     as off, for good: OpenTelemetry sets the providers of a process only once
 
-`is_tracing` and `is_measuring` are what hot paths ask before they make a span or take a time.
+There is one sampler for each process, whose rule changes when telemetry ends or a test begins. `is_tracing` and
+`is_measuring` are what hot paths ask before they make a span or take a time.
 """
 
 from __future__ import annotations
@@ -14,18 +15,28 @@ import os
 import platform
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
-from opentelemetry.trace import Tracer
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import Link, SpanKind, Tracer, TraceState
+from opentelemetry.util.types import Attributes
 
-from telemetry.sampling import ProcessSampler, sampler_of
 from telemetry.settings import TelemetrySettings, read_settings
 
 if TYPE_CHECKING:
@@ -38,6 +49,48 @@ DISTRIBUTION = "hourglass-telemetry"  # all packages of the project have one ver
 LAST_EXPORT_SHARE = 0.75  # of the time for a shutdown; what is not out by then is given up
 
 log = logging.getLogger(__name__)
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def sampler_of(name: str, ratio: float) -> Sampler:
+    """The sampler that the specification calls `name`; `ratio` (0 to 1) is for those that have one."""
+    match name:
+        case "traceidratio":
+            return TraceIdRatioBased(ratio)
+        case "parentbased_traceidratio":
+            return ParentBasedTraceIdRatio(ratio)
+        case _:
+            return {
+                "always_on": ALWAYS_ON,
+                "always_off": ALWAYS_OFF,
+                "parentbased_always_on": DEFAULT_ON,
+                "parentbased_always_off": DEFAULT_OFF,
+            }[name]
+
+
+class ProcessSampler(Sampler):
+    """Asks `rule`, which may be replaced at any time: tracers keep the sampler that they were made with."""
+
+    def __init__(self) -> None:
+        self.rule: Sampler = ALWAYS_OFF
+
+    def should_sample(  # noqa: PLR0917 - the SDK's own signature
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        """What the rule says."""
+        return self.rule.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        """The description of the rule."""
+        return self.rule.get_description()
 
 
 class Providers:
@@ -183,3 +236,26 @@ def _quietly(act: Callable[[], None]) -> None:
 def _join(threads: list[threading.Thread], seconds: float) -> None:
     for thread in threads:
         thread.join(seconds / len(threads))
+
+
+def configure(service_name: str, log_level: str = "INFO", *, port: int = 0) -> None:
+    """Log as `service_name` from `log_level` on; the first call also sets up traces and metrics.
+
+    A process that listens on `port` keeps its service.instance.id, `host:port`, when it is started again; without a
+    port (0) the id is random. OTEL_RESOURCE_ATTRIBUTES names another.
+
+    A second call replaces the logging of the first; the providers of a process never change. Raises ValueError for a
+    level that is none of `LOG_LEVELS`, and TelemetryConfigError for one of OpenTelemetry's environment variables.
+    """
+    if log_level not in LOG_LEVELS:
+        raise ValueError(f"the log level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
+    from telemetry.logs import configure_logging  # noqa: PLC0415 - structlog is for services, not for all who send
+
+    configure_logging(service_name, log_level)
+    PROVIDERS.set_up(service_name, os.environ, port)
+
+
+def current_trace_id() -> str | None:
+    """The trace of the current span as 32 hex digits, or None outside a span."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None

@@ -21,7 +21,7 @@ from hourglass_loadtest.measure.pacing import start_on_time
 from hourglass_loadtest.measure.sending import GROUP, send_one
 from hourglass_loadtest.workload import Workload
 from mqclient import Message, Producer
-from osenv.signals import stop_event
+from osenv.process import stop_event
 
 BESIDE_TOPIC = "bench-beside"
 STARTED = b"started\n"

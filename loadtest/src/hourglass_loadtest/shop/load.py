@@ -26,7 +26,7 @@ from hourglass_loadtest.shop.watch import Watched, watch_lags, watch_processes
 from hourglass_loadtest.users.plan import LoadPlan, Stage
 from hourglass_loadtest.users.records import Records, read_records
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
-from osenv.signals import stop_event
+from osenv.process import stop_event
 
 BUYERS = 256
 EXIT_GOOD, EXIT_FAILED = 0, 1

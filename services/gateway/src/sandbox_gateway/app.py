@@ -11,7 +11,7 @@ import asyncio
 import structlog
 
 from osenv import Clock, RealClock, SystemRng
-from osenv.signals import stop_event
+from osenv.process import stop_event
 from sandbox_gateway.bootstrap import Application, bootstrap
 from sandbox_gateway.config import Config
 from sandbox_gateway.webhooks import HttpWebhooks

@@ -11,9 +11,9 @@ import telemetry
 from mq_broker import __version__
 from mq_broker.app import SERVICE, serve
 from mq_broker.config import FORMAT, BrokerConfig
-from mqproto.command_line import EXIT_BAD_CONFIGURATION, Command, Started
+from mqproto.config_source import EXIT_BAD_CONFIGURATION, Command, Started
 from mqproto.grpc_options import FRAME_BYTES_MAX
-from osenv.memory import keep_freed_memory
+from osenv.process import keep_freed_memory
 
 if sys.platform == "win32":
     from asyncio import run

@@ -36,16 +36,14 @@ from mq_broker.rpc.registration import HaTerms, Registration, SelfCheck
 from mq_broker.rpc.replication import ReplicationService, connect, server_options
 from mq_broker.store.errors import StoreError
 from mq_broker.telemetry import BrokerMetrics, broker_spans
-from mqproto.address import Address
-from mqproto.command_line import Started
 from mqproto.conf import config_pairs
-from mqproto.config_source import ConfigInForce, ConfigSource
+from mqproto.config_source import ConfigInForce, ConfigSource, Started
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
+from mqproto.names import Address
 from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
-from osenv.memory import keep_out_of_collections
 from osenv.network import break_connections
-from osenv.open_files import raise_open_files_limit
-from osenv.signals import reload_event, stop_event
+from osenv.pooled_files import raise_open_files_limit
+from osenv.process import keep_out_of_collections, reload_event, stop_event
 from telemetry.grpc_server import call_interceptors
 
 log = logging.getLogger(__name__)

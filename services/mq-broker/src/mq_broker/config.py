@@ -31,13 +31,12 @@ from mq_broker.processor.broker import BrokerOptions
 from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import COMMIT_LOG_FILE_BYTES, CONSUME_QUEUE_FILE_ENTRIES, StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
-from mqproto.address import Address, is_host, parse_address, parse_address_list
 from mqproto.conf import ConfigError, build_config, key
-from mqproto.config_source import ConfigFormat
-from mqproto.ignored_keys import NETTY_KEYS, IgnoredKey, ignored
+from mqproto.config_source import NETTY_KEYS, ConfigFormat, IgnoredKey, ignored
+from mqproto.names import Address, is_host, parse_address, parse_address_list
 from mqproto.record import BODY_BYTES_MAX, RecordError, pack_ip
 from osenv.network import own_ipv4
-from telemetry.setup import LOG_LEVELS
+from telemetry.providers import LOG_LEVELS
 
 # Keys of RocketMQ's BrokerConfig and MessageStoreConfig, 4.x and 5.x, that people have in their files and that switch
 # nothing here, each with the reason. See `mqproto.ignored_keys` for what happens with them.

@@ -23,9 +23,16 @@ from mq_broker.store.log_feed import LogChunk
 from mq_broker.store.message_store import FlushDiskType, MessageStore, StoreOptions
 from mq_broker.store.state_files import State
 from mq_broker.testing import BORN_IP, STORE_ROOT, broker_options, incoming, produce, producer_record, store_options
-from mqproto.java_hash import java_string_hash
 from mqproto.names import HALF_TOPIC, OP_HALF_TOPIC
-from mqproto.properties import REAL_QID, REAL_TOPIC, TIMER_DELAY_MS, TRAN_MSG, UNIQ_KEY, encode_properties
+from mqproto.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    encode_properties,
+    java_string_hash,
+)
 from mqproto.record import BODY_BYTES_MAX, FLAG_TRANSACTION_PREPARED, Record, encode_record
 from osenv import Clock, Disk, Rng, SeededRng, SimClock, SimDisk
 from osenv.disk import read_file

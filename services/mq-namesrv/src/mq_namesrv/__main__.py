@@ -11,7 +11,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a port in use
 import telemetry
 from mq_namesrv.app import SERVICE, serve
 from mq_namesrv.config import FORMAT, NamesrvConfig
-from mqproto.command_line import EXIT_BAD_CONFIGURATION, Command, Started
+from mqproto.config_source import EXIT_BAD_CONFIGURATION, Command, Started
 
 if sys.platform == "win32":
     from asyncio import run

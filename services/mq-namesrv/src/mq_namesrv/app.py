@@ -18,13 +18,12 @@ from mq_namesrv.core import route_table
 from mq_namesrv.core.registration import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_MS_MAX, KEPT_DESCRIPTORS
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
-from mqproto.address import Address
-from mqproto.command_line import Started
-from mqproto.config_source import ConfigInForce
+from mqproto.config_source import ConfigInForce, Started
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
+from mqproto.names import Address
 from osenv import Clock, RealClock
-from osenv.open_files import raise_open_files_limit
-from osenv.signals import reload_event, stop_event
+from osenv.pooled_files import raise_open_files_limit
+from osenv.process import reload_event, stop_event
 from telemetry.grpc_server import call_interceptors
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mqproto.address import is_host
 from mqproto.conf import ConfigError, build_config, key
-from mqproto.config_source import ConfigFormat
-from mqproto.ignored_keys import NETTY_KEYS, IgnoredKey, ignored
-from telemetry.setup import LOG_LEVELS
+from mqproto.config_source import NETTY_KEYS, ConfigFormat, IgnoredKey, ignored
+from mqproto.names import is_host
+from telemetry.providers import LOG_LEVELS
 
 # Keys of RocketMQ's NamesrvConfig, 4.x and 5.x, that people have in their files and that switch nothing here, each
 # with the reason. See `mqproto.ignored_keys` for what happens with them.

@@ -31,7 +31,7 @@ from mq_namesrv.core.registration import (
     TopicConfig,
 )
 from mq_namesrv.core.route_table import BrokerData, RegisterOutcome, RouteTable, SupersededError, TopicRoute
-from mqproto.field_limits import FieldLimitError, FieldLimits
+from mqproto.grpc_options import FieldLimitError, FieldLimits
 from mqproto.names import IllegalNameError, check_topic
 from osenv import Clock
 from osenv.clock import timeout

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mqproto.address import parse_address_list
+from mqproto.names import parse_address_list
 
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"  # RocketMQ's
 

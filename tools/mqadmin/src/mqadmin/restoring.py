@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqclient.admin.backup_description import DESCRIPTION_NAME, BackedUpFile, BackupDescription
-from mqproto.store_backup import PART_BYTES_MAX, VERSION_PATH
+from mqclient.admin.backups import DESCRIPTION_NAME, BackedUpFile, BackupDescription
+from mqproto.codes import PART_BYTES_MAX, VERSION_PATH
 from osenv import Disk, DiskFile, replace_file
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 NO_STORE_YET = b"A restore has not come to its end: this is no store. Remove the folder, and restore again.\n"
 

@@ -35,7 +35,7 @@ from mqclient import (
     PushConsumer,
 )
 from mqclient.testing import FakeBroker, FakeCluster
-from mqclient.testing.fake_replica import make_pair
+from mqclient.testing.fake_admin import make_pair
 from osenv import SimClock, SimDisk
 
 T = TypeVar("T")

@@ -1,12 +1,155 @@
-"""Brokers: which ones live, and how they are."""
+"""Brokers: which ones live, how they are, and how all of an operator's calls ask them.
+
+Invariants: brokers are asked one after the other, by name, so that what was done before an error can be told; an answer
+other than SUCCESS raises, and says which broker gave it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
-from mqclient.admin.asking import AdminCalls, Target, on_each
-from mqclient.transport.methods import GET_BROKER_CONFIG, GET_BROKER_STATUS
+from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig
+from mqclient.connection.broker_connections import BrokerConnection
+from mqclient.errors import (
+    BrokerRefusedError,
+    BrokerRejectedError,
+    IllegalArgumentError,
+    MQClientError,
+    NoRouteError,
+    require_success,
+    with_more,
+)
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
+from mqclient.name_servers import MASTER_ID
+from mqclient.transport import Method, RequestT, ResponseT
+from mqclient.transport.methods import EXPLAIN_MESSAGE, GET_BROKER_CONFIG, GET_BROKER_STATUS
+from mqproto.codes import LifeEventKind
+
+T = TypeVar("T")
+_ANSWERED = (BrokerRefusedError, BrokerRejectedError)
+
+
+class CodedAnswer(Protocol):
+    """An answer that says by its code whether it is one."""
+
+    @property
+    def code(self) -> int: ...
+
+    @property
+    def remark(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One broker that is asked. `name` is its address when it was given by address."""
+
+    name: str
+    connection: BrokerConnection
+
+    @property
+    def address(self) -> str:
+        return self.connection.address
+
+    async def ask(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+    ) -> ResponseT:
+        """The answer, whatever it says. Raises MQClientError when there is none, by default in `request_timeout_s`."""
+        return await self.connection.unary(method, request, timeout_s)
+
+
+class AdminCalls(Living):
+    """The life of an Admin, and its way to the brokers."""
+
+    def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:
+        self._url = url
+        self._config = client_config or ClientConfig()
+        self._lifecycle = Lifecycle("admin")
+        self._instance: ClientInstance
+
+    async def start(self) -> None:
+        """Join the client instance. Raises UnknownTransportError, IllegalArgumentError, IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.START)
+        self._instance = acquire_instance(self._url, self._config)
+        self._instance.register_admin(self)
+        self._lifecycle.move(LifecycleEvent.STARTED)
+
+    async def shutdown(self, *, timeout_s: float = 10.0) -> None:
+        """Leave the client instance, within `timeout_s`. Raises IllegalStateError."""
+        self._lifecycle.move(LifecycleEvent.SHUTDOWN)
+        self._instance.unregister_admin(self)
+        await self._instance.release(self._instance.clock.monotonic() + timeout_s)
+
+    # ------------------------------------------------------------------------------------------------ for the subjects
+
+    async def _targets(self, cluster_name: str | None = None, broker_address: str | None = None) -> Sequence[Target]:
+        """Every master, those of one cluster, or the one at an address. Raises NoRouteError, IllegalArgumentError."""
+        if broker_address is not None:
+            if cluster_name is not None:
+                raise IllegalArgumentError("a call names a cluster or the address of a broker, not both")
+            return [self._target_at(broker_address)]
+        self._lifecycle.require_running()
+        masters = [
+            Target(broker.broker_name, self._instance.connection_to(broker.addresses[MASTER_ID]))
+            for broker in await self._instance.name_servers.list_brokers()
+            if MASTER_ID in broker.addresses and cluster_name in (None, broker.cluster_name)
+        ]
+        if not masters:
+            raise NoRouteError(f"no master lives in {'any cluster' if cluster_name is None else cluster_name}")
+        return masters
+
+    def _target_at(self, broker_address: str) -> Target:
+        self._lifecycle.require_running()
+        return Target(broker_address, self._instance.connection_to(broker_address))
+
+    async def _target_named(self, broker_name: str) -> Target:
+        """The living master of this name. Raises NoRouteError."""
+        for target in await self._targets():
+            if target.name == broker_name:
+                return target
+        raise NoRouteError(f"no master lives that is called {broker_name!r}")
+
+
+async def answer_of(
+    target: Target, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float | None = None
+) -> ResponseT:
+    """The broker's answer. Raises its refusal, and MQClientError when there is none."""
+    response = await target.ask(method, request, timeout_s)
+    coded: CodedAnswer = response  # type: ignore[assignment]  # protobuf's messages know their fields only by name
+    require_success(coded.code, coded.remark, target.name)
+    return response
+
+
+async def on_each(
+    targets: Sequence[Target],
+    step: Callable[[Target], Awaitable[T]],
+    *,
+    passing_over: Container[int] = (),
+) -> list[tuple[Target, T]]:
+    """What `step` gives for each broker; the first error ends it, and names the brokers that were done before.
+
+    A broker that refuses with one of the codes `passing_over` is left out; when all of them do, the last refusal is
+    raised.
+    """
+    done: list[tuple[Target, T]] = []
+    refusal: MQClientError | None = None
+    for target in targets:
+        try:
+            done.append((target, await step(target)))
+        except MQClientError as error:
+            if isinstance(error, _ANSWERED) and error.code in passing_over:
+                refusal = error
+            elif done:
+                names = ", ".join(before.name for before, _ in done)
+                raise with_more(error, f"; done before: {names}") from error
+            else:
+                raise
+    if refusal is not None and not done:
+        raise refusal
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +283,58 @@ async def _status(target: Target) -> BrokerStatus:
             files_deleted=store.files_deleted,
             messages_carried=store.messages_carried,
         ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """One thing that happened to one message on one broker, or is the case with it now.
+
+    `timestamp_ms` is when the record that tells it was stored; 0 for what is the case now. `group` is the consumer
+    group of RETRIED, DEAD, CONSUMED, UNCONSUMED, and of DELIVERED to a retry topic, and the producer group of HALF,
+    COMMITTED, ROLLED_BACK and PARKED. `due_timestamp_ms` is set for WAITING and RETRIED, and for DELIVERED while the
+    record that waited is in the log. `reconsume_times` are the tries before the record of the event was written.
+    """
+
+    timestamp_ms: int
+    kind: LifeEventKind
+    message_id: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    group: str = ""
+    due_timestamp_ms: int = 0
+    reconsume_times: int = 0
+
+
+class LifeAdmin(AdminCalls):
+    """The call that explains."""
+
+    async def explain(self, key: str, *, topic: str | None = None, max_messages: int = 32) -> list[LifeEvent]:
+        """Everything that the masters know of the messages with this key or unique id, in `topic` or in every topic.
+
+        By time; what is the case now comes last. Each broker looks at up to `max_messages` messages, at most 2,000.
+        Raises NoRouteError when there is no broker, and the first refusal of a broker.
+        """
+        request = admin_pb.ExplainMessageRequest(topic=topic or "", key=key, max_messages=max_messages)
+        answers = await on_each(await self._targets(), lambda target: answer_of(target, EXPLAIN_MESSAGE, request))
+        events = [_event(one, target.name) for target, answer in answers for one in answer.events]
+        return sorted(events, key=lambda event: (event.timestamp_ms == 0, event.timestamp_ms))
+
+
+def _event(event: admin_pb.LifeEvent, broker_name: str) -> LifeEvent:
+    return LifeEvent(
+        timestamp_ms=event.timestamp_ms,
+        kind=LifeEventKind(event.kind),
+        message_id=event.message_id,
+        broker_name=broker_name,
+        topic=event.topic,
+        queue_id=event.queue_id,
+        queue_offset=event.queue_offset,
+        log_offset=event.log_offset,
+        group=event.group,
+        due_timestamp_ms=event.due_timestamp_ms,
+        reconsume_times=event.reconsume_times,
     )

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.admin.asking import AdminCalls, Target, answer_of, on_each
+from mqclient.admin.brokers import AdminCalls, Target, answer_of, on_each
 from mqclient.errors import IllegalArgumentError, NoRouteError, broker_answer_error
-from mqclient.message_queue import MessageQueue
-from mqclient.name_servers import TOPICS_PER_PAGE
-from mqclient.route import TopicRoute
+from mqclient.message import MessageQueue
+from mqclient.name_servers import TOPICS_PER_PAGE, TopicRoute
 from mqclient.transport.methods import DELETE_TOPIC, GET_TOPIC_STATS, LIST_TOPIC_CONFIGS, UPDATE_TOPIC
 from mqproto.codes import Permission, ResponseCode
 from mqproto.names import IllegalNameError, check_user_topic

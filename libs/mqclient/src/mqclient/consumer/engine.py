@@ -1,56 +1,66 @@
-"""A started push consumer: its parts, put together for what it is to do (MISSION C1, C2, C11-C13, L10, L12).
+"""A started push consumer: its parts, put together for what it is to do.
 
     Rebalance -> MemberQueues -> PullLoop, one for each queue -> ProcessQueue -> ConsumeService -> Listening
                                                                         |
                                             ProgressReports, OffsetStore: what is finished, to the brokers
 
 Invariants: a message is finished when the listener has consumed it or the broker has taken it back; offsets never pass
-an unfinished message, so every message is delivered at least once.
+an unfinished message, so every message is delivered at least once. What was finished leaves for its broker at most
+REPORT_DELAY_S later, as long as there is a connection; what was pulled before an offset was set is not reported after
+it, so that a report names each queue once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import BackgroundTasks, wait_event
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.allocate import AllocateMessageQueueStrategy
-from mqclient.consumer.broadcast_offsets import BroadcastOffsetStore
-from mqclient.consumer.consume_concurrently import ConsumeMessageConcurrentlyService
-from mqclient.consumer.consume_orderly import ConsumeMessageOrderlyService
-from mqclient.consumer.consume_service import ConcurrencyControl, ConsumeService, GiveBack
-from mqclient.consumer.consumer_config import ConsumerConfig
-from mqclient.consumer.give_back import Discard, SendBack
-from mqclient.consumer.hooks import ConsumeHooks
+from mqclient.config import ConsumerConfig
+from mqclient.connection.broker_connections import BrokerConnection
+from mqclient.consumer.assignment import LOCK_INTERVAL_S, MemberQueues, PullContext, PullLoop, QueueLocks
+from mqclient.consumer.broadcast_offsets import BroadcastOffsetStore, LocalFileOffsetStore
+from mqclient.consumer.consume_service import (
+    BY_RECONSUME_TIMES,
+    TO_DEAD_LETTERS,
+    ConcurrencyControl,
+    ConsumerStats,
+    ConsumeService,
+    GiveBack,
+    ProcessQueue,
+)
+from mqclient.consumer.consuming import ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService
 from mqclient.consumer.listener import (
     ConsumeFromWhere,
+    ConsumeHooks,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     Listener,
+    Listening,
     MessageModel,
 )
-from mqclient.consumer.listening import Listening
-from mqclient.consumer.local_offset_store import LocalFileOffsetStore
-from mqclient.consumer.member_queues import MemberQueues
-from mqclient.consumer.offset_store import OffsetStore, RemoteBrokerOffsetStore
-from mqclient.consumer.process_queue import ProcessQueue
-from mqclient.consumer.progress import Progress
-from mqclient.consumer.progress_reports import ProgressReports
-from mqclient.consumer.pull_from_which_node import PullFromWhichNode
-from mqclient.consumer.pull_loop import PullContext, PullLoop
-from mqclient.consumer.queue_locks import LOCK_INTERVAL_S, QueueLocks
-from mqclient.consumer.rebalance import Rebalance
-from mqclient.consumer.stats import ConsumerStats
-from mqclient.consumer.subscription import Subscription
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.consumer.offsets import OffsetStore, Progress, RemoteBrokerOffsetStore, to_wire
+from mqclient.consumer.pulling import PullFromWhichNode, Subscription
+from mqclient.consumer.rebalance import AllocateMessageQueueStrategy, Rebalance
+from mqclient.errors import BrokerUnreachableError, require_success
+from mqclient.lifecycle import BackgroundTasks, wait_event
+from mqclient.message import MessageExt, MessageQueue
+from mqclient.observed.operations import traced_give_back
+from mqclient.transport.methods import CONSUMER_SEND_BACK
 from osenv.clock import timeout
+from telemetry import is_tracing
 
-logger = logging.getLogger("mqclient.push_consumer")
+logger = logging.getLogger("mqclient.engine")
+
+FAILURE_CHARACTERS_MAX = 512
+GROUPS_OWN = 0  # number of tries
+
+REPORT_DELAY_S = 0.05  # half of the 100 ms within which a broker is to know
 
 COMMIT_SHARE = 0.2  # of the time for a shutdown: what is kept back for the last offsets
 COMMIT_S_MAX = 1.0
@@ -304,3 +314,115 @@ class ConsumerEngine:
         tasks.start_periodic(
             action, first_delay_s=interval_s, interval_s=interval_s, name=f"mqclient {what} {self._spec.group}"
         )
+
+
+class SendBack:
+    """Back to the master of its broker, which stores it anew: to be tried again, or with the dead letters."""
+
+    def __init__(self, instance: ClientInstance, group: str, reconsume_times_max: int | None) -> None:
+        self._instance = instance
+        self._group = group
+        self._reconsume_times_max = reconsume_times_max
+
+    async def __call__(
+        self,
+        process_queue: ProcessQueue,
+        message: MessageExt,
+        *,
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
+    ) -> None:
+        """Raises MQClientError."""
+        if self._reconsume_times_max == 0:
+            delay_level = TO_DEAD_LETTERS
+        sending, dead = self._send(process_queue, message, delay_level, failure), delay_level < 0
+        await (traced_give_back(self._group, message, dead=dead, sending=sending) if is_tracing() else sending)
+
+    async def _send(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, failure: object) -> None:
+        request = broker_pb.ConsumerSendBackRequest(
+            group=self._group,
+            log_offset=message.log_offset,
+            delay_level=delay_level,
+            max_reconsume_times=self._reconsume_times_max or GROUPS_OWN,
+            failure=failure_text(failure),
+            client_id=self._instance.client_id,
+            version=process_queue.version,
+        )
+        response = await self._instance.calls.to_master(message.broker_name, CONSUMER_SEND_BACK, request)
+        require_success(response.code, response.remark, message.broker_name)
+        process_queue.sent_back(response.log_end)
+
+
+class Discard:
+    """In broadcasting a message that could not be consumed is not tried again (C2)."""
+
+    async def __call__(
+        self,
+        process_queue: ProcessQueue,
+        message: MessageExt,
+        *,
+        failure: object,
+        delay_level: int = BY_RECONSUME_TIMES,
+    ) -> None:
+        """Raises nothing."""
+        del process_queue, failure, delay_level
+        logger.warning("%r was not consumed, and in broadcasting it does not come again", message)
+
+
+def failure_text(failure: object) -> str:
+    """What a listener answered or raised, or a sentence about it, as a dead letter keeps it."""
+    if isinstance(failure, BaseException):
+        kind = type(failure)
+        failure = f"{kind.__module__}.{kind.__qualname__}: {failure}".removeprefix("builtins.")
+    elif isinstance(failure, Enum):
+        failure = f"the listener answered {failure.name}"
+    elif not isinstance(failure, str):
+        failure = f"the listener answered {type(failure).__name__}, no status"
+    text = " ".join(str(failure).encode(errors="replace").decode().split())
+    return text if len(text) <= FAILURE_CHARACTERS_MAX else f"{text[: FAILURE_CHARACTERS_MAX - 3]}..."
+
+
+class ProgressReports:
+    """Tells the brokers what one consumer has finished, a moment after it was.
+
+    A report rides the next poll to the broker that serves the queue, master or slave, or goes alone when none goes. It
+    has no answer, unless the broker leaves it out because the offset has been set. What is lost with a connection comes
+    with the next report, or with the commit every 5 s.
+    """
+
+    def __init__(self, instance: ClientInstance, nodes: PullFromWhichNode, group: str) -> None:
+        self._instance = instance
+        self._nodes = nodes
+        self._group = group
+        self._changed: dict[ProcessQueue, None] = {}  # in the order of their first change
+        self._due = asyncio.Event()
+
+    def finished_some(self, process_queue: ProcessQueue) -> None:
+        """Messages of this queue have been finished."""
+        if not self._changed:
+            self._due.set()
+        self._changed[process_queue] = None
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._due.wait()
+            await self._instance.clock.sleep(REPORT_DELAY_S)
+            self.report()
+
+    def report(self) -> None:
+        """Send off what has changed."""
+        self._due.clear()
+        changed, self._changed = self._changed, {}
+        by_broker: dict[BrokerConnection, list[broker_pb.QueueProgress]] = defaultdict(list)
+        for process_queue in changed:
+            if process_queue.outdated:
+                continue
+            queue = process_queue.queue
+            try:
+                by_broker[self._nodes.reader(queue)[1]].append(to_wire(queue, process_queue.progress))
+            except BrokerUnreachableError as error:
+                logger.debug("no report of %s: %s", queue, error)
+        for connection, queues in by_broker.items():
+            report = broker_pb.GroupProgress(group=self._group, client_id=self._instance.client_id, queues=queues)
+            connection.poll.report(report)

@@ -1,15 +1,32 @@
-"""What the application brings: a listener, and what it answers (MISSION C9, C10, O1, O2)."""
+"""What the application brings: a listener, what it answers, and hooks around each of its calls.
+
+Hooks are plain functions, called on the event loop: they must not block. A hook that raises is logged, and the
+consumption goes on as if it were not there.
+
+Invariant: whatever a listener does, `listen` raises nothing but the cancellation of its caller.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
+from mqclient.consumer.consume_service import ConsumerStats, ProcessQueue
+from mqclient.lifecycle import WorkerThreads
+from mqclient.message import MessageExt, MessageQueue
+from mqclient.observed.operations import observed_processing
+from osenv import Clock
+from telemetry import is_observing
+
+logger = logging.getLogger("mqclient.listener")
+
+THREADS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for
 
 
 class ConsumeStatus(Enum):
@@ -103,3 +120,150 @@ def takes_context(listener: Callable[..., Any]) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [one for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
     return len(required) == 2
+
+
+@dataclass(slots=True)
+class ConsumeMessageContext:
+    """One call of the listener. `props` are the hook's own: what it puts there before, it finds after.
+
+    Afterwards `success` says whether the messages count as consumed, and `status` what the listener answered or raised.
+    """
+
+    consumer_group: str
+    messages: Sequence[MessageExt]
+    message_queue: MessageQueue
+    props: dict[str, Any] = field(default_factory=dict)
+    success: bool = False
+    status: object = None
+
+
+class ConsumeMessageHook(Protocol):
+    """Registered with `PushConsumer.register_consume_message_hook`."""
+
+    @property
+    def hook_name(self) -> str:
+        """What it is called in the log."""
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        """The listener is about to be called."""
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        """The listener has answered, or raised."""
+
+
+class ConsumeHooks:
+    """All hooks of one consumer, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._hooks: list[ConsumeMessageHook] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def register(self, hook: ConsumeMessageHook) -> None:
+        self._hooks.append(hook)
+
+    def before(self, context: ConsumeMessageContext) -> None:
+        for hook in self._hooks:
+            try:
+                hook.consume_message_before(context)
+            except Exception:
+                logger.exception("the hook %s failed before %s was consumed", hook.hook_name, context.messages)
+
+    def after(self, context: ConsumeMessageContext) -> None:
+        for hook in self._hooks:
+            try:
+                hook.consume_message_after(context)
+            except Exception:
+                logger.exception("the hook %s failed after %s was consumed", hook.hook_name, context.messages)
+
+
+class Listening:
+    """One listener, whose answer `success` means that the messages are consumed; any other one is a failure."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        group: str,
+        listener: Listener,
+        success: ConsumeStatus | ConsumeOrderlyStatus,
+        *,
+        hooks: ConsumeHooks,
+        stats: ConsumerStats,
+    ) -> None:
+        self._clock = clock
+        self._group = group
+        self._listener: Any = listener
+        self._success = success
+        self._takes_context = takes_context(listener)
+        self._hooks = hooks
+        self._stats = stats
+        # Who calls `listen` bounds the number of threads.
+        self._threads = None if is_async(listener) else WorkerThreads(f"mqclient consume {group}", sys.maxsize)
+
+    async def listen(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> tuple[bool, object]:
+        """Whether the listener has consumed the messages of this queue, and what it answered or raised."""
+        process_queue.last_consume_ms = self._clock.wall_ms()
+        return await self._observed(process_queue.queue, messages, context)
+
+    async def outcome(self, queue: MessageQueue, messages: list[MessageExt]) -> tuple[bool, object]:
+        """Whether they are consumed, and what the listener answered or raised."""
+        orderly = isinstance(self._success, ConsumeOrderlyStatus)
+        context = ConsumeOrderlyContext(queue) if orderly else ConsumeConcurrentlyContext(queue)
+        return await self._observed(queue, messages, context)
+
+    def _observed(
+        self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> Coroutine[Any, Any, tuple[bool, object]]:
+        processing = self._outcome(queue, messages, context)
+        if is_observing():
+            processing = observed_processing(self._group, queue, messages, processing, self._clock)
+        return processing
+
+    async def _outcome(
+        self, queue: MessageQueue, messages: list[MessageExt], context: ConsumeContext
+    ) -> tuple[bool, object]:
+        hooked = None
+        if self._hooks:
+            hooked = ConsumeMessageContext(self._group, tuple(messages), queue)
+            self._hooks.before(hooked)
+        began = self._clock.monotonic()
+        status: object
+        try:
+            status = await self._call((list(messages), context) if self._takes_context else (list(messages),))
+        except Exception as error:
+            logger.exception("the listener failed; %s will be consumed again", messages)
+            status = error
+        success = status is self._success
+        if not isinstance(status, type(self._success) | Exception):
+            expected = type(self._success).__name__
+            logger.error("the listener returned %r, not a %s; %s are not consumed", status, expected, messages)
+        now = self._clock.monotonic()
+        self._stats.consumed(queue.topic, now, now - began, len(messages), success=success)
+        if hooked is not None:
+            hooked.success, hooked.status = success, status
+            self._hooks.after(hooked)
+        return success, status
+
+    def close(self, timeout_s: float = THREADS_TIMEOUT_S) -> None:
+        """End the threads; one whose listener hangs is left behind, and reported."""
+        if self._threads is not None:
+            self._threads.close(timeout_s)
+
+    async def _call(self, arguments: tuple[Any, ...]) -> object:
+        """What the listener answers, or raises; a cancellation of its own making is an error like any other."""
+        try:
+            if self._threads is None:
+                status: object = await self._listener(*arguments)
+            else:
+                status = await self._threads.run(self._listener, *arguments)
+                if isinstance(status, Awaitable):  # a plain function around an async one
+                    status = await asyncio.ensure_future(status)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError("the listener was cancelled from inside") from None
+        return status

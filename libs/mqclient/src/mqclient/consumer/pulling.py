@@ -1,26 +1,138 @@
-"""What a queue holds, asked of its broker without being a member of anything (MISSION C5, C6, C23, Q1).
+"""What a queue holds, asked of its broker: which messages of a topic, and of which broker of a name.
 
-Pull consumers and operators read in the same way; they differ in the group that they name.
+Pull consumers and operators read in the same way as members of a group; they differ in the group that they name.
+Tags are checked twice: the broker compares hashes, and the client the text. A condition in SQL92 is the broker's alone.
+
+Invariant: a slave may be behind, so it is never believed about what it does not have. An offset that it calls illegal,
+or a topic that it does not know, is for the master to judge; while there is none the consumer waits and asks again.
+What it says of the group's progress is newer than what the consumer has, and counts.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.broker_connection import BrokerConnection
-from mqclient.consumer.subscription import Subscription
-from mqclient.errors import ConnectionLostError, IllegalArgumentError, require_success
-from mqclient.message_ext import MessageExt
-from mqclient.message_queue import MessageQueue
-from mqclient.transport.base import Method, RequestT, ResponseT
+from mqclient.client_instance import ClientInstance
+from mqclient.connection.broker_connections import BrokerConnection
+from mqclient.connection.poll_stream import PollEndedError
+from mqclient.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    ConnectionLostError,
+    IllegalArgumentError,
+    MQClientError,
+    OutcomeUnknownError,
+    require_success,
+)
+from mqclient.message import MessageExt, MessageQueue
+from mqclient.name_servers import MASTER_ID
+from mqclient.transport import Method, RequestT, ResponseT
 from mqclient.transport.methods import GET_QUEUE_OFFSETS, PULL, SEARCH_OFFSET
-from mqproto.codes import PullStatus
+from mqproto.codes import ExpressionType, PullStatus, ResponseCode
 from mqproto.grpc_options import FRAME_BYTES_TARGET
-from mqproto.record import RecordError
-from mqproto.sealed_record import iter_sealed_records
+from mqproto.names import IllegalNameError, check_topic
+from mqproto.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertiesError
+from mqproto.record import RecordError, iter_sealed_records
+
+logger = logging.getLogger("mqclient.pulling")
+
+ALL = "*"
+OR = "||"
+
+AGAIN_S = 1.0  # between two questions to a slave that has nothing, and does not wait until it has
+
+Ask = Callable[[BrokerConnection], Awaitable[broker_pb.PullResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSelector:
+    """What to subscribe to, in one of two languages. A plain string is an expression of tags."""
+
+    expression_type: ExpressionType
+    expression: str
+
+    @classmethod
+    def by_tag(cls, expression: str) -> MessageSelector:
+        """All messages ("*"), or those with one of the tags in "A || B"."""
+        return cls(ExpressionType.TAG, expression)
+
+    @classmethod
+    def by_sql(cls, expression: str) -> MessageSelector:
+        """Those whose properties fulfil a condition, such as "amount > 100 AND region IN ('east', 'west')".
+
+        mqfilter says what can be written. The broker evaluates it, if its configuration has enablePropertyFilter=true,
+        and refuses what it cannot parse, with the place of the error.
+        """
+        return cls(ExpressionType.SQL92, expression)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`tags` is empty for everything, and for SQL92."""
+
+    topic: str
+    expression: str
+    expression_type: ExpressionType = ExpressionType.TAG
+    tags: frozenset[str] = frozenset()
+
+    def matches(self, message: MessageExt) -> bool:
+        """The exact check of tags; what cannot be read is the listener's business, and SQL92 the broker's."""
+        if not self.tags:
+            return True
+        try:
+            return message.tag in self.tags
+        except PropertiesError:
+            return True
+
+
+def parse_subscription(topic: str, wanted: str | MessageSelector | None) -> Subscription:
+    """The subscription to what is `wanted` of the topic; None is everything.
+
+    Raises IllegalArgumentError with what is allowed.
+    """
+    try:
+        check_topic(topic)
+    except IllegalNameError as error:
+        raise IllegalArgumentError(str(error)) from error
+    selector = MessageSelector.by_tag(wanted or ALL) if isinstance(wanted, str | None) else wanted
+    if not isinstance(selector, MessageSelector):
+        raise IllegalArgumentError(
+            f"a subscription to {topic} has to be a tag expression, a MessageSelector or None, not {wanted!r}"
+        )
+    if not isinstance(selector.expression, str):
+        raise IllegalArgumentError(f"the expression of a MessageSelector has to be text, not {selector.expression!r}")
+    if selector.expression_type is ExpressionType.SQL92:
+        return _parse_sql(topic, selector.expression)
+    return _parse_tags(topic, selector.expression)
+
+
+def _parse_tags(topic: str, expression: str) -> Subscription:
+    text = expression.strip()
+    if text in ("", ALL):
+        return Subscription(topic, ALL)
+    tags = [tag.strip() for tag in text.split(OR) if tag.strip()]
+    if not tags:
+        raise IllegalArgumentError(f"the tag expression {expression!r} has no tag; write {ALL!r} for every message")
+    for tag in tags:
+        if tag == ALL or NAME_VALUE_SEPARATOR in tag or PROPERTY_SEPARATOR in tag:
+            raise IllegalArgumentError(f"the tag expression {expression!r} is not {ALL!r} and not like 'A {OR} B'")
+    return Subscription(topic, f" {OR} ".join(sorted(set(tags))), tags=frozenset(tags))
+
+
+def _parse_sql(topic: str, expression: str) -> Subscription:
+    text = expression.strip()
+    if not text:
+        raise IllegalArgumentError('the SQL92 expression is empty; write a condition, such as "amount > 100"')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalArgumentError(f"the SQL92 expression is not text that UTF-8 can hold: {error.reason}") from error
+    return Subscription(topic, text, ExpressionType.SQL92)
 
 
 class Asked(Protocol):
@@ -162,3 +274,102 @@ def messages_of(records: bytes, broker_name: str) -> list[MessageExt]:
         return [MessageExt(record, broker_name) for record in iter_sealed_records(records)]
     except RecordError as error:
         raise ConnectionLostError(f"the answer of {broker_name} was damaged on its way: {error}") from error
+
+
+class PullFromWhichNode:
+    """Which broker of a name serves the pulls of a queue of one consumer (RocketMQ's pullFromWhichNodeTable).
+
+    The one that the queue's last answer has suggested, else the master, else a slave; one that is not in the route, or
+    could not be reached, is passed over for a while. Where to go on is the consumer's own knowledge, so nothing is lost
+    by a change. `instance` knows which can be reached.
+
+    With `prefers_slaves` no suggestion counts: a slave is asked where there is one, and its master for what the slave
+    has not got.
+    """
+
+    def __init__(self, instance: ClientInstance, *, prefers_slaves: bool = False) -> None:
+        self._instance = instance
+        self._prefers_slaves = prefers_slaves
+        self._suggested: dict[MessageQueue, int] = {}
+
+    def reader(self, queue: MessageQueue) -> tuple[int, BrokerConnection]:
+        """The broker id and the connection of who serves the queue now.
+
+        Raises BrokerUnreachableError when no route names a broker of that name.
+        """
+        found = self._instance.readers(queue.broker_name, self._wanted(queue))
+        if not found:
+            raise BrokerUnreachableError(f"no address of broker {queue.broker_name!r} is known")
+        broker_id, address = found[0]
+        return broker_id, self._instance.connection_to(address)
+
+    async def pull(self, queue: MessageQueue, offset: int, ask: Ask, *, wait_s: float) -> broker_pb.PullResponse:
+        """The answer of whoever can give one; the next broker is asked when one cannot.
+
+        What a slave has not got is NO_NEW_MSG, after up to `wait_s`. Raises what the last of them raised, and
+        BrokerRefusedError or BrokerRejectedError for an answer that is no success.
+        """
+        clock = self._instance.clock
+        while True:
+            broker_id, connection = self.reader(queue)
+            began = clock.monotonic()
+            try:
+                response = await ask(connection)
+                require_success(response.code, response.remark, queue.broker_name)
+            except MQClientError as error:
+                await self._failed(queue, broker_id, connection, error)
+                continue
+            self._remember(queue, broker_id, offset, response)
+            if broker_id == MASTER_ID:
+                return response
+            if self._brings_on(queue, offset, response):
+                return response
+            took_s = clock.monotonic() - began
+            if took_s >= AGAIN_S or self.reader(queue)[0] != MASTER_ID:
+                await clock.sleep(max(0.0, min(AGAIN_S, wait_s) - took_s))
+                return response
+
+    def _wanted(self, queue: MessageQueue) -> int:
+        if self._prefers_slaves and queue not in self._suggested:
+            slaves = [id_ for id_, _ in self._instance.readers(queue.broker_name) if id_ != MASTER_ID]
+            return slaves[0] if slaves else MASTER_ID
+        return self._suggested.get(queue, MASTER_ID)
+
+    def _remember(self, queue: MessageQueue, broker_id: int, offset: int, response: broker_pb.PullResponse) -> None:
+        """Who is asked next."""
+        if not self._prefers_slaves:
+            self._suggested[queue] = response.suggest_broker_id
+        elif broker_id == MASTER_ID or response.next_begin_offset > offset:
+            self._suggested.pop(queue, None)
+        else:
+            self._suggested[queue] = MASTER_ID
+
+    def _brings_on(self, queue: MessageQueue, offset: int, response: broker_pb.PullResponse) -> bool:
+        """Make of a slave's answer what it can tell; False when that brings the consumer nowhere."""
+        if response.HasField("progress"):
+            return True
+        if response.status == broker_pb.OFFSET_ILLEGAL:
+            logger.info("a slave has no offset %d of %s; its master is asked", offset, queue)
+            response.status, response.next_begin_offset = broker_pb.NO_NEW_MSG, offset
+            self._suggested[queue] = MASTER_ID
+        response.next_begin_offset = max(offset, response.next_begin_offset)
+        return response.next_begin_offset > offset
+
+    async def _failed(
+        self, queue: MessageQueue, broker_id: int, connection: BrokerConnection, error: MQClientError
+    ) -> None:
+        """Return when another broker can be asked at once. Raises the error when not."""
+        if isinstance(error, PollEndedError):
+            return
+        code = error.code if isinstance(error, BrokerRefusedError) else None
+        unknown_to_slave = code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
+        cannot_serve = isinstance(error, (BrokerUnreachableError, OutcomeUnknownError))
+        if not (cannot_serve or unknown_to_slave or code == ResponseCode.NOT_LEADER_FOR_QUEUE):
+            raise error
+        await self._instance.unreachable(connection.address)
+        following = self.reader(queue)[1]
+        if following is connection or self._instance.is_passed_over(following.address):
+            if unknown_to_slave:
+                raise BrokerUnreachableError(f"there is no master to ask: {error}") from error
+            raise error
+        logger.info("%s is pulled from %s now: %s", queue, following.address, error)

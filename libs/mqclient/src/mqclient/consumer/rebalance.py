@@ -1,36 +1,236 @@
-"""Which queues this member consumes, kept in step with the group (MISSION C2, C13).
+"""Which queues a member of a group consumes: the strategies, with RocketMQ's names and rules, and what applies them.
 
-Every 20 s, and at once when members come or go, each member asks who the members are and takes its share of each topic;
-that all compute the same shares from the same lists is the whole coordination. In broadcasting every member has all
-queues.
+Every member computes its share for itself from the same sorted lists; that they agree is the whole coordination. So all
+members of a group need the same strategy with the same settings. A client that is not among the members gets nothing:
+the broker does not count it as one. In broadcasting every member has all queues.
+
+Every 20 s, and at once when members come or go, each member asks who the members are and takes its share of each topic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
-from mqclient.background import wait_event
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.allocate import AllocateMessageQueueStrategy
-from mqclient.consumer.member_queues import MemberQueues
-from mqclient.errors import MQClientError, NoRouteError, broker_answer_error
-from mqclient.message_queue import MessageQueue
-from mqclient.route import TopicRoute
+from mqclient.consumer.assignment import MemberQueues
+from mqclient.errors import IllegalArgumentError, MQClientError, NoRouteError, broker_answer_error
+from mqclient.lifecycle import wait_event
+from mqclient.message import MessageQueue
+from mqclient.name_servers import TopicRoute
 from mqclient.transport.methods import GET_CONSUMER_LIST
-from mqproto.names import retry_topic
+from mqproto.names import RETRY_PREFIX, retry_topic
 
 logger = logging.getLogger("mqclient.rebalance")
 
+ROOM_SEPARATOR = "@"
+
+VIRTUAL_NODES = 10  # RocketMQ's default
+HASH_BYTES = 4  # of MD5
+
 REBALANCE_INTERVAL_S = 20.0  # MISSION C13
+
 # Before a member begins with a queue that another one may have had: until then that one has given it up, and what it
 # has finished is with the broker (ADR 34).
 HAND_OVER_S = 0.2
 INCOMPLETE_RETRY_S = 1.0  # doubled up to the interval: a topic that does not exist yet, a broker that does not answer
+
+
+class AllocateMessageQueueStrategy(Protocol):
+    """Pure: the same lists give the same answer to everybody."""
+
+    @property
+    def name(self) -> str:
+        """What operators call it; RocketMQ's name."""
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        """The share of `client_id` in the queues of one topic, in their order; nothing if it is not in `client_ids`.
+
+        Both lists are sorted. No queue is in the shares of two clients.
+        """
+
+
+class AllocateMessageQueueAveragely:
+    """The first members get one more where it does not come out even: 8 queues for 3 members are 3, 3, 2."""
+
+    name = "AVG"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        position = client_ids.index(client_id)
+        size, larger = divmod(len(queues), len(client_ids))
+        start = position * size + min(position, larger)
+        return queues[start : start + size + (position < larger)]
+
+
+class AllocateMessageQueueAveragelyByCircle:
+    """8 queues for 3 members are q1 q4 q7, q2 q5 q8, q3 q6: each member gets some of every broker."""
+
+    name = "AVG_BY_CIRCLE"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        return queues[client_ids.index(client_id) :: len(client_ids)]
+
+
+class AllocateMessageQueueByConfig:
+    """This member gets `queues`, of those that exist, and nobody checks what the others were given.
+
+    A queue that no living member was given is consumed by nobody, also while its member is down, and so is a queue that
+    a topic gets later; a queue that two were given is consumed twice. The group's retry topic cannot be given: its
+    queues are shared averagely by all members, because otherwise no retried message would come again (RocketMQ leaves
+    them to nobody). Raises IllegalArgumentError for a queue of a retry topic.
+    """
+
+    name = "CONFIG"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        self._queues = frozenset(queues)
+        for queue in sorted(self._queues):
+            if _is_shared(queue):
+                raise IllegalArgumentError(f"{queue} is shared by all members of its group; leave it out")
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        shared = [queue for queue in queues if _is_shared(queue)]
+        share = {*self._queues, *AllocateMessageQueueAveragely().allocate(client_id, shared, client_ids)}
+        return [queue for queue in queues if queue in share]
+
+
+def _is_shared(queue: MessageQueue) -> bool:
+    return queue.topic.startswith(RETRY_PREFIX)
+
+
+class AllocateMessageQueueByMachineRoom:
+    """Shares the queues of brokers with names like `room@broker`, for the rooms in `consumer_rooms`.
+
+    What is left over when it does not come out even is dealt out from the end of the list: 8 queues for 3 members are
+    q1 q2 q7, q3 q4 q8, q5 q6, as in RocketMQ. Queues of other rooms, and of brokers whose name has no room, are
+    consumed by nobody in the group; so all of its members name the same rooms. Raises IllegalArgumentError when the
+    rooms are one text, or none.
+    """
+
+    name = "MACHINE_ROOM"
+
+    def __init__(self, consumer_rooms: Iterable[str]) -> None:
+        if isinstance(consumer_rooms, str):
+            raise IllegalArgumentError(f"consumer_rooms has to be several texts, such as [{consumer_rooms!r}]")
+        self._rooms = frozenset(consumer_rooms)
+        if not self._rooms:
+            raise IllegalArgumentError("consumer_rooms is empty; nobody would consume anything")
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        position, members = client_ids.index(client_id), len(client_ids)
+        ours = [queue for queue in queues if self._is_ours(queue.broker_name)]
+        size, left_over = divmod(len(ours), members)
+        share = ours[position * size : (position + 1) * size]
+        return [*share, ours[members * size + position]] if position < left_over else share
+
+    def _is_ours(self, broker_name: str) -> bool:
+        room, *rest = broker_name.split(ROOM_SEPARATOR)
+        return len(rest) == 1 and room in self._rooms
+
+
+class AllocateMessageQueueConsistentHash:
+    """Each queue belongs to the member whose point on the ring comes next; a member has `virtual_nodes` points.
+
+    Hash and texts are RocketMQ's, so its members would compute the same shares. When a member comes or goes, only
+    queues that are its own before or after change their owner. RocketMQ's articles advise against this strategy: who
+    has which queue is hard to see, and the shares are uneven.
+
+    Raises IllegalArgumentError unless `virtual_nodes` is at least 1.
+    """
+
+    name = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
+        if type(virtual_nodes) is not int or virtual_nodes < 1:
+            raise IllegalArgumentError(f"virtual_nodes has to be an integer of at least 1, not {virtual_nodes!r}")
+        self._virtual_nodes = virtual_nodes
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        owners = {_hash(f"{one}-{node}"): one for one in sorted(client_ids) for node in range(self._virtual_nodes)}
+        points = sorted(owners)
+
+        def owner(queue: MessageQueue) -> str:
+            following = bisect_left(points, _hash(_text(queue)))
+            return owners[points[following % len(points)]]
+
+        return [queue for queue in queues if owner(queue) == client_id]
+
+
+def _text(queue: MessageQueue) -> str:
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:HASH_BYTES], "big")
+
+
+class MachineRoomResolver(Protocol):
+    """Tells where a broker and where a member is; both in the same words."""
+
+    def broker_deploy_in(self, queue: MessageQueue) -> str:
+        """The room of the queue's broker."""
+
+    def consumer_deploy_in(self, client_id: str) -> str:
+        """The room of the member, which its client id has to tell: `<ip>@<instance name>`."""
+
+
+class AllocateMachineRoomNearby:
+    """Shares the queues of each room among the members there, and those of a room without members among all.
+
+    `strategy` does the sharing. Contrary to AllocateMessageQueueByMachineRoom no queue is left to nobody.
+    """
+
+    def __init__(self, strategy: AllocateMessageQueueStrategy, resolver: MachineRoomResolver) -> None:
+        self._strategy = strategy
+        self._resolver = resolver
+
+    @property
+    def name(self) -> str:
+        return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        if client_id not in client_ids:
+            return ()
+        room_of = {one: self._resolver.consumer_deploy_in(one) for one in client_ids}
+        by_room: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_room.setdefault(self._resolver.broker_deploy_in(queue), []).append(queue)
+        share: set[MessageQueue] = set()
+        for room, theirs in by_room.items():
+            neighbours = [one for one in client_ids if room_of[one] == room] or client_ids
+            share.update(self._strategy.allocate(client_id, theirs, neighbours))
+        return [queue for queue in queues if queue in share]
 
 
 @dataclass(frozen=True, slots=True)

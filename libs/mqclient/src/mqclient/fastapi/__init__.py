@@ -37,11 +37,8 @@ or 504 after `mq.install_error_handlers(app)`.
 Needs FastAPI: `hourglass-mqclient[fastapi]`.
 """
 
-from mqclient.fastapi.declared_consumer import ConsumerOptions
-from mqclient.fastapi.error_handlers import install_error_handlers
-from mqclient.fastapi.mq import MQ, MessageFields
-from mqclient.fastapi.producer_dependency import ProducerDependency
-from mqclient.fastapi.serializer import JsonSerializer, Serializer
+from mqclient.fastapi.handlers import ConsumerOptions, JsonSerializer, Serializer, install_error_handlers
+from mqclient.fastapi.mq import MQ, MessageFields, ProducerDependency
 
 __all__ = [
     "MQ",

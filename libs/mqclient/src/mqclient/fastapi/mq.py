@@ -1,4 +1,4 @@
-"""The queue as a FastAPI application sees it: declared beside the routes, alive in the application's lifespan (Q3).
+"""The queue as a FastAPI application sees it: declared beside the routes, alive in the application's lifespan.
 
 Invariants: producers start before consumers, and are shut down after them, so that a handler can always send; a start
 that fails shuts down what had been started; one MQ lives one life at a time, and may have any number one after another.
@@ -11,31 +11,73 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TypedDict, TypeVar, Unpack
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from fastapi import FastAPI, HTTPException
 
 from mqclient.admin import Admin
-from mqclient.client_config import ClientConfig
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.consumer.push_consumer import PushConsumer
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
-from mqclient.fastapi.declared_consumer import ConsumerOptions, DeclaredConsumer, checked_options
-from mqclient.fastapi.error_handlers import install_error_handlers
-from mqclient.fastapi.message_handlers import MessageHandler, MessageHandlers, endpoint_of
-from mqclient.fastapi.producer_dependency import ProducerDependency
-from mqclient.fastapi.serializer import JsonSerializer, Serializer
+from mqclient.fastapi.handlers import (
+    ConsumerOptions,
+    DeclaredConsumer,
+    JsonSerializer,
+    MessageHandler,
+    MessageHandlers,
+    Serializer,
+    checked_options,
+    endpoint_of,
+    install_error_handlers,
+)
 from mqclient.message import Message
 from mqclient.producer.producer import Producer
-from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.transaction_listener import TransactionListener
-from mqclient.producer.transaction_producer import TransactionProducer
+from mqclient.producer.transaction_producer import TransactionListener, TransactionProducer
 
 logger = logging.getLogger("mqclient.fastapi")
+
+ProducerT_co = TypeVar("ProducerT_co", bound=Producer, covariant=True)
 
 HandlerT = TypeVar("HandlerT", bound=MessageHandler)
 AppT = TypeVar("AppT", bound=FastAPI)
 ProducerT = TypeVar("ProducerT", bound=Producer)
 StateT = TypeVar("StateT")
+
+
+class ProducerDependency(Generic[ProducerT_co]):
+    """What `Depends` takes. There is one for each group, so that it is also the key for `app.dependency_overrides`."""
+
+    def __init__(self, group: str, make: Callable[[], ProducerT_co]) -> None:
+        """`make` makes a producer for one life of the application."""
+        self.group = group
+        self._make = make
+        self._running: ProducerT_co | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __call__(self) -> ProducerT_co:
+        """The running producer. Raises IllegalStateError outside the lifespan, and on another event loop than its."""
+        if self._running is None:
+            raise IllegalStateError(
+                f"the producer {self.group} runs inside the application's lifespan only; httpx's ASGITransport enters"
+                " none: put `async with mq.lifespan(app):` around the client"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise IllegalStateError(
+                f"the producer {self.group} runs on another event loop than this request, which would wait forever;"
+                " starlette's TestClient has a loop of its own: use httpx.AsyncClient with httpx.ASGITransport(app)"
+                " inside `async with mq.lifespan(app):`"
+            )
+        return self._running
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """One life of it. Raises as its start does."""
+        async with self._make() as producer:
+            self._running, self._loop = producer, asyncio.get_running_loop()
+            try:
+                yield
+            finally:
+                self._running = None
 
 
 class MessageFields(TypedDict, total=False):

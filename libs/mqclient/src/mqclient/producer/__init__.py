@@ -1,13 +1,8 @@
-"""Sending, in three layers (MISSION P20); each knows those below it only, and tests/architecture holds that.
+"""Sending, in three layers; each knows those below it only, and tests/architecture holds that.
 
-1. Business: what an application calls. `producer`, `transaction_producer` and what belongs to them: `send_callback`,
-   `transaction_checks`; and `numbered_producer`, which comes back under its numbers.
-2. Message handling: checking, encoding, compressing, choosing a queue, trying again. `sender` and what it is made of:
-   `outgoing`, `message_encoder`, `batch_splitter`, `body_compressor`, `queue_choice`, `selectors`, `latency_fault`,
-   `retry`, `hooks`, `try_watch`, `in_flight`.
-3. Transport: one stream to each broker name. `produce_streams`, `produce_stream`, `frames`, `waiting`, `resending`,
-   `reopening`, `numbering`;
-   below it `mqclient.transport`.
-
-Values that all layers speak of stand beside them: `producer_config`, `send_result`, `transaction_listener`.
+1. Business: what an application calls. `producer` and `transaction_producer`; and `numbered_producer`, whose messages
+   the application numbers, so that it is recognised when it comes back as another process.
+2. Message handling: checking, encoding, compressing, choosing a queue, trying again. `outgoing` is a message on its
+   way, `sender` delivers it, and `attempts` says which failed attempt is followed by another one.
+3. Transport: one stream to each broker name, in `mqclient.connection`; below it `mqclient.transport`.
 """

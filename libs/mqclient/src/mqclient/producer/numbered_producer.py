@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
-from mqclient.compression import ZLIB_FLAGS, compress
+from mqclient.config import ClientConfig, ProducerConfig
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerRejectedError,
@@ -30,11 +29,8 @@ from mqclient.errors import (
     broker_answer_error,
 )
 from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
-from mqclient.producer.message_encoder import check_due_time, check_message, message_properties
-from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.send_result import STATUS_OF_CODE
+from mqclient.message import STATUS_OF_CODE, ZLIB_FLAGS, Message, MessageQueue, check_due_time, compress
+from mqclient.producer.outgoing import check_message, message_properties
 from mqclient.transport.methods import SEND, VIEW_MESSAGE
 from mqproto.codes import Permission, ResponseCode
 from mqproto.properties import (

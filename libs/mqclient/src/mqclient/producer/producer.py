@@ -1,49 +1,58 @@
-"""The producer: what an application sends with (MISSION P1-P4, P17, P18).
+"""The producer: what an application sends with.
 
 Invariants: a message that breaks a rule is refused before anything happens; a send takes no longer than its timeout,
-over all its tries; a shut-down producer has no send under way.
+over all its tries; a shut-down producer has no send under way. Every asynchronous send that was accepted calls exactly
+one method of its callback, once, also when the producer is shut down. What is under way where no caller waits for each
+send, callbacks included, never exceeds the limits (RocketMQ's semaphores for such sends).
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
-from mqclient.background import wait_event
-from mqclient.client_config import ClientConfig
 from mqclient.client_instance import ClientInstance, acquire_instance
+from mqclient.config import ClientConfig, ProducerConfig, legal_group
+from mqclient.connection.frames import Stored
 from mqclient.errors import (
+    ConnectionLostError,
     IllegalArgumentError,
     IllegalStateError,
     MessageRejectedError,
+    TooManyRequestsError,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
-from mqclient.message import Message
-from mqclient.message_queue import MessageQueue
-from mqclient.observed.requests import traced_recall
-from mqclient.observed.sending import observed_send
-from mqclient.producer.frames import Stored
-from mqclient.producer.hooks import SendMessageHook
-from mqclient.producer.in_flight import InFlightLimit
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Living, WorkerThreads, wait_event
+from mqclient.message import BatchSendResult, Message, MessageQueue, SendResult
+from mqclient.observed.operations import observed_send, traced_recall
+from mqclient.producer.attempts import SendMessageHook
 from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
-from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.queue_choice import FixedChoice, MessageQueueSelector, always, by_selector
-from mqclient.producer.send_callback import CallbackSends, SendCallback
-from mqclient.producer.send_result import BatchSendResult, SendResult
-from mqclient.producer.sender import Sender
+from mqclient.producer.sender import FixedChoice, MessageQueueSelector, Sender, always, by_selector
 from mqclient.recall import RecallResult, recall, reschedule
-from mqclient.settings import legal_group
 from mqproto.record import pack_ip
+from osenv import Clock
 from telemetry import is_observing, is_tracing
+
+logger = logging.getLogger("mqclient.producer")
 
 T = TypeVar("T")
 
-logger = logging.getLogger("mqclient.producer")
+
+class SendCallback(Protocol):
+    """Plain methods run in a thread of their own, so that a slow one delays neither the event loop nor other sends;
+    coroutine methods run as tasks on the event loop. What they raise is logged.
+    """
+
+    def on_success(self, result: SendResult) -> Any:
+        """The message is stored."""
+
+    def on_exception(self, error: Exception) -> Any:
+        """It is not, or nobody knows: the error is what `Producer.send` would have raised."""
 
 
 class Producer(Living):
@@ -339,6 +348,108 @@ class Producer(Living):
         error = handed_over.exception()
         if error is not None:
             logger.info("the one-way message %s may be lost: %s", unique_id, error)
+
+
+class CallbackSends:
+    """The sends of one producer whose results go to callbacks."""
+
+    def __init__(self, limit: InFlightLimit, threads_max: int, clock: Clock) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._tasks = BackgroundTasks(clock)
+        self._threads = WorkerThreads("mqclient-callback", threads_max)
+
+    def start(self, send: Callable[[], Awaitable[SendResult]], size: int, callback: SendCallback) -> None:
+        """Send, and call back. Raises TooManyRequestsError; then the callback is not called."""
+        self._limit.take(size)
+        task = self._tasks.start(self._send_and_call(send, callback), "mqclient async send", in_span=True)
+        task.add_done_callback(lambda _: self._limit.give_back(size))
+
+    @property
+    def count(self) -> int:
+        """How many have not ended, their callbacks included."""
+        return self._tasks.count
+
+    async def close(self, deadline: float) -> None:
+        """Wait for all callbacks until `deadline` (monotonic); those of sends that go on then get an error."""
+        left = await self._tasks.drain(deadline - self._clock.monotonic())
+        if left:
+            logger.warning("%d asynchronous sends, or their callbacks, did not end in time", left)
+        await self._tasks.close()
+        self._threads.close()
+
+    async def _send_and_call(self, send: Callable[[], Awaitable[SendResult]], callback: SendCallback) -> None:
+        error: Exception
+        try:
+            result = await send()
+        except Exception as raised:
+            error = raised
+        except asyncio.CancelledError:  # by `close`, which still waits for the callback
+            error = ConnectionLostError("the producer was shut down before the answer came")
+        else:
+            await self._call(callback.on_success, result)
+            return
+        await self._call(callback.on_exception, error)
+
+    async def _call(self, method: Callable[[Any], Any], argument: SendResult | Exception) -> None:
+        try:
+            if inspect.iscoroutinefunction(method):
+                await method(argument)
+                return
+            returned = await self._threads.run(method, argument)
+            if inspect.isawaitable(returned):
+                await returned
+        except Exception:
+            logger.exception("a send callback failed with %r", argument)
+
+
+class InFlightLimit:
+    """Counts sends of one `kind`, and the bytes of their bodies."""
+
+    def __init__(self, kind: str, count_max: int, bytes_max: int, clock: Clock) -> None:
+        self._kind = kind
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._clock = clock
+        self._bytes = 0
+        self._given_back = asyncio.Event()
+        self.count = 0
+
+    def take(self, size: int) -> None:
+        """Count one more. Raises TooManyRequestsError."""
+        if self.count >= self._count_max or self._bytes + size > self._bytes_max:
+            raise TooManyRequestsError(
+                f"{self.count:,} {self._kind} sends with {self._bytes:,} bytes are under way; at most "
+                f"{self._count_max:,} with {self._bytes_max:,} bytes may be"
+            )
+        self.count += 1
+        self._bytes += size
+
+    async def take_by(self, size: int, deadline: float) -> None:
+        """Count one more as soon as there is room. Raises TooManyRequestsError at `deadline` (monotonic)."""
+        while True:
+            try:
+                self.take(size)
+            except TooManyRequestsError:
+                self._given_back.clear()
+                if not await wait_event(self._clock, self._given_back, deadline - self._clock.monotonic()):
+                    raise
+            else:
+                return
+
+    def give_back(self, size: int) -> None:
+        """One has ended."""
+        self.count -= 1
+        self._bytes -= size
+        self._given_back.set()
+
+    async def wait_until_idle(self, deadline: float) -> bool:
+        """Whether nothing is under way any more, at `deadline` (monotonic) at the latest."""
+        while self.count:
+            self._given_back.clear()
+            if not await wait_event(self._clock, self._given_back, deadline - self._clock.monotonic()):
+                return False
+        return True
 
 
 def _fixed_choice(

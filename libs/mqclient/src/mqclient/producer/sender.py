@@ -1,35 +1,66 @@
-"""The message-handling layer of a producer: tries, queues, what is handed to the stream (MISSION P4-P13, P20).
+"""The message-handling layer of a producer: compression, the choice of a queue, tries, what is handed to the stream.
 
 Invariants: a send takes no longer than its deadline, over all its tries; what was refused for good is not tried again;
-one table says what is tried again (retry.py), and each try has its watch (try_watch.py) if anybody looks on.
+one table says what is tried again (`may_retry`), and each try has its watch if anybody looks on. Messages for queues
+that their callers have chosen leave in the order in which they were sent, also when a thread needs longer to compress
+one of them than the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 from mqclient.client_instance import ClientInstance
-from mqclient.errors import BrokerRefusedError, MQClientError, NoRouteError, NotSentError
-from mqclient.message_queue import MessageQueue
-from mqclient.observed.sending import tried_again
-from mqclient.producer.body_compressor import BodyCompressor
-from mqclient.producer.frames import SendTerms, Stored
-from mqclient.producer.hooks import Hooks, SendMessageContext, SendMessageHook
-from mqclient.producer.latency_fault import LatencyFaultTolerance
-from mqclient.producer.outgoing import Outgoing, OutgoingBatch
-from mqclient.producer.producer_config import ProducerConfig
-from mqclient.producer.queue_choice import FixedChoice, QueueChoice
-from mqclient.producer.retry import CommunicationMode, PastTries, Tries, may_retry
-from mqclient.producer.send_result import SendResult, SendStatus
-from mqclient.producer.try_watch import TryWatch, message_type
+from mqclient.config import ProducerConfig
+from mqclient.connection.frames import SendTerms, Stored
+from mqclient.errors import (
+    BrokerRefusedError,
+    IllegalArgumentError,
+    MessageRejectedError,
+    MQClientError,
+    NoRouteError,
+    NotSentError,
+)
+from mqclient.lifecycle import WorkerThreads
+from mqclient.message import UNIQUE_ID_CHARACTERS, ZLIB_FLAGS, Message, MessageQueue, SendResult, SendStatus, compress
+from mqclient.observed.operations import tried_again
+from mqclient.producer.attempts import (
+    CommunicationMode,
+    Hooks,
+    LatencyFaultTolerance,
+    PastTries,
+    SendMessageContext,
+    SendMessageHook,
+    Tries,
+    TryWatch,
+    may_retry,
+    message_type,
+)
+from mqclient.producer.outgoing import Outgoing, OutgoingBatch, check_message, message_properties, record_bytes_max
 from mqproto.codes import ResponseCode
+from mqproto.properties import java_string_hash
+from osenv import Rng, SystemRng
 from osenv.clock import timeout as clock_timeout
 
 logger = logging.getLogger("mqclient.sender")
+
+# Picks one of the queues for a message and the argument that `send` was given; a queue that is gone is an error.
+MessageQueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
+
+# The same for one message, with everything else known.
+FixedChoice = Callable[[Sequence[MessageQueue]], MessageQueue]
+
+IN_THREAD_OVER_BYTES = 256 * 1024  # some milliseconds of work, for which other tasks would have to wait
+
+BATCH_BYTES = 1024 * 1024
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+_ANY_UNIQUE_ID = "0" * UNIQUE_ID_CHARACTERS
 
 # Before a try on the very broker that just failed: without a pause, all tries are gone before it can recover.
 SAME_BROKER_PAUSES_S = (0.2, 1.5)
@@ -235,3 +266,155 @@ class Sender:
             if no_master is not None:
                 raise no_master from None
             raise NotSentError(f"the time ran out before a name server told the route of {topic!r}") from None
+
+
+class QueueChoice:
+    """One index per topic, starting anywhere, so that many producers do not all begin with the same queue.
+
+    With `fault_tolerance`, brokers that are better left alone are passed over.
+    """
+
+    def __init__(self, rng: Rng, fault_tolerance: LatencyFaultTolerance | None = None) -> None:
+        self._rng = rng
+        self._fault_tolerance = fault_tolerance
+        self._indexes: dict[str, int] = {}
+
+    def choose(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
+        """The next of `queues`: never one of `failed_broker` while another broker has one."""
+        index = self._indexes.get(topic)
+        if index is None:
+            index = self._rng.randrange(0, len(queues))
+        if self._fault_tolerance is not None:
+            index += self._steps_to_available(self._fault_tolerance, queues, index, failed_broker)
+        elif failed_broker is not None:
+            index += _steps(queues, index, lambda broker: broker != failed_broker) or 0
+        self._indexes[topic] = index + 1
+        return queues[index % len(queues)]
+
+    def _steps_to_available(
+        self, tolerance: LatencyFaultTolerance, queues: Sequence[MessageQueue], index: int, failed_broker: str | None
+    ) -> int:
+        """How far the chosen queue is from the one whose turn it is."""
+        steps = _steps(queues, index, lambda broker: broker != failed_broker and tolerance.is_available(broker))
+        if steps is None:
+            steps = _steps(queues, index, tolerance.is_available)
+        if steps is None and (least_bad := tolerance.pick_one_at_least()) is not None:
+            steps = _steps(queues, index, lambda broker: broker == least_bad)
+            if steps is None:  # it has no queue that can be written
+                tolerance.remove(least_bad)
+        return steps or 0
+
+
+def _steps(queues: Sequence[MessageQueue], index: int, takes: Callable[[str], bool]) -> int | None:
+    """How far it is from the queue at `index` to the next one whose broker `takes` messages."""
+    count = len(queues)
+    return next((step for step in range(count) if takes(queues[(index + step) % count].broker_name)), None)
+
+
+def by_selector(selector: MessageQueueSelector, message: Message, argument: Any) -> FixedChoice:
+    """The selector's choice. Raises MessageRejectedError when it fails, or returns no queue that it was given."""
+
+    def choose(queues: Sequence[MessageQueue]) -> MessageQueue:
+        try:
+            chosen = selector(queues, message, argument)
+        except Exception as error:
+            raise MessageRejectedError(f"the selector failed: {error!r}") from error
+        if chosen not in queues:
+            raise MessageRejectedError(f"the selector returned {chosen!r}, which is not one of the queues it was given")
+        return chosen
+
+    return choose
+
+
+def always(queue: MessageQueue) -> FixedChoice:
+    """This queue, whatever the route says of it."""
+    return lambda _: queue
+
+
+class SelectMessageQueueByHash:
+    """The queue of the argument's hash, the same that a Java producer chooses for the same text.
+
+    The hash is the one of Java's String, of `str(argument)`; its remainder counts without its sign.
+    """
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: Any) -> MessageQueue:
+        del message
+        return queues[abs(java_string_hash(str(argument))) % len(queues)]
+
+
+class SelectMessageQueueByRandom:
+    """Any queue."""
+
+    def __init__(self, rng: Rng | None = None) -> None:
+        self._rng = rng or SystemRng()
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: Any) -> MessageQueue:
+        del message, argument
+        return self._rng.choice(queues)
+
+
+class MessageBatchSplitter:
+    """The messages, in their order, as lists that `Producer.send_batch` takes.
+
+    for batch in MessageBatchSplitter(messages):
+        await producer.send_batch(batch)
+
+    Raises IllegalArgumentError for a size that no batch may have, and MessageRejectedError when it meets a message that
+    breaks a rule or is alone larger than `max_bytes`; the lists before it have been given out then.
+    """
+
+    def __init__(self, messages: Iterable[Message], max_bytes: int = BATCH_BYTES) -> None:
+        if not 0 < max_bytes <= BATCH_BYTES_MAX:
+            raise IllegalArgumentError(f"max_bytes is {max_bytes!r}; it has to be 1 to {BATCH_BYTES_MAX:,}")
+        self._messages = messages
+        self._max_bytes = max_bytes
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        batch: list[Message] = []
+        left = self._max_bytes
+        for number, message in enumerate(self._messages):
+            check_message(message)
+            size = record_bytes_max(message, message_properties(message, _ANY_UNIQUE_ID))
+            if size > self._max_bytes:
+                raise MessageRejectedError(
+                    f"message {number} takes {size:,} bytes; a batch may have {self._max_bytes:,}, so send it alone"
+                )
+            if size > left:
+                yield batch
+                batch, left = [], self._max_bytes
+            batch.append(message)
+            left -= size
+        if batch:
+            yield batch
+
+
+class BodyCompressor:
+    """Compresses bodies of `from_bytes` or more, none if that is None."""
+
+    def __init__(self, from_bytes: int | None, level: int) -> None:
+        self.from_bytes = sys.maxsize if from_bytes is None else from_bytes
+        self._level = level
+        self._in_order = asyncio.Lock()
+        self._threads = WorkerThreads("mqclient-compression", 1)
+
+    async def compress(self, outgoing: Outgoing | OutgoingBatch, *, in_order: bool) -> None:
+        """Compress the body if it is large enough and that pays, and wait for earlier ones if order matters."""
+        if not in_order:
+            await self._compress(outgoing)
+            return
+        async with self._in_order:  # fair: who came first goes first
+            await self._compress(outgoing)
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _compress(self, outgoing: Outgoing | OutgoingBatch) -> None:
+        if isinstance(outgoing, OutgoingBatch) or outgoing.compressible_bytes < self.from_bytes:
+            return
+        if outgoing.compressible_bytes > IN_THREAD_OVER_BYTES:
+            compressed = await self._threads.run(compress, outgoing.body, self._level)
+        else:
+            compressed = compress(outgoing.body, self._level)
+        if compressed is not None:
+            outgoing.body = compressed
+            outgoing.sys_flag |= ZLIB_FLAGS

@@ -43,17 +43,26 @@ With mqclient.sync the same tables take plain connections and sessions: SyncSqlT
 A TableCleaner deletes what is old. Needs SQLAlchemy: `hourglass-mqclient[sqlalchemy]`.
 """
 
-from mqclient.sqlalchemy.connection import Connection, SyncConnection
-from mqclient.sqlalchemy.expiry import Expiry
-from mqclient.sqlalchemy.inbox_table import BUSINESS_KEY_LENGTH_MAX, InboxTable
-from mqclient.sqlalchemy.table_cleaner import Purgeable, Retention, TableCleaner
-from mqclient.sqlalchemy.transaction_listener import (
+from mqclient.sqlalchemy.inbox import (
+    BUSINESS_KEY_LENGTH_MAX,
+    Connection,
+    Expiry,
+    InboxTable,
+    Purgeable,
+    Retention,
+    SyncConnection,
+    TableCleaner,
+)
+from mqclient.sqlalchemy.transactions import (
+    COMMITTED,
+    TOMBSTONE,
+    TRANSACTION_ID_LENGTH_MAX,
     LocalTransaction,
     SqlTransactionListener,
     SyncLocalTransaction,
     SyncSqlTransactionListener,
+    TransactionTable,
 )
-from mqclient.sqlalchemy.transaction_table import COMMITTED, TOMBSTONE, TRANSACTION_ID_LENGTH_MAX, TransactionTable
 
 __all__ = [
     "BUSINESS_KEY_LENGTH_MAX",

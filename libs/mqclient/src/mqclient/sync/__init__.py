@@ -13,10 +13,14 @@ parent: they raise IllegalStateError there, and it makes its own. gRPC does not 
 before the first face is started, or start processes by the method "spawn".
 """
 
-from mqclient.sync.admin import SyncAdmin
-from mqclient.sync.consumer import SyncPushConsumer
-from mqclient.sync.producers import SyncProducer, SyncTransactionListener, SyncTransactionProducer
-from mqclient.sync.pull_consumer import SyncPullConsumer
+from mqclient.sync.clients import (
+    SyncAdmin,
+    SyncProducer,
+    SyncPullConsumer,
+    SyncPushConsumer,
+    SyncTransactionListener,
+    SyncTransactionProducer,
+)
 
 __all__ = [
     "SyncAdmin",

@@ -7,12 +7,11 @@
 The clock is a SimClock: nothing waits for real. A broker with a real store in memory is `memory://`, not this.
 """
 
-from mqclient.testing.consuming import RecordingListener, consumer_of, made_consumer
 from mqclient.testing.fake_broker import FakeBroker, FrameFault
 from mqclient.testing.fake_channel import FakeChannel, FakeStream
 from mqclient.testing.fake_cluster import FakeCluster, FakeTransport, open_transport
-from mqclient.testing.fake_transactions import FakeTransactions
-from mqclient.testing.transactions import RecordingTransactionListener
+from mqclient.testing.fake_state import FakeTransactions
+from mqclient.testing.recording import RecordingListener, RecordingTransactionListener, consumer_of, made_consumer
 
 __all__ = [
     "FakeBroker",

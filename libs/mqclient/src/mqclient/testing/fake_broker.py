@@ -17,26 +17,27 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.errors import MQClientError
 from mqclient.testing.fake_admin import FakeAdmin
-from mqclient.testing.fake_channel import FakeStream
-from mqclient.testing.fake_progress import FakeLocks, FakeProgress
-from mqclient.testing.fake_records import is_timed, keys_of, new_record
-from mqclient.testing.fake_sequences import FakeSequences, Place, fill_in
-from mqclient.testing.fake_sessions import FakeSessions
-from mqclient.testing.fake_transactions import FakeTransactions, committed_record, is_half, refusal
-from mqclient.testing.fake_waiting import FakeWaiting, delivered_record
+from mqclient.testing.fake_channel import FakeSessions, FakeStream
+from mqclient.testing.fake_state import (
+    FakeLocks,
+    FakeProgress,
+    FakeSequences,
+    FakeTransactions,
+    FakeWaiting,
+    Place,
+    committed_record,
+    delivered_record,
+    fill_in,
+    is_half,
+    is_timed,
+    keys_of,
+    new_record,
+    refusal,
+)
 from mqclient.transport import methods
 from mqproto.names import retry_topic
 from mqproto.properties import DELAY, RETRY_TOPIC, decode_properties
-from mqproto.record import (
-    OFFSETS,
-    OFFSETS_AT,
-    STORE,
-    STORE_AT,
-    decode_record,
-    iter_records,
-    pack_ip,
-    seal,
-)
+from mqproto.record import OFFSETS, OFFSETS_AT, STORE, STORE_AT, decode_record, iter_records, pack_ip, seal
 from osenv import Clock
 
 _Queue = tuple[str, int]

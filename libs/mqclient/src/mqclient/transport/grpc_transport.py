@@ -1,5 +1,10 @@
-"""`mq://`, `mq+http://` and `mq+dns://`: gRPC over TCP. The only module that knows gRPC, and that makes its errors the
-client's.
+"""`mq://`, `mq+http://` and `mq+dns://`: gRPC over TCP, and where the addresses of the name servers come from.
+
+`mq+http://host:port/path`: an HTTP server that answers `host:port;host:port`, as for RocketMQ's TopAddressing: status
+200, the first line of the body, 3 s at most. `mq+dns://name:port`: every A record of the name is a name server, as for
+a headless service. An answer that is empty or broken is a NoRouteError, and whoever has older addresses keeps them.
+
+This is the only module of the client that knows gRPC and sockets, and that makes their errors the client's.
 
 Invariant: BrokerUnreachableError is raised only when no byte of the request can have left; every doubt is an
 OutcomeUnknownError.
@@ -9,7 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, Generic, NoReturn
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Generic, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import grpc
 from opentelemetry.trace import get_current_span
@@ -19,12 +30,13 @@ from mqclient.errors import (
     ConnectionLostError,
     IllegalArgumentError,
     MQClientError,
+    NoRouteError,
     RequestTimeoutError,
 )
-from mqclient.transport.base import Method, NameServerSource, RequestT, ResponseT
-from mqclient.transport.name_server_sources import dns_source, http_source
-from mqproto.address import parse_address_list
+from mqclient.lifecycle import call_for
+from mqclient.transport import Method, NameServerSource, RequestT, ResponseT
 from mqproto.grpc_options import CHANNEL_OPTIONS
+from mqproto.names import Address, parse_address, parse_address_list
 from osenv import Clock, RealClock, Rng, SystemRng
 from osenv.network import own_ipv4
 from telemetry import is_tracing
@@ -36,6 +48,7 @@ _OPTIONS = (
     # How long connecting takes at most; for gRPC's own 20 s, a channel that is closed meanwhile would keep its socket.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 )
+
 # How gRPC's core begins the details of an UNAVAILABLE that came from connecting, before anything was sent.
 _NEVER_CONNECTED = (
     "failed to connect",
@@ -54,6 +67,13 @@ _SENSELESS = {
     grpc.StatusCode.FAILED_PRECONDITION,
 }
 NAMESRV_ADDR = "NAMESRV_ADDR"  # RocketMQ's environment variable
+
+HTTP_PORT = 80
+HTTP_OK = 200
+HTTP_TIMEOUT_S = 3.0  # RocketMQ's for fetchNSAddr
+ANSWER_BYTES_MAX = 65_536
+
+T = TypeVar("T")
 
 
 class GrpcTransport:
@@ -204,3 +224,108 @@ def client_error(address: str, status: grpc.StatusCode | None, details: str | No
     if status is grpc.StatusCode.UNAVAILABLE and (details or "").startswith(_NEVER_CONNECTED):
         return BrokerUnreachableError(text)
     return ConnectionLostError(text)
+
+
+class HttpNameServerSource:
+    """Asks `host:port` for `path`. No redirects, no proxy: it is a server of the own network."""
+
+    def __init__(self, server: Address, path: str) -> None:
+        self._server = server
+        self._path = path
+
+    def __str__(self) -> str:
+        return f"http://{self._server}{self._path}"
+
+    async def look_up(self) -> tuple[str, ...]:
+        """What the server says now. Raises NoRouteError."""
+        connection = HTTPConnection(self._server.host, self._server.port, timeout=HTTP_TIMEOUT_S)
+        try:
+            body = await _in_thread(partial(self._get, connection), f"mqclient look-up {self}")
+            return tuple(str(address) for address in parse_address_list(_first_line(body)))
+        except (OSError, HTTPException, ValueError) as error:
+            raise NoRouteError(f"{self} did not tell the name servers: {error}") from error
+        except asyncio.CancelledError:
+            if connection.sock is not None:
+                abort(connection.sock)
+            raise
+
+    def _get(self, connection: HTTPConnection) -> bytes:
+        try:
+            connection.request("GET", self._path)
+            response = connection.getresponse()
+            if response.status != HTTP_OK:
+                raise HTTPException(f"it answered {response.status} {response.reason}")
+            body = response.read(ANSWER_BYTES_MAX)
+            if response.length:  # of what the headers had promised; nothing tells a part of a list from a list
+                raise HTTPException(f"its answer lacks {response.length} bytes, or has more than {ANSWER_BYTES_MAX}")
+            return body
+        finally:
+            connection.close()
+
+
+class DnsNameServerSource:
+    """Asks the resolver of this machine for the A records of a name."""
+
+    def __init__(self, name: Address) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"the name {self._name.host}"
+
+    async def look_up(self) -> tuple[str, ...]:
+        """One name server for each A record. Raises NoRouteError."""
+        try:
+            found = await _in_thread(partial(ipv4_addresses, self._name.host), f"mqclient look-up {self}")
+        except OSError as error:
+            raise NoRouteError(f"{self} has no address: {error}") from error
+        return tuple(str(Address(ip, self._name.port)) for ip in found)
+
+
+def http_source(rest: str) -> HttpNameServerSource:
+    """The source of `mq+http://` and `rest`. Raises IllegalArgumentError."""
+    try:
+        parts = urlsplit(f"http://{rest}")
+        host, _, port = parts.netloc.partition(":")
+        server = parse_address(f"{host}:{port or HTTP_PORT}")
+    except ValueError as error:
+        raise IllegalArgumentError(f"mq+http://{rest} is not mq+http://host:port/path: {error}") from error
+    query = f"?{parts.query}" if parts.query else ""
+    return HttpNameServerSource(server, (parts.path or "/") + query)
+
+
+def dns_source(rest: str) -> DnsNameServerSource:
+    """The source of `mq+dns://` and `rest`. Raises IllegalArgumentError."""
+    try:
+        return DnsNameServerSource(parse_address(rest))
+    except ValueError as error:
+        raise IllegalArgumentError(f"mq+dns://{rest} is not mq+dns://name:port: {error}") from error
+
+
+def _first_line(body: bytes) -> str:
+    lines = body.decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+async def _in_thread(call: Callable[[], T], name: str) -> T:
+    """The result of a call that blocks. Whoever is cancelled leaves the thread behind, which ends with its call.
+
+    A thread of its own, and a daemon: the loop's pool would keep it, and have the interpreter wait for it at its exit.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+    threading.Thread(target=call_for, args=(loop, result, call), name=name, daemon=True).start()
+    return await result
+
+
+def ipv4_addresses(name: str) -> tuple[str, ...]:
+    """Every A record of the name, sorted. Blocks. Raises OSError when it has none, or nobody can be asked."""
+    found = socket.getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+    return tuple(sorted({str(address[0]) for *_, address in found}))
+
+
+def abort(connection: socket.socket) -> None:
+    """End the connection, so that a thread which waits for it does not wait any longer."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it has ended already, which is all that this call wanted to reach

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import name_service_pb2 as name_pb
-from mqclient.transport.base import Method
+from mqclient.transport import Method
 
 _NAME, _BROKER, _ADMIN = (f"/hourglass.mq.v1.{service}" for service in ("NameService", "BrokerService", "AdminService"))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mqclient import MessageQueue, NumberedMessage
-from mqproto.java_hash import java_string_hash
+from mqproto.properties import java_string_hash
 from pyspark_mq.sink.options import ROWS_MAX, Chain, RowError, WriterIdentity, way_of_waiting
 
 TURN_ROWS = 512  # so many rows one after the other go to one queue

@@ -17,8 +17,7 @@ from sqlalchemy import text
 
 import telemetry
 from osenv import Clock
-from osenv.alarm import Alarm
-from osenv.clock import Timer
+from osenv.clock import Alarm, Timer
 from servicekit.adapters.database import Database
 from servicekit.errors import StorageUnavailableError
 from servicekit.health import OK, OK_BUT

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from osenv.open_files import raise_open_files_limit
+from osenv.pooled_files import raise_open_files_limit
 
 DRAIN_MAX_S = 4
 BACKLOG = 2048

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import psutil
 
-from osenv.free_ports import free_ports
+from osenv.network import free_ports
 from servicekit.config import POSTGRESQL_PREFIX
 from servicekit.testing.postgresql_programs import SYSTEM_USER, programs_folder
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from telemetry.providers import PROVIDERS
-from telemetry.received import ReceivedEvent, ReceivedMetric, ReceivedSpan, Value
+from telemetry.trace_tree import ReceivedEvent, ReceivedMetric, ReceivedSpan, Value
 
 RECORDED_SERVICE = "recorded"
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Generic, TypeVar, overload
 
-from mqproto.java_hash import byte_string_hash, java_string_hash
 from mqproto.properties import (
     CRC32,
     DELAY,
@@ -34,7 +33,9 @@ from mqproto.properties import (
     UNIQ_KEY,
     WAIT,
     PropertiesError,
+    byte_string_hash,
     decode_properties,
+    java_string_hash,
     property_start,
     property_value,
 )
@@ -48,15 +49,18 @@ from mqproto.record import (
     FLAG_STORE_HOST_V6,
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_PREPARED,
+    KEYS_MAX,
     MESSAGE_MAGIC,
     OFFSETS,
     OFFSETS_AT,
+    PRODUCER_PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
     STORE,
     STORE_AT,
+    TAG_BYTES_MAX,
+    UNIQ_KEY_BYTES_MAX,
     Record,
 )
-from mqproto.record_limits import KEYS_MAX, PRODUCER_PROPERTIES_BYTES_MAX, TAG_BYTES_MAX, UNIQ_KEY_BYTES_MAX
 
 # `check_batch` refuses a batch whole or accepts it whole. `patch_batch` gives its records their places. Between them
 # they touch each message once; nothing here makes an object for a message.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mq_broker.core.batches import Batch
 from mq_broker.core.rewrite import promised_queue, rewrite, single_record_batch, tag_code, timed_due_ms
 from mq_broker.core.transactions import Half, Phase
-from mqproto.java_hash import java_string_hash
 from mqproto.names import CHECK_MAX_TIMES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mqproto.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -25,6 +24,7 @@ from mqproto.properties import (
     UNIQ_KEY,
     decode_properties,
     encode_properties,
+    java_string_hash,
 )
 from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, Record, decode_record, encode_record
 

@@ -12,8 +12,14 @@ from mq_broker.core.replica_state import ReplicationOptions
 from mq_broker.core.subscription_groups import SubscriptionGroup
 from mqfilter import Condition, FilterSyntaxError, parse
 from mqproto.codes import ExpressionType, PullStatus, ResponseCode
-from mqproto.java_hash import java_string_hash
-from mqproto.properties import TAGS, EncodedProperties, PropertiesError, property_start, property_value
+from mqproto.properties import (
+    TAGS,
+    EncodedProperties,
+    PropertiesError,
+    java_string_hash,
+    property_start,
+    property_value,
+)
 from mqproto.record import OFFSETS, OFFSETS_AT, SEGMENT_HEAD, encoded_properties
 
 PULL_MESSAGES_MAX = 1_024  # never allocate by a number that a client names (RELIABILITY.md)

@@ -3,7 +3,7 @@
 Invariants: what a delayed record delivers is the message that was sent, byte for byte in its body and user properties,
 with its born time and host and its reconsume times kept (MISSION D5); a delayed record says itself when it is due and
 where it belongs, so that the log alone rebuilds everything around it. Every stored record can be written again: what a
-producer may send leaves room for it (`mqproto.record_limits`); only records of earlier versions may lose properties.
+producer may send leaves room for it (`mqproto.record`); only records of earlier versions may lose properties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from mq_broker.core.batches import Batch, BatchError
 from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.topics import TopicTable
-from mqproto.java_hash import java_string_hash
 from mqproto.names import RECALLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, WAITING_TOPICS, dlq_topic, retry_topic
 from mqproto.properties import (
     DELAY,
@@ -40,10 +39,10 @@ from mqproto.properties import (
     WAIT,
     decode_properties,
     encode_properties,
+    java_string_hash,
     property_start,
 )
-from mqproto.record import CRC_BYTES, Record, encode_record, iter_records, pack_ip
-from mqproto.record_limits import SHORT_PROPERTIES_BYTES_MAX
+from mqproto.record import CRC_BYTES, SHORT_PROPERTIES_BYTES_MAX, Record, encode_record, iter_records, pack_ip
 
 log = logging.getLogger(__name__)
 

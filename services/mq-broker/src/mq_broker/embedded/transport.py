@@ -18,10 +18,8 @@ from mq_broker.embedded.embedded_broker import (
 )
 from mqclient.errors import RequestTimeoutError
 from mqclient.lifecycle import ServiceState
-from mqclient.sync.caller_thread import CallerThread
-from mqclient.sync.faces import Face, made_like
-from mqclient.transport import Method
-from mqclient.transport.base import RequestT, ResponseT
+from mqclient.sync.faces import CallerThread, Face, made_like
+from mqclient.transport import Method, RequestT, ResponseT
 from osenv.clock import timeout
 
 

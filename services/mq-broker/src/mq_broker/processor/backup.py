@@ -16,8 +16,7 @@ from mq_broker.store.durability import encode_watermark
 from mq_broker.store.layout import STORE_VERSION, encode_version
 from mq_broker.store.log_scan import TEMPORARY_SUFFIX
 from mq_broker.store.message_store import MessageStore
-from mqproto.codes import ResponseCode
-from mqproto.store_backup import PART_BYTES_MAX
+from mqproto.codes import PART_BYTES_MAX, ResponseCode
 from osenv import Disk, DiskFile
 
 

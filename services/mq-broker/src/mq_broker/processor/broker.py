@@ -57,7 +57,7 @@ from mqproto.names import CHANGES_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, group_of_ret
 from mqproto.record import BODY_BYTES_MAX, Record
 from osenv import Clock, Disk, Rng, SyncError, SystemRng
 from osenv.clock import rest
-from osenv.memory import machine_memory_bytes
+from osenv.process import machine_memory_bytes
 
 log = logging.getLogger(__name__)
 

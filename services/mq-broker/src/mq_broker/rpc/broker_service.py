@@ -43,7 +43,7 @@ from mq_broker.rpc.conversions import (
     write_pull_result,
 )
 from mqproto.codes import ResponseCode
-from mqproto.field_limits import FieldLimitError
+from mqproto.grpc_options import FieldLimitError
 
 
 @limited(pb.DESCRIPTOR.services_by_name["BrokerService"])

@@ -30,8 +30,7 @@ from mq_broker.processor.topic_administration import code_of
 from mq_broker.rpc.conversions import queue_progress, queue_reports
 from mq_broker.rpc.replication_conversions import DATA_BYTES_MAX, EPOCHS_MAX, TEXT_MAX
 from mq_broker.store.errors import StoreError
-from mqproto.field_limits import FieldLimit, FieldLimitError, FieldLimits
-from mqproto.grpc_options import FRAME_BYTES_MAX
+from mqproto.grpc_options import FRAME_BYTES_MAX, FieldLimit, FieldLimitError, FieldLimits
 from osenv import Clock
 from osenv.clock import timeout
 

@@ -20,8 +20,8 @@ from mq_broker.core.topics import Topics, TopicsPart, TopicTable, parts
 from mq_broker.rpc.conversions import topic_config_message
 from mq_broker.rpc.replication_conversions import epoch_message, epoch_of
 from mq_broker.store.errors import StoreError
-from mqproto.address import Address
 from mqproto.grpc_options import CHANNEL_OPTIONS, FRAME_BYTES_MAX
+from mqproto.names import Address
 from osenv import Clock, Rng
 from osenv.clock import timeout
 

@@ -27,9 +27,9 @@ from mq_broker.rpc.replication_conversions import (
     replica_frame,
     replica_frame_message,
 )
-from mqproto.address import parse_address
 from mqproto.codes import ResponseCode
 from mqproto.grpc_options import CHANNEL_OPTIONS, SERVER_OPTIONS
+from mqproto.names import parse_address
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from mq_broker.schedule.timer_runs import (
 )
 from mq_broker.store.durability import uninterrupted
 from osenv import Clock, Disk, SyncError
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 log = logging.getLogger(__name__)
 

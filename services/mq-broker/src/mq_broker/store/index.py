@@ -20,7 +20,7 @@ from mq_broker.store.commit_log import CommitLog
 from mq_broker.store.log_scan import scan_log
 from mqproto.record import Record
 from osenv import Clock, Disk
-from osenv.memory import zeroed_memory
+from osenv.process import zeroed_memory
 
 log = logging.getLogger(__name__)
 

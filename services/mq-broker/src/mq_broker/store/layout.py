@@ -13,7 +13,7 @@ from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.store.errors import StoreDamagedError, StoreVersionError
 from mq_broker.store.index import IndexPoint, IndexSize
 from mq_broker.store.state_files import NewerFormatError, decode_document
-from mqproto.store_backup import VERSION_PATH
+from mqproto.codes import VERSION_PATH
 from osenv import Disk, SyncError, replace_file
 from osenv.disk import read_file
 

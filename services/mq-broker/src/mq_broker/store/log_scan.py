@@ -32,7 +32,7 @@ from mqproto.record import (
     is_sealed,
 )
 from osenv import Disk, Lane, SyncError
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 # A record counts only when all of it is right: size, magic, its own physical offset and both CRCs. After bytes that are
 # neither a record nor a blank, reading goes on at the next place where one stands; a body that looks like a record does

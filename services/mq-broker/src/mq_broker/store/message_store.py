@@ -36,7 +36,7 @@ from mq_broker.store.retention import OldFiles
 from mq_broker.store.state_files import State, StateFiles
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, PooledFiles, SyncError
-from osenv.folders import make_durable_dirs
+from osenv.disk import make_durable_dirs
 
 log = logging.getLogger(__name__)
 

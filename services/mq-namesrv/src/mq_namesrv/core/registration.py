@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mqproto.address import parse_address
-from mqproto.names import check_topic
+from mqproto.names import check_topic, parse_address
 
 
 class Epoch(NamedTuple):

@@ -1,0 +1,264 @@
+"""What brokers say of their replication, and the calls by which their roles change, to one replica after the other.
+
+A replica that changes its role closes its port and opens it again, so the answer to what it has done may get lost. Who
+asks for a change therefore looks at the replica until the change is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from hourglass.mq.v1 import admin_service_pb2 as admin_pb
+from hourglass.mq.v1 import replication_service_pb2 as replication_pb
+from mqclient.admin.brokers import ClusterBroker, Target, answer_of
+from mqclient.errors import BrokerUnreachableError, MQClientError, NotSentError, OutcomeUnknownError
+from mqclient.transport.methods import BECOME_SLAVE, GET_REPLICA_STATUS, PROMOTE, STEP_DOWN
+from osenv import Clock
+
+FORMER_MASTER_ID = (1 << 31) - 1  # of a broker that has lost its place as master and was not given another one
+
+LOOK_INTERVAL_S = 0.2
+UNSENT = (BrokerUnreachableError, NotSentError)
+UNANSWERED = (*UNSENT, OutcomeUnknownError)
+
+
+class BrokerRole(IntEnum):
+    """Who writes, and when a message is acknowledged (MISSION H1, H4); admin_service.proto has the same ones."""
+
+    UNSPECIFIED = 0
+    ASYNC_MASTER = 1
+    SYNC_MASTER = 2
+    SLAVE = 3
+
+    @property
+    def is_master(self) -> bool:
+        return self in (BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER)
+
+
+class Epoch(NamedTuple):
+    """In which a master writes; compared by term, then by start."""
+
+    term: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.start}"
+
+    def to_wire(self) -> replication_pb.Epoch:
+        return replication_pb.Epoch(term=self.term, start=self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A slave as its master sees it. Offsets and lags are bytes of the log; `lag_seconds` is how long ago the slave had
+    everything, 0.0 while it has; `clock_ahead_ms` is how far its wall clock is ahead of the master's, 0 while unknown.
+    """
+
+    replica_id: str
+    broker_id: int
+    address: str
+    connected: bool
+    in_sync: bool
+    written_offset: int
+    durable_offset: int
+    acknowledged_offset: int
+    lag_bytes: int
+    lag_seconds: float
+    clock_ahead_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatus:
+    """One broker process; `address` is where it was asked.
+
+    `writable` is False for a slave, and for a master that has stepped down or was superseded; `reason` says why. Of a
+    slave are `in_sync`, `connected` and the lags, as far as it has heard from its master; of a master are `replicas`.
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    replica_id: str
+    role: BrokerRole
+    writable: bool
+    reason: str
+    epoch: Epoch
+    log_begin: int
+    log_end: int
+    durable_end: int
+    confirm_offset: int
+    min_in_sync_replicas: int
+    in_sync_version: int
+    in_sync_replicas: int  # with the master
+    in_sync: bool
+    connected: bool
+    lag_bytes: int
+    lag_seconds: float
+    ha_address: str
+    master_ha_address: str
+    replicas: tuple[ReplicaStatus, ...] = ()
+    clock_ahead_ms: int = 0  # of a slave
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the master of its name, as far as it knows."""
+        return self.role.is_master and self.writable
+
+    @property
+    def has_lost_its_place(self) -> bool:
+        """Whether it was the master and is nobody's slave yet: it has stepped down, or was superseded."""
+        return not self.leads and (self.role.is_master or self.broker_id == FORMER_MASTER_ID)
+
+    @property
+    def progress(self) -> tuple[Epoch, int]:
+        """What it has on disk: of two replicas the one with more has everything that the other has."""
+        return self.epoch, self.durable_end
+
+
+@dataclass(frozen=True, slots=True)
+class HaAnswer:
+    """What one broker process has answered; one of `status` and `error` is None."""
+
+    broker: ClusterBroker
+    status: HaStatus | None
+    error: MQClientError | None
+
+
+def ha_status_from_wire(response: admin_pb.GetReplicaStatusResponse, address: str) -> HaStatus:
+    """The answer of the broker at this address."""
+    return HaStatus(
+        cluster_name=response.cluster_name,
+        broker_name=response.broker_name,
+        broker_id=response.broker_id,
+        address=address,
+        replica_id=response.replica_id,
+        role=BrokerRole(response.role),
+        writable=response.writable,
+        reason=response.reason,
+        epoch=Epoch(response.epoch.term, response.epoch.start),
+        log_begin=response.log_begin,
+        log_end=response.log_end,
+        durable_end=response.durable_end,
+        confirm_offset=response.confirm_offset,
+        min_in_sync_replicas=response.min_in_sync_replicas,
+        in_sync_version=response.in_sync_version,
+        in_sync_replicas=response.in_sync_replicas,
+        in_sync=response.in_sync,
+        connected=response.connected,
+        lag_bytes=response.lag_bytes,
+        lag_seconds=response.lag_seconds,
+        ha_address=response.ha_address,
+        master_ha_address=response.master_ha_address,
+        replicas=tuple(map(_replica, response.replicas)),
+        clock_ahead_ms=response.clock_ahead_ms,
+    )
+
+
+def _replica(replica: admin_pb.ReplicaStatus) -> ReplicaStatus:
+    return ReplicaStatus(
+        replica_id=replica.replica_id,
+        broker_id=replica.broker_id,
+        address=replica.address,
+        connected=replica.connected,
+        in_sync=replica.in_sync,
+        written_offset=replica.written_offset,
+        durable_offset=replica.durable_offset,
+        acknowledged_offset=replica.acknowledged_offset,
+        lag_bytes=replica.lag_bytes,
+        lag_seconds=replica.lag_seconds,
+        clock_ahead_ms=replica.clock_ahead_ms,
+    )
+
+
+class Patience:
+    """Until when somebody waits."""
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self._deadline = clock.monotonic() + timeout_s
+
+    async def pause(self) -> bool:
+        """A moment later; False when the time is over."""
+        if self._clock.monotonic() >= self._deadline:
+            return False
+        await self._clock.sleep(LOOK_INTERVAL_S)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """What a master of `epoch` leaves: where its log ends, the role that it had, and the locks of orderly groups.
+
+    `whole`: it has stepped down, and its log ends there for good. `queue_locks` is for the successor to read; empty
+    where the master could not be asked.
+    """
+
+    epoch: Epoch
+    log_end: int
+    role: BrokerRole
+    whole: bool = False
+    queue_locks: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCalls:
+    """Replicas are given by their address. Each call raises MQClientError."""
+
+    target_at: Callable[[str], Target]
+    clock: Clock
+
+    async def status(self, address: str) -> HaStatus:
+        answer = await answer_of(self.target_at(address), GET_REPLICA_STATUS, admin_pb.GetReplicaStatusRequest())
+        return ha_status_from_wire(answer, address)
+
+    async def look(self, address: str) -> HaStatus | None:
+        """Its status; None when there is no answer now."""
+        try:
+            return await self.status(address)
+        except MQClientError:
+            return None
+
+    async def step_down(self, address: str, epoch: Epoch) -> HandOver:
+        """What it leaves to its successor."""
+        request = admin_pb.StepDownRequest(epoch=epoch.to_wire())
+        answer = await answer_of(self.target_at(address), STEP_DOWN, request)
+        return HandOver(epoch, answer.log_end, BrokerRole(answer.role), True, answer.queue_locks)
+
+    async def promote(self, address: str, term: int, left: HandOver) -> None:
+        """Make it the master of `term`, if its log has what was left and it has seen that epoch and none above."""
+        request = admin_pb.PromoteRequest(
+            term=term,
+            log_end=left.log_end,
+            role=admin_pb.BrokerRole.ValueType(left.role),
+            epoch=left.epoch.to_wire(),
+            queue_locks=left.queue_locks,
+            whole=left.whole,
+        )
+        await answer_of(self.target_at(address), PROMOTE, request)
+
+    async def become_slave(self, address: str, broker_id: int, master: HaStatus) -> None:
+        request = admin_pb.BecomeSlaveRequest(
+            broker_id=broker_id, master_ha_address=master.ha_address, epoch=master.epoch.to_wire()
+        )
+        await answer_of(self.target_at(address), BECOME_SLAVE, request)
+
+
+class Change:
+    """One change of one replica that has been asked for, perhaps more than once."""
+
+    def __init__(self) -> None:
+        self.accepted = False
+        self.may_have_been_made = False
+        self.problem: MQClientError | None = None  # of the last attempt
+
+    def failed(self, error: MQClientError) -> None:
+        """Raises a refusal, unless an earlier attempt may be the reason for it."""
+        self.problem = error
+        if not isinstance(error, UNANSWERED) and not self.may_have_been_made:
+            raise error
+        if not isinstance(error, UNSENT):
+            self.may_have_been_made = True
