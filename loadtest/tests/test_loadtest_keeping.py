@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave
-from hourglass_loadtest.shop.options import LoadOptions
-from hourglass_loadtest.shop.targets import target_of
+from hourglass_loadtest.shop.options import LoadOptions, target_of
 from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.demo import FolderError
 from hourglass_local.left import LevelLateness, NothingLeftError, read_left

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.measure.meters import MeasureError
 from hourglass_loadtest.orders.client import HttpConnection, OrdersClient
 from hourglass_loadtest.orders.load import OrdersLoad
 

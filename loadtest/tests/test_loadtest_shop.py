@@ -11,16 +11,28 @@ from pathlib import Path
 import pytest
 
 import hourglass_loadtest.users
-from hourglass_loadtest.shop import page, picture
+from hourglass_loadtest.shop import page
 from hourglass_loadtest.shop.command import add_parsers
 from hourglass_loadtest.shop.ending import Ending, close_lateness_s
 from hourglass_loadtest.shop.load import document_of
 from hourglass_loadtest.shop.options import LoadOptions, OptionsError, read_options, read_outside
 from hourglass_loadtest.shop.overload import Step, overload_results, step_of
-from hourglass_loadtest.shop.summary import Evidence, Fault, complaints, generator, summarize
-from hourglass_loadtest.shop.watch import ProcessSample, Watched
-from hourglass_loadtest.users.plan import MIX, LoadPlan, Stage, parse_stages, stage_at, users_of, usual_stages
-from hourglass_loadtest.users.records import DONE, Records, RecordWriter, Request, Visit, read_records
+from hourglass_loadtest.shop.summary import Evidence, Fault, ProcessSample, Watched, complaints, generator, summarize
+from hourglass_loadtest.users.plan import (
+    DONE,
+    MIX,
+    LoadPlan,
+    Records,
+    RecordWriter,
+    Request,
+    Stage,
+    Visit,
+    parse_stages,
+    read_records,
+    stage_at,
+    users_of,
+    usual_stages,
+)
 from hourglass_local.testing import closed, paid
 
 BEGUN = 1_700_000_000.0
@@ -311,7 +323,7 @@ def test_the_report_is_a_page_without_scripts_and_a_picture(tmp_path: Path) -> N
     seen.ending = Ending(2.0, 25, [], {"CLOSED": 7}, [0.01, 0.03, 0.5])
     options = LoadOptions(stages=[Stage(10.0, 10.0)])
     document = document_of("load", options, {"shop": "local processes"}, summarize(seen))
-    text = page.page_of(document, picture.draw(seen, document, tmp_path / "report.png"))
+    text = page.page_of(document, page.draw(seen, document, tmp_path / "report.png"))
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in text
     assert "<script" not in text

@@ -19,8 +19,7 @@ import pytest
 
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop.locust_run import locust
-from hourglass_loadtest.users.plan import MIX, LoadPlan, Stage
-from hourglass_loadtest.users.records import DONE, Records, read_records
+from hourglass_loadtest.users.plan import DONE, MIX, LoadPlan, Records, Stage, read_records
 from hourglass_local.waiting import eventually
 
 WINDOW_MS = 500

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.restarts import timed_start
+from hourglass_loadtest.run import timed_start
 from hourglass_local.cluster import Cluster
 from mqclient import Admin, Message, MessageQueue, Producer
 

@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.profile_text import write_profile
 from hourglass_loadtest.report import print_report
-from hourglass_loadtest.run import Profiles, Result, run_once, write_results
+from hourglass_loadtest.run import Profiles, Result, run_once, write_profile, write_results
 from hourglass_loadtest.workload import Kind, Workload, WorkloadError
 
 

@@ -1,16 +1,31 @@
-"""The results as a table for people."""
+"""Results of benchmarks, beside each other."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_loadtest.run import Result, Spread
-from hourglass_loadtest.workload import Kind, Slave, Workload
+from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.run import DIGITS, Result, RunError, Spread
+from hourglass_loadtest.workload import Kind, Slave, Workload, WorkloadError, load_workloads
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The results as a table for people.
+
 
 WIDTH_MIN = 120  # also where the output is no terminal
 
@@ -132,3 +147,129 @@ def _machine(machine: Mapping[str, Any]) -> str:
         f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, Python {machine['python']}, "
         f"grpcio {machine['grpcio']}, uvloop {machine['uvloop']}, fdatasync {machine['fdatasync_ms']} ms"
     )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Two checkouts side by side: the same workloads in turns, and the ratio of each pair of runs.
+#
+# A machine that gets slower or faster meanwhile does so for both checkouts of a pair, and which of the two runs first
+# alternates. The interval is distribution-free: between the k-th smallest and the k-th largest ratio, with the largest
+# k that still covers the median of all ratios in 95 % of cases; with fewer than six pairs no k does.
+
+
+COVERAGE = 0.95
+PAIRS_MIN, PAIRS_DEFAULT = 6, 8
+METRICS = ("msg_per_s", "p50_ms", "p99_ms", "broker_cpu_s_per_1000", "client_cpu_s_per_1000")
+ERROR_LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Here divided by there, over all pairs; `low` and `high` are the interval's ends."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio_of(here: Sequence[float], there: Sequence[float]) -> Ratio:
+    """Of paired values above 0. Raises ValueError with fewer than six pairs."""
+    if len(here) != len(there) or len(here) < PAIRS_MIN:
+        raise ValueError(f"{len(here)} and {len(there)} values; an interval needs at least {PAIRS_MIN} pairs")
+    ratios = sorted(mine / other for mine, other in zip(here, there, strict=True))
+    count = len(ratios)
+    outside, k = 0.0, 0  # the chance that fewer than k ratios lie on one side of the median
+    while outside + math.comb(count, k) / 2**count <= (1 - COVERAGE) / 2:
+        outside += math.comb(count, k) / 2**count
+        k += 1
+    return Ratio(statistics.median(ratios), ratios[k - 1], ratios[count - k])
+
+
+def add_compare_parser(commands: Any, workloads: Path) -> None:
+    """The command `compare`."""
+    parser: ArgumentParser = commands.add_parser("compare", help="run workloads here and in another checkout, in turns")
+    parser.add_argument("other", type=Path, help="folder of the other checkout, with a .venv of its own")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this workload; may be repeated")
+    parser.add_argument("--pairs", type=int, default=PAIRS_DEFAULT, help=f"default: {PAIRS_DEFAULT}; from {PAIRS_MIN}")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="for the results")
+    parser.add_argument("--workloads", type=Path, default=workloads, metavar="FOLDER", help=f"default: {workloads}")
+
+
+async def run_compare(options: Namespace, console: Console) -> None:
+    """Run, print the table, write the results. Raises WorkloadError, RunError, OSError."""
+    if options.pairs < PAIRS_MIN:
+        raise WorkloadError(f"--pairs {options.pairs}: an interval needs at least {PAIRS_MIN}")
+    here, there = Path.cwd(), options.other.resolve()
+    if not _python(there).exists():
+        raise WorkloadError(f"{there} has no .venv: run make setup there")
+    folder = options.workloads.resolve()
+    known = [workload.name for workload in load_workloads(folder)]
+    if unknown := sorted(set(options.only) - set(known)):
+        raise WorkloadError(f"there is no workload {unknown[0]!r}; there are: {', '.join(known)}")
+    names = options.only or known
+    runs: dict[str, dict[Path, list[dict[str, float]]]] = {name: {here: [], there: []} for name in names}
+    for number in range(options.pairs):
+        for name in names:
+            for checkout in (here, there) if number % 2 else (there, here):
+                with console.status(f"{name}, pair {number + 1} of {options.pairs}, in {checkout}"):
+                    runs[name][checkout].append(await _medians(checkout, folder, name))
+    ratios = {name: _ratios(pairs[here], pairs[there]) for name, pairs in runs.items()}
+    _print(console, ratios)
+    if options.out is not None:
+        document = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "here": describe_code(here),
+            "there": describe_code(there),
+            "machine": describe_machine(),
+            "pairs": options.pairs,
+            "ratios": {name: {metric: _dict(one) for metric, one in found.items()} for name, found in ratios.items()},
+            "here_runs": {name: pairs[here] for name, pairs in runs.items()},
+            "there_runs": {name: pairs[there] for name, pairs in runs.items()},
+        }
+        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        console.print(f"Written to {options.out}.", highlight=False, soft_wrap=True)
+
+
+async def _medians(checkout: Path, workloads: Path, name: str) -> dict[str, float]:
+    """One bench of one workload in that checkout, by its own code; the medians of its runs."""
+    with TemporaryDirectory(prefix="hourglass-compare-") as folder:
+        out = Path(folder) / "results.json"
+        process = await asyncio.create_subprocess_exec(
+            _python(checkout), "-m", "hourglass_loadtest", "bench",
+            "--workloads", workloads, "--only", name, "--out", out,
+            cwd=checkout, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            process.terminate()  # it stops its own processes
+            await process.wait()
+            raise
+        if process.returncode != 0:
+            end = "\n".join(errors.decode(errors="replace").splitlines()[-ERROR_LINES:])
+            raise RunError(f"{name} in {checkout}: the bench ended with code {process.returncode}:\n{end}")
+        summary = json.loads(out.read_text(encoding="utf-8"))["results"][name]["summary"]
+        return {metric: summary[metric]["median"] for metric in METRICS if metric in summary}
+
+
+def _python(checkout: Path) -> Path:
+    return checkout / ".venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def _ratios(here: Sequence[dict[str, float]], there: Sequence[dict[str, float]]) -> dict[str, Ratio]:
+    metrics = [one for one in METRICS if all(run.get(one, 0) > 0 for run in (*here, *there))]
+    return {one: ratio_of([run[one] for run in here], [run[one] for run in there]) for one in metrics}
+
+
+def _dict(ratio: Ratio) -> dict[str, float]:
+    return {"median": round(ratio.median, DIGITS), "low": round(ratio.low, DIGITS), "high": round(ratio.high, DIGITS)}
+
+
+def _print(console: Console, ratios: dict[str, dict[str, Ratio]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title="this checkout divided by the other one; 95 % interval of the median")
+    for column in ("workload", "metric", "median", "interval"):
+        table.add_column(column, no_wrap=True)
+    for name, found in ratios.items():
+        for metric, one in found.items():
+            table.add_row(name, metric, f"{one.median:.3f}", f"{one.low:.3f} to {one.high:.3f}")
+    console.print(table)

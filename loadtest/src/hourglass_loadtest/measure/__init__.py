@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from hourglass_loadtest.measure import consume, due, fill, lag, latency, memory, produce, waiting
-from hourglass_loadtest.measure.broker_meter import BrokerMeter
+from hourglass_loadtest.measure import latency, throughput, waiting
+from hourglass_loadtest.measure.meters import BrokerMeter
 from hourglass_loadtest.workload import Kind, Workload
 
 _MEASURES = {
-    Kind.PRODUCE: produce.measure,
-    Kind.CONSUME: consume.measure,
-    Kind.LATENCY: latency.measure,
-    Kind.MEMORY: memory.measure,
-    Kind.DUE: due.measure,
-    Kind.WAITING: waiting.measure,
-    Kind.LAG: lag.measure,
-    Kind.CATCH_UP: fill.measure,
+    Kind.PRODUCE: throughput.produce,
+    Kind.CONSUME: throughput.consume,
+    Kind.LATENCY: latency.latency,
+    Kind.MEMORY: throughput.memory,
+    Kind.DUE: waiting.due,
+    Kind.WAITING: waiting.waiting,
+    Kind.LAG: latency.lag,
+    Kind.CATCH_UP: throughput.fill,
 }
 
 

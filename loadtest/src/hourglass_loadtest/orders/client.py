@@ -9,9 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from random import Random
 
-from hourglass_loadtest.measure.errors import MeasureError
-from hourglass_loadtest.measure.pacing import start_on_time
-from hourglass_loadtest.measure.percentiles import latency_metrics, percentile
+from hourglass_loadtest.measure.meters import MeasureError, latency_metrics, percentile, start_on_time
 from hourglass_loadtest.orders.load import LINES_MAX, QUANTITY_MAX, OrdersLoad
 
 # ----------------------------------------------------------------------------------------------------------------------

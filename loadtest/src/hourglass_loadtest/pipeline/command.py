@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.pipeline.silver_bench import METRICS, measure_silver
-from hourglass_loadtest.pipeline.source_bench import measure_source
+from hourglass_loadtest.pipeline.benches import METRICS, measure_silver, measure_source
 from hourglass_loadtest.run import DIGITS
 
 FILE_NAME = "pipeline-benchmarks.json"

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from hourglass_loadtest.shop.load import run_load
-from hourglass_loadtest.shop.options import LoadOptions, OptionsError
+from hourglass_loadtest.shop.options import LoadOptions, OptionsError, Target
 from hourglass_loadtest.shop.summary import Evidence, Fault
-from hourglass_loadtest.shop.targets import Target
 from hourglass_local.cluster import Cluster
 
 DOWN_S = 2.0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hourglass_loadtest.shop.targets import Target
+from hourglass_loadtest.shop.options import Target
 from hourglass_local.shop import CLOSED, PENDING, Order, Shop
 from hourglass_local.waiting import NotInTimeError, eventually
 

@@ -16,15 +16,20 @@ from rich.console import Console
 
 from hourglass_loadtest.machine import describe_code, describe_machine
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.shop import page, picture
+from hourglass_loadtest.shop import page
 from hourglass_loadtest.shop.ending import wait_for_the_end
 from hourglass_loadtest.shop.locust_run import PAGE_HOST, LocustRun, locust
-from hourglass_loadtest.shop.options import LoadOptions
-from hourglass_loadtest.shop.summary import LOCUST, Evidence, complaints, summarize
-from hourglass_loadtest.shop.targets import Target, target_of
-from hourglass_loadtest.shop.watch import Watched, watch_lags, watch_processes
-from hourglass_loadtest.users.plan import LoadPlan, Stage
-from hourglass_loadtest.users.records import Records, read_records
+from hourglass_loadtest.shop.options import LoadOptions, Target, target_of
+from hourglass_loadtest.shop.summary import (
+    LOCUST,
+    Evidence,
+    Watched,
+    complaints,
+    summarize,
+    watch_lags,
+    watch_processes,
+)
+from hourglass_loadtest.users.plan import LoadPlan, Records, Stage, read_records
 from hourglass_local.delay_levels import payment_window_ms, with_payment_window
 from osenv.process import stop_event
 
@@ -157,7 +162,7 @@ def write_report(options: LoadOptions, document: dict[str, Any], loads: Sequence
     """Page, picture and document; of several loads the last one is drawn. Raises OSError."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     (options.folder / REPORT_JSON).write_text(text, encoding="utf-8")
-    svg = picture.draw(loads[-1], document, options.folder / REPORT_PNG)
+    svg = page.draw(loads[-1], document, options.folder / REPORT_PNG)
     (options.folder / REPORT_HTML).write_text(page.page_of(document, svg), encoding="utf-8")
     console.print(f"Report: {options.folder / REPORT_HTML} (and .json, .png)", highlight=False, soft_wrap=True)
     if options.out is not None:

@@ -19,14 +19,20 @@ from typing import Any
 
 from rich.console import Console
 
-from hourglass_loadtest.measure.percentiles import percentile
+from hourglass_loadtest.measure.meters import percentile
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop.ending import wait_for_the_end
 from hourglass_loadtest.shop.load import document_of, one_load, verdict, window_s, write_report
-from hourglass_loadtest.shop.options import LoadOptions
-from hourglass_loadtest.shop.summary import Evidence, complaints, latency_ms, orders_per_s, refused_share, summarize
-from hourglass_loadtest.shop.targets import Target, target_of
-from hourglass_loadtest.shop.watch import lags
+from hourglass_loadtest.shop.options import LoadOptions, Target, target_of
+from hourglass_loadtest.shop.summary import (
+    Evidence,
+    complaints,
+    lags,
+    latency_ms,
+    orders_per_s,
+    refused_share,
+    summarize,
+)
 from hourglass_loadtest.users.plan import PLACE_ORDER, Stage
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin

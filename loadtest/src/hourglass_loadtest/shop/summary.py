@@ -1,22 +1,139 @@
-"""What a load came to, as a document: figures only, computed from records and samples.
-
-Latency is told twice: from sending a request, as Locust's own page tells it, and from when it was intended. A shop that
-stalls makes everybody late, and the second one says so; the first one sees only those who were let in.
-"""
+"""What a load did and what the processes used meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
-from hourglass_loadtest.measure.percentiles import percentile
+import psutil
+
+from hourglass_loadtest.measure.meters import percentile
 from hourglass_loadtest.shop.ending import NOT_CHECKED, Ending
-from hourglass_loadtest.shop.watch import Watched
-from hourglass_loadtest.users.plan import PLACE_ORDER, Stage
-from hourglass_loadtest.users.records import DONE, Records, Request
+from hourglass_loadtest.users.plan import DONE, PLACE_ORDER, Records, Request, Stage
+from hourglass_local.process import MIB
+from mqclient import Admin, MQClientError
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Second by second: what each process uses, and how far each consumer group is behind.
+#
+# A group says how far it is every five seconds (MISSION L9): up to five seconds of messages in a lag have been handled.
+
+
+INTERVAL_S = 1.0
+LAG_INTERVAL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """Processor time since the start of the process, and resident memory now, with all children's."""
+
+    at: float
+    cpu_s: float
+    rss_mib: float
+
+
+@dataclass(slots=True)
+class Watched:
+    """`processes` by name and `lags` by group are in the order of time, which is seconds since 1970."""
+
+    processes: dict[str, list[ProcessSample]] = field(default_factory=dict)
+    lags: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    machine_cpu: list[tuple[float, float]] = field(default_factory=list)  # share of all cores
+
+    def cpu_shares(self, name: str) -> list[tuple[float, float]]:
+        """(time, share of one core since the sample before); a process that was started anew begins at zero."""
+        samples = self.processes.get(name, [])
+        shares = []
+        for before, after in pairwise(samples):
+            used = after.cpu_s - before.cpu_s if after.cpu_s >= before.cpu_s else after.cpu_s
+            shares.append((after.at, used / max(1e-9, after.at - before.at)))
+        return shares
+
+    def cpu_seconds(self, name: str) -> float:
+        """Of all lives of the process, while it was watched."""
+        samples = self.processes.get(name, [])
+        return sum(
+            after.cpu_s - before.cpu_s if after.cpu_s >= before.cpu_s else after.cpu_s
+            for before, after in pairwise(samples)
+        )
+
+
+async def watch_processes(pids: Callable[[], Mapping[str, int]], watched: Watched) -> NoReturn:
+    """Sample for ever."""
+    psutil.cpu_percent()  # the first one has nothing to compare with
+    while True:
+        now = time.time()
+        watched.machine_cpu.append((now, psutil.cpu_percent() / 100))
+        for name, pid in pids().items():
+            if (sample := _sample(now, pid)) is not None:
+                watched.processes.setdefault(name, []).append(sample)
+        await asyncio.sleep(INTERVAL_S)
+
+
+async def watch_lags(queue_url: str, watched: Watched) -> NoReturn:
+    """Ask for ever; while no broker answers there is nothing to write down."""
+    async with Admin(queue_url) as admin:
+        while True:
+            try:
+                for group, lag in (await lags(admin)).items():
+                    watched.lags.setdefault(group, []).append((time.time(), lag))
+            except MQClientError:
+                pass  # it is being killed, or has just been: the gap in the chart says so
+            await asyncio.sleep(LAG_INTERVAL_S)
+
+
+async def lags(admin: Admin) -> dict[str, int]:
+    """Messages that wait, by group, over all masters. Raises MQClientError."""
+    groups: set[str] = set()
+    for status in await admin.broker_statuses():
+        groups.update(one.group for one in await admin.subscription_groups(status.address))
+    found = {}
+    for group in sorted(groups):
+        stats = await admin.consume_stats(group)
+        if stats.queues:
+            found[group] = stats.lag
+    return found
+
+
+def _sample(now: float, pid: int) -> ProcessSample | None:
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return None
+    ended = _ended_children_s(process)
+    cpu_s, rss = ended or 0.0, 0
+    for one in family:
+        try:
+            with one.oneshot():
+                times, memory = one.cpu_times(), one.memory_info()
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        cpu_s += times.user + times.system
+        rss += memory.rss
+    return None if ended is None else ProcessSample(now, float(cpu_s), rss / MIB)
+
+
+def _ended_children_s(process: psutil.Process) -> float | None:
+    """What children used that have ended, which is their parent's to count."""
+    try:
+        times = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return None
+    return float(times.children_user + times.children_system)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a load came to, as a document: figures only, computed from records and samples.
+#
+# Latency is told twice: from sending a request, as Locust's own page tells it, and from when it was intended. A shop
+# that stalls makes everybody late, and the second one says so; the first one sees only those who were let in.
+
 
 PERCENTS = (50.0, 90.0, 99.0)
 DIGITS = 4

@@ -12,10 +12,8 @@ import gevent  # type: ignore[import-untyped]
 from gevent.os import make_nonblocking, nb_read  # type: ignore[import-untyped]
 from locust import LoadTestShape, events
 
-from hourglass_loadtest.users.plan import LEASH_VARIABLE, PLAN_VARIABLE, LoadPlan, stage_at, users_of
-from hourglass_loadtest.users.records import RecordWriter
-from hourglass_loadtest.users.shopper import Shopper
-from hourglass_loadtest.users.visits import VISITORS, Abandoner, Browser, DoubleClicker, LastSecondPayer, Payer
+from hourglass_loadtest.users.plan import LEASH_VARIABLE, PLAN_VARIABLE, LoadPlan, RecordWriter, stage_at, users_of
+from hourglass_loadtest.users.visits import VISITORS, Abandoner, Browser, DoubleClicker, LastSecondPayer, Payer, Shopper
 
 __all__ = ["Abandoner", "Browser", "DoubleClicker", "LastSecondPayer", "Payer"]  # these are what Locust looks for
 

@@ -1,4 +1,4 @@
-"""Sending as fast as the acknowledgements come."""
+"""Producers and consumers of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ import os
 import time
 from collections.abc import Iterator
 
-from hourglass_loadtest.measure.errors import MeasureError
+from hourglass_loadtest.measure.meters import MeasureError
 from hourglass_loadtest.workload import Workload
-from mqclient import Admin, Message, Producer, SendResult, SendStatus
+from hourglass_local.waiting import eventually
+from mqclient import (
+    Admin,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    Message,
+    MessageListenerConcurrently,
+    Producer,
+    PushConsumer,
+    SendResult,
+    SendStatus,
+)
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Sending as fast as the acknowledgements come.
+
+
+TOPIC = "bench"
 GROUP = "bench-producers"
 SEND_TIMEOUT_S = 30.0
 
@@ -52,3 +68,38 @@ async def _send_some(producer: Producer, messages: Iterator[Message], latencies_
         begin = time.perf_counter()
         await send_one(producer, message)
         latencies_s.append(time.perf_counter() - begin)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Consumers of a benchmark.
+
+
+CONSUMERS = "bench-consumers"
+JOIN_TIMEOUT_S = 10.0
+
+
+def group_of(topic: str) -> str:
+    """Each topic of a benchmark has a group of its own."""
+    return f"{CONSUMERS}-{topic}"
+
+
+def make_consumer(url: str, topic: str, workload: Workload, listener: MessageListenerConcurrently) -> PushConsumer:
+    """The only member of a group that reads `topic` from its beginning; not started."""
+    consumer = PushConsumer(
+        group_of(topic),
+        url,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        consumer_config=ConsumerConfig(consume_message_batch_max_size=workload.listener_batch),
+    )
+    consumer.subscribe(topic)
+    consumer.register_message_listener(listener)
+    return consumer
+
+
+async def all_queues(consumer: PushConsumer, topic: str, workload: Workload) -> None:
+    """Return when the consumer has every queue of the topic. Raises NotInTimeError."""
+    await eventually(
+        lambda: sum(queue.topic == topic for queue in consumer.queues) == workload.queues,
+        JOIN_TIMEOUT_S,
+        "the consumer has all queues",
+    )
