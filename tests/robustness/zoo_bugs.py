@@ -439,7 +439,7 @@ BUGS: tuple[Bug, ...] = (
         "53",
         "a body that never comes holds a work slot",
         "a request takes its place in work before its body is read",
-        "libs/servicekit/src/servicekit/api/application.py",
+        "libs/servicekit/src/servicekit/http/application.py",
         "    if admission_limit is not None:\n"
         "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n"
         "    app.add_middleware(BodyLimit, clock=clock)\n",

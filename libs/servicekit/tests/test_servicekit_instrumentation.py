@@ -14,9 +14,9 @@ from osenv.sim_clock import settle
 from servicekit.adapters.database import Database
 from servicekit.adapters.gauges import StoredGauge, stored_gauges
 from servicekit.adapters.instrumentation import trace_requests
-from servicekit.api.application import build_api
 from servicekit.errors import StorageUnavailableError
 from servicekit.health import OK, Health
+from servicekit.http.application import build_api
 from servicekit.testing.databases import NewDatabaseUrl
 from telemetry.testing.recorder import Recorder
 

@@ -18,12 +18,12 @@ from orders.domain import errors
 from orders.domain.product import Product
 from orders.testing import RunningOrders
 from orders.testing import running_orders as running_orders_on
-from servicekit.api import problem as common
-from servicekit.api.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.auth import InvalidTokenError
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import ConsumedBeforeError, ServiceError
-from servicekit.rate_limit import RateLimit
+from servicekit.http import problem as common
+from servicekit.http.limits import RateLimit
+from servicekit.http.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.testing.openapi_faults import faults
 
 SEAT = {"product_id": "seat", "name": "A seat", "price_minor": 15800, "currency": "CNY", "available": 10}

@@ -20,7 +20,7 @@ from payments.service import events
 from payments.service.receive_event import WINDOW_S
 from payments.testing import NO_MONEY, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.errors import PublishError, StorageUnavailableError
-from servicekit.rate_limit import RateLimit
+from servicekit.http.limits import RateLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 SUCCEEDED, REFUNDED = events.SUCCEEDED_TAG, events.REFUNDED_TAG

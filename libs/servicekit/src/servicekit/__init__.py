@@ -16,7 +16,6 @@ Plain values and ports, for a service's own `domain` and `service`:
     page_cursor         cursors of lists
     identifiers         ID_PATTERN, is_identifier(): what ids look like
     auth                Caller, scopes, ROLES, Tokens(keys, clock).issue() and .verify()
-    rate_limit          RateLimit, RequestCounter
     health              Health over named checks, each of which has its time
 
 Adapters to database, queue and sockets (`servicekit.adapters`):
@@ -42,18 +41,15 @@ Adapters to database, queue and sockets (`servicekit.adapters`):
     gauges              StoredGauge: a value of the database as a metric, read every 10 s
     schema              new_metadata(), ROW_ID: names of constraints, numbers of rows
     sql_outbox          OutboxTable(metadata), .of(connection), `outbox` of a unit of work
-    http_server         HttpServer: takes its address first, serves until an event
 
-HTTP (`servicekit.api`):
+HTTP (`servicekit.http`):
 
-    application         build_api(...): routes, /health, callers, problems, limits, spans
-    security            requires(scope, ...): the caller as a dependency; CallerOf
-    etag                entity_tag(), IfMatch, IfNoneMatch: preconditions as dependencies
-    idempotency_key     IdempotencyKey: the header as a dependency
+    application         build_api(...): routes, /health, /docs, callers, problems, limits, spans
+    middleware          requires(scope, ...): the caller as a dependency; CallerOf; what a request passes
+    limits              Admission, RequestCounter: how much is carried out, together and for each caller
+    parameters          IfMatch, IfNoneMatch, IdempotencyKey: headers as dependencies; RequestModel, AnswerModel
     problem             ProblemType, the common kinds, documented(...)
-    problem_handlers, request_limits, health_routes, openapi   what build_api installs
-    request_telemetry   spans and metrics of requests by FastAPI; a trace's id where nothing is recorded
-    schemas             RequestModel, AnswerModel, Identifier, Currency, Limit, Cursor
+    server              HttpServer: takes its address first, serves until an event
 
 The trio at a service's root:
 

@@ -21,9 +21,15 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from servicekit.adapters.text_file import read_text_file
-from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit, parse_admission_limit
 from servicekit.auth import SECRET_MIN_CHARACTERS, parse_keys
-from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit, parse_rate_limit
+from servicekit.http.limits import (
+    DEFAULT_ADMISSION_LIMIT,
+    DEFAULT_RATE_LIMIT,
+    AdmissionLimit,
+    RateLimit,
+    parse_admission_limit,
+    parse_rate_limit,
+)
 
 SQLITE_PREFIX = "sqlite+aiosqlite:///"
 POSTGRESQL_PREFIX = "postgresql+asyncpg://"

@@ -21,12 +21,12 @@ from osenv.memory import keep_out_of_collections
 from osenv.signals import stop_event
 from servicekit.adapters.database import Database, without_password
 from servicekit.adapters.database_clock import DatabaseClock
-from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
 from servicekit.adapters.mq_connection import MqConnection
 from servicekit.config import ServiceConfig
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
 from servicekit.health import OK
+from servicekit.http.server import HttpServer
 from servicekit.message import Subscription
 from servicekit.reconciler import Reconciled, Reconciler
 from servicekit.transactions import TransactionCheck

@@ -26,12 +26,12 @@ from sandbox_gateway.domain import (
 )
 from sandbox_gateway.gateway import Behaviour, Gateway
 from sandbox_gateway.unit_of_work import Book
-from servicekit.api import application
-from servicekit.api import problem as common
-from servicekit.api.problem import UNAUTHENTICATED, ProblemError, ProblemType, documented
-from servicekit.api.schemas import ID_PATTERN, AnswerModel, Currency, Identifier, RequestModel
 from servicekit.errors import ServiceError
 from servicekit.health import Health
+from servicekit.http import application
+from servicekit.http import problem as common
+from servicekit.http.parameters import ID_PATTERN, AnswerModel, Currency, Identifier, RequestModel
+from servicekit.http.problem import UNAUTHENTICATED, ProblemError, ProblemType, documented
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The JSON of requests and answers. Amounts are strict whole numbers: money is never read from text or from floats.
@@ -157,7 +157,7 @@ class FailuresDocument(RequestModel):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The kinds of problems that the gateway adds to those of servicekit.api.problem.
+# The kinds of problems that the gateway adds to those of servicekit.http.problem.
 
 
 UNKNOWN_CHARGE = ProblemType("unknown-charge", 404, "There is no such charge", ("charge_id",))

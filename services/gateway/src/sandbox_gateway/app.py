@@ -17,8 +17,8 @@ from sandbox_gateway.config import Config
 from sandbox_gateway.webhooks import HttpWebhooks
 from servicekit import runner
 from servicekit.adapters.database import Database
-from servicekit.adapters.http_server import HttpServer
 from servicekit.adapters.migrate import Migrations
+from servicekit.http.server import HttpServer
 from servicekit.runner import Background, Service, start_background, stop_background
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")

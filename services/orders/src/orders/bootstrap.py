@@ -42,9 +42,9 @@ from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.adapters.database import Database
 from servicekit.adapters.sql_units import SqlUnits
-from servicekit.api.security import identified
 from servicekit.auth import Tokens
 from servicekit.health import Health, HealthCheck
+from servicekit.http.middleware import identified
 from servicekit.message import Subscription
 from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
 from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler

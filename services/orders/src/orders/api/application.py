@@ -12,12 +12,11 @@ from orders.api.orders import commands_router, holds_router, orders_router
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
-from servicekit.admission import AdmissionLimit
-from servicekit.api import application
-from servicekit.api.security import Identify, identified
 from servicekit.auth import Tokens
 from servicekit.health import Health
-from servicekit.rate_limit import RateLimit
+from servicekit.http import application
+from servicekit.http.limits import AdmissionLimit, RateLimit
+from servicekit.http.middleware import Identify, identified
 
 
 def build_api(

@@ -13,9 +13,9 @@ from orders.service.hold_order import HoldOrder
 from orders.service.place_order import PlaceOrder
 from orders.service.queries import AddProduct, ChangeProduct, Queries
 from orders.service.status_commands import ConfirmReceipt, ShipOrder
-from servicekit.api.etag import Condition, entity_tag
-from servicekit.api.problem import PRECONDITION_FAILED, ProblemError
 from servicekit.auth import Caller
+from servicekit.http.parameters import Condition, entity_tag
+from servicekit.http.problem import PRECONDITION_FAILED, ProblemError
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What routes get from the application: the use cases.

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends
 
 from orders.api.dependencies import UseCasesOf
 from orders.api.schemas import StatisticsAnswer
-from servicekit.api import problem as common
-from servicekit.api.problem import documented
-from servicekit.api.security import requires
 from servicekit.auth import STATISTICS_READ
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.problem import documented
 
 router = APIRouter(tags=["operations"])
 

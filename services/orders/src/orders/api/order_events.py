@@ -25,11 +25,11 @@ from orders.api.schemas import OrderAnswer
 from orders.api.shop_problem import STOPPING, TOO_MANY_STREAMS
 from orders.service.order_feed import OrderFeed, OrderStream
 from osenv import Clock
-from servicekit.api import problem as common
-from servicekit.api.problem import documented
-from servicekit.api.schemas import AnswerModel
-from servicekit.api.security import requires
 from servicekit.auth import ORDERS_READ, Caller
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.parameters import AnswerModel
+from servicekit.http.problem import documented
 
 EVENT_NAME = "order"
 MEDIA_TYPE = "text/event-stream"

@@ -19,13 +19,21 @@ from orders.api.schemas import (
     WantedOrders,
 )
 from orders.domain.order import Order
-from servicekit.api import problem as common
-from servicekit.api.etag import ETAG_HEADER, NOT_MODIFIED, IfMatch, IfNoneMatch
-from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
-from servicekit.api.problem import documented
-from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
-from servicekit.api.security import requires
 from servicekit.auth import ORDERS_ALL, ORDERS_HOLD, ORDERS_READ, ORDERS_SHIP, ORDERS_WRITE, Caller
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.parameters import (
+    ETAG_HEADER,
+    ID_PATTERN,
+    LOCATION_HEADER,
+    NOT_MODIFIED,
+    REPLAYED_HEADER,
+    REPLAYED_HEADER_DOCUMENTED,
+    IdempotencyKey,
+    IfMatch,
+    IfNoneMatch,
+)
+from servicekit.http.problem import documented
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The routes of orders: placing and reading. What happens to them afterwards are commands, below.

@@ -1,4 +1,4 @@
-"""The kinds of problems that orders adds to those of servicekit.api.problem."""
+"""The kinds of problems that orders adds to those of servicekit.http.problem."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from orders.domain import errors
-from servicekit.api.problem import PRECONDITION_FAILED, ProblemType
 from servicekit.errors import ServiceError
+from servicekit.http.problem import PRECONDITION_FAILED, ProblemType
 
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "There is no such order", ("order_id",))

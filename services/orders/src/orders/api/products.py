@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from orders.api import problem
 from orders.api.dependencies import UseCasesOf
 from orders.api.schemas import ChangedProduct, NewProduct, ProductAnswer, ProductPage
-from servicekit.api import problem as common
-from servicekit.api.problem import documented
-from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER, PAGE_DEFAULT, Cursor, Limit
-from servicekit.api.security import requires
 from servicekit.auth import PRODUCTS_WRITE
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.parameters import ID_PATTERN, LOCATION_HEADER, PAGE_DEFAULT, Cursor, Limit
+from servicekit.http.problem import documented
 
 router = APIRouter(prefix="/products", tags=["products"])
 

@@ -14,7 +14,7 @@ from orders.domain.product import Product, ProductChange
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
 from orders.service.unit_of_work import OrderFilter
-from servicekit.api.schemas import (
+from servicekit.http.parameters import (
     PAGE_DEFAULT,
     AnswerModel,
     Currency,

@@ -12,8 +12,8 @@ from orders.service.payment_desk import (
     UnknownDeadLetterError,
     UnknownPaymentError,
 )
-from servicekit.api.problem import ProblemType
 from servicekit.errors import QueueUnreachableError, ServiceError
+from servicekit.http.problem import ProblemType
 
 TOO_MANY_STREAMS = ProblemType("too-many-streams", 503, "Too many streams are open", retry_after_s=5)
 STOPPING = ProblemType("stopping", 503, "The service is about to stop", retry_after_s=1)

@@ -19,7 +19,7 @@ from orders.pages import (
     session_pages,
 )
 from orders.pages.parts import ROOT, PageParts, require_own_site
-from servicekit.api.request_telemetry import request_telemetry
+from servicekit.http.middleware import request_telemetry
 
 # Styles, scripts and images come from here and nowhere else, nothing is inline, and nobody frames the shop.
 _POLICY = (

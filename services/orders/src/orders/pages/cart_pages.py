@@ -17,9 +17,9 @@ from orders.pages.cart import Cart, is_quantity, parse_cart
 from orders.pages.parts import ROOT, BadFormError, PageParts, PartsOf, VisitorOf, needs
 from orders.pages.visitor import keep_cart
 from orders.service.place_order import OrderRequest
-from servicekit.api.schemas import ID_PATTERN
 from servicekit.auth import ORDERS_WRITE, Caller
 from servicekit.errors import RequestInFlightError
+from servicekit.http.parameters import ID_PATTERN
 
 router = APIRouter()
 

@@ -18,8 +18,8 @@ from orders.pages.language import NotAnAmountError, parse_amount
 from orders.pages.order_pages import OrderId
 from orders.pages.parts import ROOT, BadAmountError, PageParts, PartsOf, VisitorOf, needs
 from orders.service.payment_desk import PaymentsUnavailableError, PaymentView, RefundView, UnknownPaymentError
-from servicekit.api.schemas import ID_PATTERN
 from servicekit.auth import ORDERS_ALL, ORDERS_SHIP, PAYMENTS_ALL, REFUNDS_WRITE, Caller
+from servicekit.http.parameters import ID_PATTERN
 
 router = APIRouter(prefix="/operator/orders/{order_id}")
 

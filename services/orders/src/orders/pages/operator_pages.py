@@ -12,8 +12,8 @@ from orders.domain.order import OrderStatus
 from orders.pages.parts import ROOT, BadFormError, PartsOf, VisitorOf, needs
 from orders.service.payment_desk import FAILED
 from orders.service.unit_of_work import OrderFilter
-from servicekit.api.schemas import ID_PATTERN, Cursor
 from servicekit.auth import ORDERS_ALL, PAYMENTS_ALL, REFUNDS_WRITE, Caller
+from servicekit.http.parameters import ID_PATTERN, Cursor
 from servicekit.identifiers import is_identifier
 
 router = APIRouter(prefix="/operator")

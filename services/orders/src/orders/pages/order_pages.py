@@ -16,8 +16,8 @@ from orders.pages.language import remaining_seconds
 from orders.pages.parts import ROOT, PageParts, PartsOf, UnknownMethodError, VisitorOf, needs
 from orders.service.payment_desk import DECLINED, OrderToPay, PaymentRefusedError, PaymentsUnavailableError, PaymentView
 from orders.service.unit_of_work import OrderFilter
-from servicekit.api.schemas import ID_PATTERN, Cursor
 from servicekit.auth import ORDERS_READ, ORDERS_WRITE, PAYMENTS_WRITE, Caller
+from servicekit.http.parameters import ID_PATTERN, Cursor
 
 router = APIRouter(prefix="/orders")
 

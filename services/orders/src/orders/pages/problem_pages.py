@@ -23,9 +23,9 @@ from orders.pages.language import Texts
 from orders.pages.parts import ROOT, NotSignedInError, PageError, parts_of
 from orders.pages.visitor import visitor_of
 from orders.service.payment_desk import PaymentRefusedError
-from servicekit.api import problem
-from servicekit.api.problem import COMMON_PROBLEMS, ProblemType
 from servicekit.errors import ServiceError, StorageUnavailableError
+from servicekit.http import problem
+from servicekit.http.problem import COMMON_PROBLEMS, ProblemType
 
 PROBLEMS: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
     {**COMMON_PROBLEMS, **PROBLEM_OF_ERROR, **PAGE_PROBLEM_OF_ERROR}

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from orders.api.schemas import STOCK_MAX, ChangedProduct, NewProduct
 from orders.pages.language import NotAnAmountError, parse_amount
 from orders.pages.parts import ROOT, BadAmountError, BadFormError, PageParts, PartsOf, VisitorOf, needs
-from servicekit.api.schemas import ID_PATTERN, Cursor, RequestModel
 from servicekit.auth import PRODUCTS_WRITE, Caller
+from servicekit.http.parameters import ID_PATTERN, Cursor, RequestModel
 
 router = APIRouter()
 

@@ -10,8 +10,8 @@ from fastapi.responses import RedirectResponse, Response
 from orders.pages.cart import Cart
 from orders.pages.parts import ROOT, ForbiddenError, PartsOf, VisitorOf
 from orders.pages.visitor import keep_cart, sign_in, sign_out
-from servicekit.api.schemas import ID_PATTERN
 from servicekit.auth import ROLES, TOKEN_MAX_CHARACTERS
+from servicekit.http.parameters import ID_PATTERN
 
 router = APIRouter(prefix="/session")
 

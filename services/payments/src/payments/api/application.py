@@ -8,11 +8,10 @@ from osenv import Clock
 from payments.api import operations, payable_orders, payments, refunds, webhooks
 from payments.api.dependencies import UseCases
 from payments.api.problem import PROBLEM_OF_ERROR
-from servicekit.admission import AdmissionLimit
-from servicekit.api import application
 from servicekit.auth import Tokens
 from servicekit.health import Health
-from servicekit.rate_limit import RateLimit
+from servicekit.http import application
+from servicekit.http.limits import AdmissionLimit, RateLimit
 
 
 def build_api(

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Query
 
 from payments.api.dependencies import UseCasesOf
 from payments.api.schemas import PayableOrderAnswer, PayableOrders, WantedOrders
-from servicekit.api import problem as common
-from servicekit.api.problem import documented
-from servicekit.api.security import requires
 from servicekit.auth import PAYMENTS_ALL
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.problem import documented
 
 router = APIRouter(tags=["payments"])
 

@@ -19,12 +19,17 @@ from payments.api.schemas import (
 )
 from payments.domain.payment import Payment, PaymentMethod
 from payments.domain.payment_status import PaymentStatus
-from servicekit.api import problem as common
-from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
-from servicekit.api.problem import documented, problem_response
-from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
-from servicekit.api.security import requires
 from servicekit.auth import PAYMENTS_READ, PAYMENTS_WRITE, Caller
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.parameters import (
+    ID_PATTERN,
+    LOCATION_HEADER,
+    REPLAYED_HEADER,
+    REPLAYED_HEADER_DOCUMENTED,
+    IdempotencyKey,
+)
+from servicekit.http.problem import documented, problem_response
 
 router = APIRouter(prefix="/payments", tags=["payments"])
 

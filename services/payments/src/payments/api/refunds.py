@@ -11,12 +11,17 @@ from payments.api.dependencies import UseCasesOf
 from payments.api.payments import RETRY_AFTER_HEADER, RETRY_AFTER_S, PaymentId, Reader
 from payments.api.schemas import NewRefund, Paging, RefundAnswer, RefundPage, WantedRefunds
 from payments.domain.refund import Refund, RefundStatus
-from servicekit.api import problem as common
-from servicekit.api.idempotency_key import REPLAYED_HEADER, REPLAYED_HEADER_DOCUMENTED, IdempotencyKey
-from servicekit.api.problem import documented, problem_response
-from servicekit.api.schemas import ID_PATTERN, LOCATION_HEADER
-from servicekit.api.security import requires
 from servicekit.auth import PAYMENTS_ALL, REFUNDS_WRITE, Caller
+from servicekit.http import problem as common
+from servicekit.http.middleware import requires
+from servicekit.http.parameters import (
+    ID_PATTERN,
+    LOCATION_HEADER,
+    REPLAYED_HEADER,
+    REPLAYED_HEADER_DOCUMENTED,
+    IdempotencyKey,
+)
+from servicekit.http.problem import documented, problem_response
 
 router = APIRouter(tags=["payments"])
 

@@ -13,7 +13,7 @@ from payments.domain.payment_status import ChangeReason, PaymentStatus
 from payments.domain.refund import Refund, RefundRequest, RefundStatus
 from payments.service.queries import Page, Statistics
 from payments.service.unit_of_work import KnownEvent, PaymentFilter
-from servicekit.api.schemas import (
+from servicekit.http.parameters import (
     PAGE_DEFAULT,
     AnswerModel,
     Currency,

@@ -13,9 +13,9 @@ from payments.api.schemas import NewAmount
 from payments.domain.errors import InvalidSignatureError
 from payments.domain.gateway_event import EventKind, EventStatus, GatewayEvent
 from payments.service import receive_event
-from servicekit.api import problem as common
-from servicekit.api.problem import ProblemError, documented
-from servicekit.api.schemas import TIME_MAX_MS, AnswerModel, Currency
+from servicekit.http import problem as common
+from servicekit.http.parameters import TIME_MAX_MS, AnswerModel, Currency
+from servicekit.http.problem import ProblemError, documented
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The JSON of the gateway's webhooks. Members that are not known here are the gateway's own business.

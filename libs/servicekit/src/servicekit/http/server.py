@@ -38,7 +38,7 @@ class ConnectionLimits:
 
     `head_max_bytes` is Node.js's default and four times what the shop's pages send. `head_max_s` begins with the
     connection or with the answer before; uvicorn ends a connection that is idle after an answer in 5 s. `body_max_s` is
-    for what the application does not wait for (it answers 408 earlier, see api/request_limits.py): the rest of a
+    for what the application does not wait for (it answers 408 earlier, see BodyLimit): the rest of a
     body that it has refused. `connections_max` leaves room for 1,000 streams of events.
     """
 

@@ -1,19 +1,44 @@
-"""The OpenAPI document and its page."""
+"""The FastAPI application of a service, with what all of them have: /health, /docs, and one OpenAPI document.
+
+What the document says of every route (problems, who may ask, limits) is added here, once, so that none can forget it.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
-from servicekit.api.idempotency_key import HEADER as IDEMPOTENCY_KEY
-from servicekit.api.problem import (
+import telemetry
+from osenv import Clock
+from servicekit.auth import SCOPES, Tokens
+from servicekit.errors import ServiceError
+from servicekit.health import Health
+from servicekit.http.limits import Admission, AdmissionLimit, RateLimit, RequestCounter
+from servicekit.http.middleware import (
+    UNLIMITED_PREFIXES,
+    BodyLimit,
+    Identification,
+    Identify,
+    IsUntraced,
+    LoadShedding,
+    RequestLimit,
+    TokensFirst,
+    TraceIds,
+    identified,
+    request_telemetry,
+    untraced,
+)
+from servicekit.http.parameters import HEADER, Liveness, Readiness
+from servicekit.http.problem import (
     FORBIDDEN,
     OVERLOADED,
     RATE_LIMITED,
@@ -22,14 +47,132 @@ from servicekit.api.problem import (
     Problem,
     ProblemType,
     documented,
+    install_handlers,
 )
-from servicekit.api.request_limits import UNLIMITED_PREFIXES
-from servicekit.auth import SCOPES
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the OpenAPI document of every service says beyond its routes: problems, who may ask, limits.
-#
-# It is written here, once, so that no route can forget it.
+# It finds a service's health in `app.state.health`, and belongs to no one application: FastAPI remembers the functions
+# of routes as long as the process lives, and an application that is over, with its databases, would stay with them.
+health_router = APIRouter(prefix="/health", tags=["operations"])
+
+
+@health_router.get("/live", summary="Whether the process serves requests")
+async def live() -> Liveness:
+    """Without looking at anything else."""
+    return Liveness()
+
+
+@health_router.get(
+    "/ready",
+    summary="Whether everything that the service needs works",
+    responses={503: {"model": Readiness, "description": "At least one part does not work"}},
+)
+async def ready(request: Request, response: Response) -> Readiness:
+    """Each part by its name."""
+    report = await cast(Health, request.app.state.health).report()
+    if not report.is_ready:
+        response.status_code = 503
+    return Readiness(status="ready" if report.is_ready else "not ready", checks=report.checks)
+
+
+VERSION = "0.1.0"
+# Whoever watches the service asks every second: a span of each would hide the others.
+UNTRACED_URLS = ("/health/live", "/health/ready")
+
+_TAGS = [
+    {"name": "products", "description": "What is on sale, and where its units are."},
+    {"name": "orders", "description": "Orders, from their placing to their completion."},
+    {"name": "payments", "description": "Money that buyers pay, and that goes back to them."},
+    {"name": "webhooks", "description": "What the payment gateway tells; its requests are signed."},
+    {"name": "operations", "description": "For those who run the service."},
+]
+
+
+class ServiceApi(FastAPI):
+    """FastAPI with an OpenAPI document that says all that holds for every route, and with a trace for each request."""
+
+    is_untraced: IsUntraced
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Outside of everything: an error that nobody has expected is answered within the trace as well."""
+        stack = super().build_middleware_stack()
+        return stack if telemetry.is_tracing() else TraceIds(stack, self.is_untraced)
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            complete_document(document, self._models())
+            used = {tag for path in document["paths"].values() for one in path.values() for tag in one.get("tags", ())}
+            document["tags"] = [tag for tag in _TAGS if tag["name"] in used]
+        return super().openapi()
+
+    def _models(self) -> Iterator[type[BaseModel]]:
+        for context in iter_route_contexts(self.routes):
+            route = context.original_route
+            if isinstance(route, APIRoute):
+                answers = [route.response_model, *(answer.get("model") for answer in route.responses.values())]
+                taken = None if route.body_field is None else route.body_field.field_info.annotation
+                for model in (taken, *answers):
+                    if isinstance(model, type) and issubclass(model, BaseModel):
+                        yield model
+
+
+def build_api(
+    *,
+    title: str,
+    summary: str,
+    routers: Iterable[APIRouter],
+    health: Health,
+    problem_of_error: Mapping[type[ServiceError], ProblemType],
+    tokens: Tokens | None,
+    rate_limit: RateLimit | None,
+    clock: Clock,
+    untraced_urls: Sequence[str] = UNTRACED_URLS,
+    admission_limit: AdmissionLimit | None = None,
+    identify: Identify = identified,
+) -> ServiceApi:
+    """The routes and /health, with problems for errors, callers, limits on bodies and requests, and spans.
+
+    `problem_of_error` has the service's own errors; those of servicekit.errors are known. `rate_limit` None is none,
+    and so is `admission_limit`, beyond which requests are told to come back later. `rate_limit` is for each of those
+    whom `identify` finds.
+    Whoever asks for one of `untraced_urls`, which are paths, gets no trace.
+    Without `tokens` nobody is known, and the routes see for themselves who may ask.
+    """
+    is_untraced = untraced(untraced_urls)
+    app = ServiceApi(
+        telemetry=request_telemetry(is_untraced),
+        title=title,
+        version=VERSION,
+        summary=summary,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,  # an address is right or wrong; a redirected POST is neither
+        docs_url=None,  # `docs` says why
+        redoc_url=None,
+    )
+    app.is_untraced = is_untraced
+    for router in routers:
+        app.include_router(router)
+    app.state.health = health
+    app.include_router(health_router)
+    app.include_router(docs_router)
+    # The last one added sees a request first. A place in work is for a request that is complete: a client that is slow,
+    # or has no token, takes none.
+    if admission_limit is not None:
+        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))
+    app.add_middleware(BodyLimit, clock=clock)
+    if tokens is not None:
+        app.add_middleware(TokensFirst, routes=lambda: iter_route_contexts(app.routes))
+    if rate_limit is not None:
+        app.add_middleware(RequestLimit, counter=RequestCounter(rate_limit, clock), identify=identify)
+    if tokens is not None:
+        app.add_middleware(Identification, tokens=tokens)
+    install_handlers(app, problem_of_error)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
 
 
 _LIMIT_HEADERS = {
@@ -39,7 +182,7 @@ _LIMIT_HEADERS = {
 _EXAMPLES = {"RateLimit-Policy": '"default";q=600;w=60', "RateLimit": '"default";r=599;t=60'}
 
 
-def complete(document: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:
+def complete_document(document: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:
     """Add to the document that FastAPI has made of the routes; `models` are those that they take and answer with."""
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
@@ -82,7 +225,7 @@ def _mend_parameters(operation: dict[str, Any]) -> None:
             parameter["schema"] = schema = kinds[0] | schema
         if "description" in schema:
             parameter.setdefault("description", schema["description"])
-        if parameter["name"].lower() == IDEMPOTENCY_KEY.lower():
+        if parameter["name"].lower() == HEADER.lower():
             parameter["required"] = True
 
 
@@ -128,12 +271,6 @@ def _merge(there: dict[str, Any], answer: dict[str, Any]) -> None:
         known.setdefault("examples", {}).update(content["examples"])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# /docs: the OpenAPI document as a page for people, without a script, and it loads nothing.
-#
-# Pages that try requests out (Swagger UI) run scripts next to the pages of the shop in which people are signed in.
-
-
 _STYLE = (
     "body{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}h3{font-family:monospace;margin-bottom:0}"
     "dt{font-family:monospace}"
@@ -144,12 +281,15 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-router = APIRouter()
+docs_router = APIRouter()
 
 
-@router.get("/docs", include_in_schema=False)
+@docs_router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Every operation, with its parameters, its body and its answers."""
+    """Every operation, with its parameters, its body and its answers: a page for people, without a script.
+
+    Pages that try requests out (Swagger UI) run scripts next to the pages of the shop in which people are signed in.
+    """
     return HTMLResponse("".join(_page(request.app.openapi())), headers=_HEADERS)
 
 

@@ -1,16 +1,7 @@
 """Which requests are carried out at once, which wait for their turn, and which are told to come back later.
 
-A service that begins everything that arrives finishes nothing in time once more arrives than it can do. So a bounded
-number of requests is in work; the next ones wait in line, and how long depends on the line. One that was empty a moment
-ago is a burst, which is waited out. One that has stood for as long as a burst may wait is an overload: waiting only
-makes everybody late, and the patience becomes a tenth (after CoDel, RFC 8289: what matters is how long the line stands,
-not how long it is). The line then holds just enough for the places to be taken again at once.
-
-Reads and writes each leave a quarter of the places to the other kind: writes that hang on a dead queue do not stop
-reading, and reading much does not stop writes. Where both could go on, writes go first.
-
-Invariants: at most `requests` are in work, of one kind at most `per_kind`; nobody waits while there is a place for
-their kind; first come, first served within a kind; no more than `waiting_max` of a kind wait.
+`RequestCounter` is the limit for each caller, `Admission` the one for all of them together. Both are kept in memory:
+each process counts for itself, and forgets at its end.
 """
 
 from __future__ import annotations
@@ -139,7 +130,21 @@ class Ticket:
 
 
 class Admission:
-    """The places of one process, on its event loop."""
+    """The places of one process, on its event loop.
+
+    A service that begins everything that arrives finishes nothing in time once more arrives than it can do. So a
+    bounded number of requests is in work; the next ones wait in line, and how long depends on the line. One that was
+    empty a moment ago is a burst, which is waited out. One that has stood for as long as a burst may wait is an
+    overload: waiting only makes everybody late, and the patience becomes a tenth (after CoDel, RFC 8289: what matters
+    is how long the line stands, not how long it is). The line then holds just enough for the places to be taken again
+    at once.
+
+    Reads and writes each leave a quarter of the places to the other kind: writes that hang on a dead queue do not stop
+    reading, and reading much does not stop writes. Where both could go on, writes go first.
+
+    Invariants: at most `requests` are in work, of one kind at most `per_kind`; nobody waits while there is a place for
+    their kind; first come, first served within a kind; no more than `waiting_max` of a kind wait.
+    """
 
     def __init__(self, limit: AdmissionLimit, clock: Clock) -> None:
         self.limit = limit
@@ -222,3 +227,87 @@ class Admission:
         retry_after_s = 1 + int(self._refusals * GOLDEN_RATIO % 1 * spread)  # evenly, also while the spread grows
         self._refusals += 1
         return OverloadedError(f"{complaint}: {self.in_work} are in work, which is what can be done", retry_after_s)
+
+
+CALLERS_MAX = 100_000  # about 20 MB; beyond it the oldest windows are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """So many requests in so many seconds, for each caller. Raises ValueError."""
+
+    requests: int
+    window_s: int
+
+    def __post_init__(self) -> None:
+        if self.requests < 1 or self.window_s < 1:
+            raise ValueError("requests and seconds are at least 1")
+
+
+DEFAULT_RATE_LIMIT = RateLimit(600, 60)
+
+
+def parse_rate_limit(text: str) -> RateLimit | None:
+    """`600/60` is 600 requests in 60 seconds; `off` is None. Raises ValueError."""
+    if text == "off":
+        return None
+    requests, slash, window_s = text.partition("/")
+    if not slash or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in (requests, window_s)):
+        raise ValueError("allowed is requests/seconds, such as 600/60, or off")
+    return RateLimit(int(requests), int(window_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a caller has left. `reset_s` is never 0: the window is over when so many seconds have passed."""
+
+    is_allowed: bool
+    remaining: int
+    reset_s: int
+
+
+@dataclass(slots=True)
+class _Window:
+    ends_at: float
+    used: int = 0
+
+
+class RequestCounter:
+    """Counts the requests of each caller: so many in a window that begins with the first of them.
+
+    Invariants: no caller is served more than `requests` times in one window; what is remembered is bounded, by the
+    callers of one window and by CALLERS_MAX.
+    """
+
+    def __init__(self, limit: RateLimit, clock: Clock, callers_max: int = CALLERS_MAX) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._callers_max = callers_max
+        # All windows are equally long, so that they end in the order in which they were added.
+        self._windows: dict[str, _Window] = {}
+
+    @property
+    def callers(self) -> int:
+        """How many are remembered."""
+        return len(self._windows)
+
+    def count(self, caller: str) -> Standing:
+        """Count one request, unless the caller has none left."""
+        now = self._clock.monotonic()
+        window = self._windows.get(caller)
+        if window is None or window.ends_at <= now:
+            window = self._new_window(caller, now)
+        is_allowed = window.used < self.limit.requests
+        if is_allowed:
+            window.used += 1
+        return Standing(is_allowed, self.limit.requests - window.used, math.ceil(window.ends_at - now))
+
+    def _new_window(self, caller: str, now: float) -> _Window:
+        self._windows.pop(caller, None)
+        while self._windows:
+            oldest = next(iter(self._windows))
+            if self._windows[oldest].ends_at > now and len(self._windows) < self._callers_max:
+                break
+            del self._windows[oldest]
+        window = self._windows[caller] = _Window(now + self.limit.window_s)
+        return window

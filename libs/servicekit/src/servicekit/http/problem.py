@@ -6,16 +6,21 @@ the trace id of its request, and the members of its error that a program may wan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from fastapi.responses import JSONResponse
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 
 import telemetry
 from servicekit import auth, errors
+from servicekit.errors import ServiceError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:hourglass:problem:"
@@ -133,7 +138,7 @@ def problem_response(
 def documented(*kinds: ProblemType) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these problems.
 
-    Those that any route may answer with (401, 403, 429) are added to the document by servicekit.api.openapi.
+    Those that any route may answer with (401, 403, 429) are added to the document by servicekit.http.application.
     """
     by_status: dict[int | str, list[ProblemType]] = {}
     for kind in kinds:
@@ -168,3 +173,64 @@ def _example(kind: ProblemType) -> dict[str, Any]:
         "detail": f"{kind.title.lower()}: here is what happened this time",
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     }
+
+
+log = structlog.get_logger(__name__)
+
+_FRAMEWORK_PROBLEMS = {
+    404: NO_SUCH_ROUTE,
+    405: METHOD_NOT_ALLOWED,
+    413: BODY_TOO_LARGE,
+}
+
+
+def install_handlers(app: FastAPI, problem_of_error: Mapping[type[ServiceError], ProblemType]) -> None:
+    """Turn whatever a route raises into a problem: nothing leaves as text or as a framework's own error shape.
+
+    `problem_of_error` has what the service adds to COMMON_PROBLEMS.
+    """
+    kinds = {**COMMON_PROBLEMS, **problem_of_error}
+
+    async def service_error(request: Request, error: ServiceError) -> Response:
+        kind = kinds.get(type(error))
+        if kind is None:
+            return await _unexpected_error(request, error)
+        return problem_response(kind, str(error), {name: getattr(error, name) for name in kind.members})
+
+    app.exception_handler(ServiceError)(service_error)
+    app.exception_handler(ProblemError)(_problem_error)
+    app.exception_handler(RequestValidationError)(_validation_error)
+    app.exception_handler(HTTPException)(_framework_error)
+    app.exception_handler(Exception)(_unexpected_error)
+
+
+async def _problem_error(_request: Request, error: ProblemError) -> Response:
+    return problem_response(error.kind, error.detail, error.members, error.headers)
+
+
+async def _validation_error(_request: Request, error: RequestValidationError) -> Response:
+    fields = [{"field": _path(found["loc"]), "message": found["msg"]} for found in error.errors()]
+    kind = INVALID_REQUEST
+    if any(found["type"] == "json_invalid" for found in error.errors()):
+        kind = MALFORMED_REQUEST
+    detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
+    return problem_response(kind, detail, {"errors": fields})
+
+
+async def _framework_error(request: Request, error: HTTPException) -> Response:
+    kind = _FRAMEWORK_PROBLEMS.get(error.status_code)
+    if kind is None:
+        # FastAPI raises 400 when a body cannot be decoded at all.
+        kind = ProblemType("malformed-request", error.status_code, MALFORMED_REQUEST.title)
+    response = problem_response(kind, f"{request.method} {request.url.path}: {error.detail}")
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    log.error("a request failed unexpectedly", method=request.method, path=request.url.path, exc_info=error)
+    return problem_response(INTERNAL_ERROR, "the error is in the log under this trace id")
+
+
+def _path(location: Sequence[Any]) -> str:
+    return ".".join(str(part) for part in location)
