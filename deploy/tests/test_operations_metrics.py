@@ -26,9 +26,9 @@ from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
 from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
-from servicekit.health import Health
 from servicekit.http.application import build_api
 from servicekit.http.limits import AdmissionLimit
+from servicekit.monitoring import Health
 from telemetry.providers import PROVIDERS
 from telemetry.testing.recorder import Recorder
 

@@ -429,7 +429,7 @@ BUGS: tuple[Bug, ...] = (
         "34",
         "SQLite synchronous=OFF/NORMAL",
         "NORMAL instead of FULL",
-        "libs/servicekit/src/servicekit/adapters/sqlite_database.py",
+        "libs/servicekit/src/servicekit/sql/backends.py",
         'cursor.execute("PRAGMA synchronous=FULL")',
         'cursor.execute("PRAGMA synchronous=NORMAL")',
         "libs/servicekit/tests/test_servicekit_sqlite.py"

@@ -19,7 +19,7 @@ import sandbox_gateway.api
 from orders.api.order_events import order_events
 from osenv import SimClock
 from servicekit.auth import Tokens
-from servicekit.health import Health
+from servicekit.monitoring import Health
 
 Document = dict[str, Any]
 

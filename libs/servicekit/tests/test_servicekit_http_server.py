@@ -14,11 +14,11 @@ from fastapi import APIRouter, Body
 import telemetry
 from osenv import SimClock
 from servicekit.auth import Tokens
-from servicekit.health import Health
 from servicekit.http.application import build_api
 from servicekit.http.limits import AdmissionLimit
 from servicekit.http.middleware import BODY_MAX_S, CallerOf
 from servicekit.http.server import DEFAULT_LIMITS, ConnectionLimits, HttpServer
+from servicekit.monitoring import Health
 from servicekit.testing import until
 
 SOON_S = 0.05  # a limit in time that a test waits for

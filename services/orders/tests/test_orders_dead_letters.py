@@ -14,8 +14,8 @@ from orders.adapters.mq_dead_letters import LETTERS_MAX, MqDeadLetters
 from orders.service.dead_letters import SHOP_GROUPS
 from orders.service.payment_desk import UnknownDeadLetterError
 from osenv import RealClock, SimClock
-from servicekit.adapters.mq_admin import ANSWER_MAX_S
 from servicekit.errors import QueueUnreachableError
+from servicekit.process.queue import ANSWER_MAX_S
 
 GROUPS = ("order-timeout-handler", "refund-handler")
 

@@ -38,13 +38,11 @@ from orders.service.unit_of_work import UnitOfWork, Units
 from orders.testing import BUYER, SELLER
 from orders.testing_units import MemoryState, MemoryUnits
 from osenv import SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
-from servicekit.idempotency import KeyClaim
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.units import KeyClaim, TransactionalPublisher
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice
-from servicekit.transactions import TransactionalPublisher
 
 REASON_OF = {
     "cancel": ChangeReason.CANCELLED,

@@ -10,7 +10,7 @@ from orders.adapters.otel_order_meter import REASON, OtelOrderMeter
 from orders.app import MIGRATIONS
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
-from servicekit.adapters.database import Database
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from telemetry.received import ReceivedSpan
 from telemetry.testing.recorder import Recorder

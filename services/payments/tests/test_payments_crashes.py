@@ -29,9 +29,9 @@ from payments.service.gateway import (
 )
 from payments.testing import TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, running_payments
 from servicekit.message import OutgoingMessage
+from servicekit.sql.units import LocalTransaction
 from servicekit.testing import ProcessDeathError, RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.transactions import LocalTransaction
 
 # The calls of ports that paying and refunding make, in their order; the process can die at each.
 STEPS = (

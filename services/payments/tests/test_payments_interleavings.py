@@ -26,15 +26,14 @@ from payments.service.refund_payment import RefundPart, RefundPayment
 from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.unit_of_work import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
+from servicekit.background import Wake
 from servicekit.config import SQLITE_PREFIX
 from servicekit.message import MessageBody
-from servicekit.outbox import OutboxPublisher
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.outbox import OutboxPublisher
+from servicekit.sql.units import TransactionalPublisher
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice
-from servicekit.transactions import TransactionalPublisher
-from servicekit.wake import Wake
 
 AMOUNT_MINOR = 100
 

@@ -25,7 +25,7 @@ from sandbox_gateway.domain import Failures
 from sandbox_gateway.testing import API_KEY, URL, RunningGateway, running_gateway
 from servicekit.auth import Tokens
 from servicekit.message import OutgoingMessage
-from servicekit.reconciler import Reconciled
+from servicekit.process.reconciler import Reconciled
 from servicekit.testing import RecordingPublisher, deliver
 from servicekit.testing.databases import NewDatabaseUrl
 

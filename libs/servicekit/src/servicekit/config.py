@@ -16,11 +16,11 @@ import difflib
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from servicekit.adapters.text_file import read_text_file
 from servicekit.auth import SECRET_MIN_CHARACTERS, parse_keys
 from servicekit.http.limits import (
     DEFAULT_ADMISSION_LIMIT,
@@ -176,9 +176,11 @@ def _is_postgresql(url: str) -> bool:
 
 def _content(name: str, path: str) -> str:
     try:
-        return read_text_file(path)
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"{name}={path!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # no UTF-8
+        raise ConfigError(f"{name}={path!r} cannot be read: it is not a text file") from error
 
 
 def as_text(name: str) -> Parser:

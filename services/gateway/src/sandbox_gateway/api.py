@@ -27,11 +27,11 @@ from sandbox_gateway.domain import (
 from sandbox_gateway.gateway import Behaviour, Gateway
 from sandbox_gateway.unit_of_work import Book
 from servicekit.errors import ServiceError
-from servicekit.health import Health
 from servicekit.http import application
 from servicekit.http import problem as common
 from servicekit.http.parameters import ID_PATTERN, AnswerModel, Currency, Identifier, RequestModel
 from servicekit.http.problem import UNAUTHENTICATED, ProblemError, ProblemType, documented
+from servicekit.monitoring import Health
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The JSON of requests and answers. Amounts are strict whole numbers: money is never read from text or from floats.

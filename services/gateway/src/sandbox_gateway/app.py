@@ -15,11 +15,12 @@ from osenv.signals import stop_event
 from sandbox_gateway.bootstrap import Application, bootstrap
 from sandbox_gateway.config import Config
 from sandbox_gateway.webhooks import HttpWebhooks
-from servicekit import runner
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import Migrations
+from servicekit.background import Background
 from servicekit.http.server import HttpServer
-from servicekit.runner import Background, Service, start_background, stop_background
+from servicekit.process import runner
+from servicekit.process.runner import Service, start_background, stop_background
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Migrations
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")
 SERVICE_NAME = "sandbox-gateway"  # in logs and traces: it stands for somebody else's

@@ -11,9 +11,8 @@ from sandbox_gateway.api import UseCases, build_api
 from sandbox_gateway.gateway import Behaviour, Decisions, Gateway
 from sandbox_gateway.sql import SqlUnitOfWork
 from sandbox_gateway.webhooks import DueWork, WebhookReceiver, WebhookSender
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
-from servicekit.health import Health
+from servicekit.monitoring import Health
+from servicekit.sql.database import Database, SqlUnits
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from sandbox_gateway.domain import (
     WrittenMeanwhileError,
 )
 from sandbox_gateway.unit_of_work import Attempt, Book, WaitingWebhook
-from servicekit.adapters.schema import ROW_ID, new_metadata
+from servicekit.sql.schema import ROW_ID, new_metadata
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The schema; migrations/ brings a database to it, and a test holds that both agree.

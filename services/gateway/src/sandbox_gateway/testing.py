@@ -17,8 +17,8 @@ from sandbox_gateway.bootstrap import Application, bootstrap
 from sandbox_gateway.domain import DeliveryError
 from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.webhooks import WebhookReceiver
-from servicekit.adapters.database import Database
-from servicekit.testing.migrated import migrate
+from servicekit.sql.database import Database
+from servicekit.testing.migrations import migrate
 
 API_KEY = "api-key-for-tests-and-nothing-else"
 URL = "http://gateway"

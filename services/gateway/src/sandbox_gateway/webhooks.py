@@ -14,9 +14,9 @@ from osenv import Clock, Rng
 from osenv.clock import timeout
 from sandbox_gateway.domain import SIGNATURE_HEADER, DeliveryError, signature
 from sandbox_gateway.unit_of_work import Attempt, Units, WaitingWebhook
-from servicekit.adapters.http_client import http_client
+from servicekit.background import Wake
 from servicekit.errors import StorageUnavailableError
-from servicekit.wake import Wake
+from servicekit.http.client import http_client
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The receiver of webhooks over HTTP: signed, connections reused, and no redirect followed with a signature.

@@ -40,15 +40,13 @@ from orders.service.reconcile_orders import ReconcileOptions, order_checks
 from orders.service.status_commands import ConfirmReceipt, ShipOrder
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
-from servicekit.health import Health, HealthCheck
 from servicekit.http.middleware import identified
 from servicekit.message import Subscription
-from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.transactions import Queue, TransactionalPublisher
+from servicekit.monitoring import Health, HealthCheck
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, ParkedTransactions, ParkedTransactionsCheck, Reconciler
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.units import Queue, TransactionalPublisher
 
 
 @dataclass(frozen=True, slots=True)

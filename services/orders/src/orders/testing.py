@@ -27,11 +27,11 @@ from orders.service.accept_payment import PaymentOutcome
 from orders.service.payment_desk import PaymentDesk
 from orders.service.place_order import OrderRequest
 from osenv import Clock, SeededRng, SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import Migrations
 from servicekit.auth import ROLES, Caller
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Migrations
 from servicekit.testing import RecordingPublisher, deliver
-from servicekit.testing.migrated import migrate
+from servicekit.testing.migrations import migrate
 
 PRODUCT = Product("seat", "A seat", 15800, "CNY", available=10)
 AUTH_KEYS = (("test", "a secret that is known to tests only"),)

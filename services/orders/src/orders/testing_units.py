@@ -23,8 +23,7 @@ from orders.domain.order import Order, OrderStatus, PaymentHold, RefundRequest, 
 from orders.domain.product import Product
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums
 from servicekit.errors import RequestInFlightError, TransactionGivenUpError
-from servicekit.idempotency import KeyClaim
-from servicekit.transactions import LocalOutcome
+from servicekit.sql.units import KeyClaim, LocalOutcome
 
 
 @dataclass(slots=True)

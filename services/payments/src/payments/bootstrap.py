@@ -24,16 +24,14 @@ from payments.service.refund_payment import RefundPart, RefundPayment, RetryRefu
 from payments.service.resumer import Resumer
 from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
 from servicekit.auth import Tokens
-from servicekit.health import Health, HealthCheck
+from servicekit.background import Wake
 from servicekit.message import Subscription
-from servicekit.outbox import OutboxPublisher, OutboxRelay
-from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.transactions import Queue, TransactionalPublisher
-from servicekit.wake import Wake
+from servicekit.monitoring import Health, HealthCheck
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, ParkedTransactions, ParkedTransactionsCheck, Reconciler
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.outbox import OutboxPublisher, OutboxRelay
+from servicekit.sql.units import Queue, TransactionalPublisher
 
 
 @dataclass(frozen=True, slots=True)

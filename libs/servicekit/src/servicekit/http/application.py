@@ -21,7 +21,6 @@ import telemetry
 from osenv import Clock
 from servicekit.auth import SCOPES, Tokens
 from servicekit.errors import ServiceError
-from servicekit.health import Health
 from servicekit.http.limits import Admission, AdmissionLimit, RateLimit, RequestCounter
 from servicekit.http.middleware import (
     UNLIMITED_PREFIXES,
@@ -49,6 +48,7 @@ from servicekit.http.problem import (
     documented,
     install_handlers,
 )
+from servicekit.monitoring import Health
 
 # It finds a service's health in `app.state.health`, and belongs to no one application: FastAPI remembers the functions
 # of routes as long as the process lives, and an application that is over, with its databases, would stay with them.

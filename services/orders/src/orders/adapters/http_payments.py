@@ -23,8 +23,8 @@ from orders.service.payment_desk import (
     RefundView,
 )
 from osenv import Clock
-from servicekit.adapters.http_client import http_client
 from servicekit.auth import Caller, Tokens
+from servicekit.http.client import http_client
 
 ANSWER_MAX_S = 5.0
 CONNECTIONS_MAX = 100

@@ -10,7 +10,7 @@ from mqclient.errors import IllegalStateError
 from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
 from orders.service.payment_desk import UnknownDeadLetterError
 from osenv import Clock
-from servicekit.adapters.mq_admin import asking_queue
+from servicekit.process.queue import asking_queue
 
 LETTERS_MAX = 20  # of one group on one page
 BODY_MAX_CHARACTERS = 2_000

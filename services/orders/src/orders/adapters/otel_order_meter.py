@@ -6,7 +6,7 @@ import telemetry
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.service.queries import Queries
 from osenv import Clock
-from servicekit.adapters.gauges import StoredGauge
+from servicekit.background import StoredGauge
 
 REASON = "hourglass.order.close.reason"
 STATUS = "hourglass.order.status"

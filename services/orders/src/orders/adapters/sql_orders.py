@@ -18,9 +18,9 @@ from orders.adapters.tables import counters, idempotency_keys, order_history, or
 from orders.domain.errors import StatusChangedError, UnknownOrderError
 from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, PaymentHold, StatusChange
 from orders.service.unit_of_work import OrderFilter, PageKey
-from servicekit.adapters.insert_together import InsertTogether
 from servicekit.errors import RequestInFlightError
-from servicekit.idempotency import KeyClaim
+from servicekit.sql.tables import InsertTogether
+from servicekit.sql.units import KeyClaim
 
 # Built once, as in sql_unit_of_work.py.
 _ADD = InsertTogether(orders, order_lines, order_history, idempotency_keys.table)

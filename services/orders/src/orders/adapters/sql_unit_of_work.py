@@ -14,8 +14,7 @@ from orders.domain.errors import ProductExistsError, RefundRequestedError, Unkno
 from orders.domain.order import RefundRequest
 from orders.domain.product import Product
 from orders.service.unit_of_work import StockSums
-from servicekit.adapters.sql_inbox import SqlInbox
-from servicekit.adapters.sql_transactions import SqlTransactionRows
+from servicekit.sql.tables import SqlInbox, SqlTransactionRows
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Products in SQL. Units move by one conditional UPDATE each, and its row count decides.

@@ -25,9 +25,8 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
-from servicekit.adapters.counters import CountersTable
-from servicekit.adapters.schema import ROW_ID, new_metadata
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
+from servicekit.sql.schema import ROW_ID, CountersTable, new_metadata
+from servicekit.sql.tables import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
 ACTOR_LENGTH_MAX = 64  # a caller's subject is an id, and the groups' names are shorter

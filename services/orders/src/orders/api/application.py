@@ -13,10 +13,10 @@ from orders.api.problem import PROBLEM_OF_ERROR
 from orders.api.shop_problem import STREAM_PROBLEM_OF_ERROR
 from osenv import Clock
 from servicekit.auth import Tokens
-from servicekit.health import Health
 from servicekit.http import application
 from servicekit.http.limits import AdmissionLimit, RateLimit
 from servicekit.http.middleware import Identify, identified
+from servicekit.monitoring import Health
 
 
 def build_api(

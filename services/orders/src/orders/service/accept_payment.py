@@ -15,8 +15,7 @@ from orders.service.order_access import NOT_METERED, OrderMeter, origin_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.errors import ConsumedBeforeError
-from servicekit.inbox import require_first
-from servicekit.transactions import TransactionalPublisher
+from servicekit.sql.units import TransactionalPublisher, require_first
 
 
 class PaymentOutcome(enum.Enum):

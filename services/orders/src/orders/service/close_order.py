@@ -31,9 +31,8 @@ from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.auth import ORDERS_SHIP, PAYMENTS_READ, Caller
 from servicekit.errors import ConsumedBeforeError
-from servicekit.inbox import require_first
 from servicekit.message import MessagePublisher
-from servicekit.transactions import TransactionalPublisher
+from servicekit.sql.units import TransactionalPublisher, require_first
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Closing an order: its buyer or its seller cancelled it, or its time to pay is over.

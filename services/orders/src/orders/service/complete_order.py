@@ -18,9 +18,8 @@ from orders.service.order_access import origin_of
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.errors import ConsumedBeforeError
-from servicekit.inbox import require_first
 from servicekit.message import MessagePublisher
-from servicekit.transactions import TransactionalPublisher
+from servicekit.sql.units import TransactionalPublisher, require_first
 
 # mqclient delivers in 40 days at most, counted by the broker's clock: a day is left for clocks that disagree.
 DELIVER_AFTER_MAX_MS = 39 * 86_400_000

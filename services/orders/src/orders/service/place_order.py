@@ -14,8 +14,7 @@ from orders.service.order_access import NOT_METERED, OrderMeter, origin_of, say_
 from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock, Rng
 from servicekit.errors import RefusedError
-from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
-from servicekit.transactions import TransactionalPublisher
+from servicekit.sql.units import InFlightKeys, KeyClaim, TransactionalPublisher, fingerprint
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.

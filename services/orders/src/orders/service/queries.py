@@ -10,8 +10,8 @@ from orders.domain.order import Order, OrderStatus, StatusChange
 from orders.domain.product import Product, ProductChange
 from orders.service.order_access import find_visible
 from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
-from servicekit import page_cursor
 from servicekit.auth import Caller
+from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a seller does: bringing products and their stock, and changing what is on sale.
@@ -93,11 +93,11 @@ class Queries:
 
     async def products(self, limit: int, cursor: str | None, *, is_on_sale: bool | None = None) -> Page[Product]:
         """Products by id: those that are on sale, or are not, or all. Raises InvalidCursorError."""
-        after = None if cursor is None else page_cursor.decode(cursor, 1)[0]
+        after = None if cursor is None else decode_cursor(cursor, 1)[0]
         async with self._units.looking() as unit:
             found = await unit.products.page(after, limit + 1, is_on_sale=is_on_sale)
         items = found[:limit]
-        return Page(items, page_cursor.encode(items[-1].product_id) if len(found) > limit else None)
+        return Page(items, encode_cursor(items[-1].product_id) if len(found) > limit else None)
 
     async def order(self, order_id: str, caller: Caller) -> Order:
         """Raises UnknownOrderError, also for an order that the caller may not see."""
@@ -112,7 +112,7 @@ class Queries:
         items = found[:limit]
         if len(found) <= limit:
             return Page(items, None)
-        return Page(items, page_cursor.encode(str(items[-1].created_at_ms), items[-1].order_id))
+        return Page(items, encode_cursor(str(items[-1].created_at_ms), items[-1].order_id))
 
     async def history(self, order_id: str, caller: Caller) -> list[StatusChange]:
         """The order's changes, oldest first. Raises UnknownOrderError, also for one that the caller may not see."""
@@ -136,5 +136,5 @@ class Queries:
 
 
 def _page_key(cursor: str) -> PageKey:
-    created_at_ms, order_id = page_cursor.decode(cursor, 2)
-    return PageKey(page_cursor.number(created_at_ms, cursor), order_id)
+    created_at_ms, order_id = decode_cursor(cursor, 2)
+    return PageKey(cursor_number(created_at_ms, cursor), order_id)

@@ -25,7 +25,7 @@ from orders.service.unit_of_work import OrderFilter, PageKey, Units
 from osenv import Clock
 from servicekit.auth import PAYMENTS_ALL, PAYMENTS_READ, Caller
 from servicekit.message import MessagePublisher, OutgoingMessage
-from servicekit.reconciler import Check, Finding, Sweep
+from servicekit.process.reconciler import Check, Finding, Sweep
 
 RECONCILER = Caller("order-reconciler", frozenset({PAYMENTS_READ, PAYMENTS_ALL}))
 TELL_AGAIN = "tell again"  # the name of a span

@@ -15,7 +15,7 @@ from orders.service.unit_of_work import UnitOfWork, Units
 from osenv import Clock
 from servicekit.auth import Caller
 from servicekit.message import OutgoingMessage
-from servicekit.transactions import TransactionalPublisher
+from servicekit.sql.units import TransactionalPublisher
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A change of an order that one of its people asks for: read, decided by the domain, written and told in one piece.

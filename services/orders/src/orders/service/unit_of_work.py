@@ -13,9 +13,7 @@ from typing import Protocol
 
 from orders.domain.order import Order, OrderStatus, PaymentHold, RefundRequest, StatusChange
 from orders.domain.product import Product
-from servicekit.idempotency import IdempotencyKeys, KeyClaim
-from servicekit.inbox import Inbox
-from servicekit.transactions import TransactionRows
+from servicekit.sql.units import IdempotencyKeys, Inbox, KeyClaim, TransactionRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import httpx
 import telemetry
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
-from servicekit.adapters.http_client import http_client
+from servicekit.http.client import http_client
 
 CONNECT_MAX_S = 2.0
 # Of each read and write, and of the wait for a free connection; PatientGateway bounds the whole.

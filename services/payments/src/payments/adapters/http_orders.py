@@ -14,8 +14,8 @@ import httpx
 import telemetry
 from payments.domain.errors import OrderNotPayableError, OrdersUnavailableError
 from payments.domain.payment import Payment
-from servicekit.adapters.http_client import http_client
 from servicekit.auth import ORDERS_HOLD, Tokens
+from servicekit.http.client import http_client
 
 ANSWER_MAX_S = 3.0
 TOKEN_LIFETIME_S = 60

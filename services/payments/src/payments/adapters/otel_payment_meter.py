@@ -13,7 +13,7 @@ from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund
 from payments.service.resumer import Resumer
 from payments.service.unit_of_work import Units
-from servicekit.adapters.gauges import StoredGauge
+from servicekit.background import StoredGauge
 
 # A gateway decides at once, or tells by a webhook after a moment, or is asked when it has been silent.
 SETTLEMENT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -7,8 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from payments.adapters.sql_gateway_events import SqlGatewayEvents, SqlPayableOrders
 from payments.adapters.sql_payments import SqlLedger, SqlPayments, SqlRefunds
 from payments.adapters.tables import idempotency_keys, inbox, outbox, transactions
-from servicekit.adapters.sql_inbox import SqlInbox
-from servicekit.adapters.sql_transactions import SqlTransactionRows
+from servicekit.sql.tables import SqlInbox, SqlTransactionRows
 
 
 class SqlUnitOfWork:

@@ -23,10 +23,8 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
-from servicekit.adapters.counters import CountersTable
-from servicekit.adapters.schema import ROW_ID, new_metadata
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
-from servicekit.adapters.sql_outbox import OutboxTable
+from servicekit.sql.schema import ROW_ID, CountersTable, new_metadata
+from servicekit.sql.tables import IdempotencyKeysTable, OutboxTable
 
 ID_LENGTH_MAX = 64
 STATUS_LENGTH_MAX = 20

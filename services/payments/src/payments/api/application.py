@@ -9,9 +9,9 @@ from payments.api import operations, payable_orders, payments, refunds, webhooks
 from payments.api.dependencies import UseCases
 from payments.api.problem import PROBLEM_OF_ERROR
 from servicekit.auth import Tokens
-from servicekit.health import Health
 from servicekit.http import application
 from servicekit.http.limits import AdmissionLimit, RateLimit
+from servicekit.monitoring import Health
 
 
 def build_api(

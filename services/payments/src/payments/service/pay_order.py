@@ -23,9 +23,9 @@ from payments.domain.payment import Payment, PaymentRequest, begin
 from payments.domain.payment_status import PaymentStatus
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
+from servicekit.background import Wake
 from servicekit.errors import ServiceError
-from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
-from servicekit.wake import Wake
+from servicekit.sql.units import InFlightKeys, KeyClaim, fingerprint
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from payments.service.payment_meter import in_trace_of
 from payments.service.refund_payment import RefundPayment
 from payments.service.unit_of_work import PageKey, PaymentFilter, Units
 from servicekit.message import MessagePublisher
-from servicekit.reconciler import Finding, Sweep
+from servicekit.process.reconciler import Finding, Sweep
 
 TELL_AGAIN = "tell again"  # the name of a span
 ORDER_CLOSED = "order-closed"  # the reason that orders gives

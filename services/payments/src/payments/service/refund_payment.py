@@ -25,9 +25,9 @@ from payments.service.queries import visible
 from payments.service.settlement import ATTEMPTS_MAX, Bookkeeper, Settlement
 from payments.service.unit_of_work import Units
 from servicekit.auth import Caller
+from servicekit.background import Wake
 from servicekit.errors import KeyReusedError, RequestInFlightError, ServiceError
-from servicekit.idempotency import InFlightKeys
-from servicekit.wake import Wake
+from servicekit.sql.units import InFlightKeys
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Giving all the money back: orders asks for it when a payment lost against the closing of its order, and when the

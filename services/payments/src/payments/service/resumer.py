@@ -18,8 +18,8 @@ from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service.settlement import Settlement
 from payments.service.unit_of_work import UnitOfWork, Units
+from servicekit.background import Wake
 from servicekit.errors import RefusedError, ServiceError, StorageUnavailableError
-from servicekit.wake import Wake
 
 BATCH_PAYMENTS = 64
 BACKOFF_FIRST_S = 0.1

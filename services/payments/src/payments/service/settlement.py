@@ -28,7 +28,7 @@ from payments.service.gateway import (
 from payments.service.payment_meter import NOT_METERED, PaymentMeter, in_trace_of
 from payments.service.unit_of_work import KnownEvent, UnitOfWork, Units
 from servicekit.errors import ServiceError
-from servicekit.outbox import OutboxPublisher
+from servicekit.sql.outbox import OutboxPublisher
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The bookkeeper: writes down that money moved, or never will, and tells it. Whoever learns of it, by an answer of the

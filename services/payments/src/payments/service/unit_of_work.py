@@ -16,10 +16,8 @@ from payments.domain.ledger import Account, Posting
 from payments.domain.payment import Payment, StatusChange
 from payments.domain.payment_status import PaymentStatus
 from payments.domain.refund import Refund, RefundStatus
-from servicekit.idempotency import IdempotencyKeys
-from servicekit.inbox import Inbox
-from servicekit.outbox import Outbox
-from servicekit.transactions import TransactionRows
+from servicekit.sql.outbox import Outbox
+from servicekit.sql.units import IdempotencyKeys, Inbox, TransactionRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from payments.service.refund_payment import PartRefunded
 from payments.service.unit_of_work import PaymentFilter
 from payments.testing.scripted_gateway import ScriptedGateway
 from payments.testing.scripted_orders import ScriptedOrders
-from servicekit.adapters.database import Database
 from servicekit.auth import ROLES, Caller
 from servicekit.message import OutgoingMessage, encode_body
+from servicekit.sql.database import Database
 from servicekit.testing import RecordingPublisher, deliver
-from servicekit.testing.migrated import migrate
+from servicekit.testing.migrations import migrate
 
 BUYER = "buyer-1"
 TOTAL_MINOR = 15800

@@ -1,26 +1,25 @@
-"""A message that is told exactly if a database transaction was committed (MISSION T1-T14).
+"""What a unit of work does beside its own rows: a message is told if it commits, and what is repeated changes nothing.
 
-    order = await self._transactions.publish(events.created(order), lambda unit: self._write(unit, order))
-
-The queue gets a half message, which nobody sees; then the local transaction runs, and its row (`unit.transactions`) is
-committed with what it wrote; then the queue is told to deliver or to drop the message. If the process dies in between,
-the queue asks any living process of the group, and `check` answers from the database.
-
-Invariants: `local` runs only after the queue has the half message; a transaction row exists exactly for committed local
-transactions and for those that were given up, and its id is never used twice; so whoever comes second, transaction or
-check, finds the row of the other.
+Ports and rules only; `tables` has them in SQL.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Generic, Protocol, TypeVar
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from osenv import Clock
-from servicekit.errors import PublishError
+from servicekit.errors import ConsumedBeforeError, KeyReusedError, PublishError, RequestInFlightError
 from servicekit.message import MessagePublisher, OutgoingMessage
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 TRANSACTIONS_KEEP_DAYS = 30  # of the rows; mqclient.sqlalchemy.Retention reasons about it
 
@@ -85,7 +84,20 @@ class Queue(MessagePublisher, TransactionalQueue, Protocol):
 
 
 class TransactionalPublisher(Generic[UnitT]):
-    """Publishes messages together with units of work."""
+    """Publishes messages together with units of work.
+
+    A message that is told exactly if a database transaction was committed (MISSION T1-T14).
+
+        order = await self._transactions.publish(events.created(order), lambda unit: self._write(unit, order))
+
+    The queue gets a half message, which nobody sees; then the local transaction runs, and its row (`unit.transactions`)
+    is committed with what it wrote; then the queue is told to deliver or to drop the message. If the process dies in
+    between, the queue asks any living process of the group, and `check` answers from the database.
+
+    Invariants: `local` runs only after the queue has the half message; a transaction row exists exactly for committed
+    local transactions and for those that were given up, and its id is never used twice; so whoever comes second,
+    transaction or check, finds the row of the other.
+    """
 
     def __init__(self, units: WritingUnits[UnitT], queue: TransactionalQueue, clock: Clock) -> None:
         self._units = units
@@ -163,3 +175,102 @@ class _Attempt(Generic[UnitT, T]):
             raise self.error
         (result,) = self._results
         return result
+
+
+class Inbox(Protocol):
+    """The business keys that consumer groups have consumed, as part of a unit of work.
+
+    The inbox: a message that comes again changes nothing (MISSION I1, I2).
+
+        async with units.writing() as unit:
+            if await unit.inbox.once(GROUP, payment_id, now_ms):
+                ... carry it out, and commit ...
+
+    Whoever publishes together with the unit cannot leave it quietly, and raises by `require_first` instead. The guards
+    of the domain (compare-and-set on a status, primary keys) stay behind it: the inbox forgets after some days, they do
+    not.
+
+    Invariant: a key is consumed by the very transaction that carries its message out.
+    """
+
+    async def once(self, consumer_group: str, business_key: str, at_ms: int) -> bool:
+        """Whether this is the first time; it is remembered if the unit is committed.
+
+        The key names the act, not the message. Raises MalformedMessageError for a text that can be no key.
+        """
+
+
+async def require_first(inbox: Inbox, consumer_group: str, business_key: str, at_ms: int) -> None:
+    """Raises ConsumedBeforeError unless this is the first time."""
+    if not await inbox.once(consumer_group, business_key, at_ms):
+        raise ConsumedBeforeError(consumer_group, business_key)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """A key that was used: by whom, for which payload, and what came of it."""
+
+    subject: str
+    key: str
+    fingerprint: str
+    result_id: str
+
+    def require_fingerprint(self, fingerprint: str) -> None:
+        """Raises KeyReusedError when the key was used for another payload."""
+        if self.fingerprint != fingerprint:
+            raise KeyReusedError(self.key)
+
+
+class IdempotencyKeys(Protocol):
+    """The keys that were used, as part of a unit of work.
+
+    Idempotency keys: a request that is repeated with its key is answered with what the first one made.
+
+        with self._in_flight.holding(buyer_id, key):
+            async with units.writing() as unit:
+                earlier = await unit.keys.find(buyer_id, key)
+                if earlier is not None:
+                    earlier.require_fingerprint(fingerprint(request))
+                    ... answer with the result of earlier.result_id ...
+                await unit.keys.claim(KeyClaim(buyer_id, key, fingerprint(request), new_id), now_ms)
+                ... make it, and commit ...
+
+    A key belongs to its subject, who used it: two buyers may use one text, and neither learns of the other.
+
+    Invariants: a key of a subject makes at most one result, because its claim is part of the result's own transaction;
+    a request that was refused leaves no claim behind.
+    """
+
+    async def find(self, subject: str, key: str) -> KeyClaim | None:
+        """The subject's earlier use of the key, if there was one."""
+
+    async def claim(self, claim: KeyClaim, at_ms: int) -> None:
+        """Raises RequestInFlightError when another process claims the key at the same moment."""
+
+
+class InFlightKeys:
+    """The keys whose requests are being carried out by this process.
+
+    In memory on purpose: a key "in flight" in the database would stay so after a crash. Between processes the claim
+    decides.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def holding(self, subject: str, key: str) -> Iterator[None]:
+        """Raises RequestInFlightError when another request of the subject holds the key."""
+        held = (subject, key)
+        if held in self._keys:
+            raise RequestInFlightError(key)
+        self._keys.add(held)
+        try:
+            yield
+        finally:
+            self._keys.discard(held)
+
+
+def fingerprint(request: DataclassInstance) -> str:
+    """Equal for equal requests, whatever their JSON looked like; 64 characters."""
+    return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""Gauges whose values are in a database: read now and then, and not whenever somebody asks for the metrics."""
+"""Work beside the requests of a service, the bell that wakes it, and gauges whose values are in a database."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -10,9 +12,49 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 import telemetry
 from osenv import Clock
+from osenv.clock import timeout
 from servicekit.errors import StorageUnavailableError
-from servicekit.runner import Background
-from servicekit.wake import Wake
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Work that runs beside the requests. `run` returns soon after `stop`; it is cancelled when it does not."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    stop: Callable[[], None]
+
+
+class Wake:
+    """Rings when there is something to do.
+
+    Invariant: a ring between `reset` and `wait` is not lost: a loop resets, looks for work, and waits only then.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether it rang since the last `reset`."""
+        return self._event.is_set()
+
+    def ring(self) -> None:
+        """Let the loop look again, now or when it waits next."""
+        self._event.set()
+
+    def reset(self) -> None:
+        """Forget what rang before."""
+        self._event.clear()
+
+    async def wait(self, clock: Clock, seconds_max: float) -> None:
+        """Return when it rings, or after `seconds_max`: another process may have left work, and rings here for none."""
+        try:
+            async with timeout(clock, seconds_max):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
 
 READ_INTERVAL_S = 10.0
 
@@ -23,7 +65,10 @@ ReadValues = Callable[[], Awaitable[Mapping[Any, int]]]
 
 
 class StoredGauge:
-    """A gauge with one attribute; between two readings it tells what the last one has found."""
+    """A gauge with one attribute; between two readings it tells what the last one has found.
+
+    Gauges whose values are in a database: read now and then, and not whenever somebody asks for the metrics.
+    """
 
     def __init__(
         self,

@@ -19,10 +19,10 @@ import structlog
 
 import telemetry
 from osenv import Clock
+from servicekit.background import Wake
 from servicekit.errors import PublishError, RefusedError, ServiceError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
-from servicekit.transactions import TransactionalPublisher, TransactionalUnit
-from servicekit.wake import Wake
+from servicekit.sql.units import TransactionalPublisher, TransactionalUnit
 
 BATCH_MESSAGES = 64
 BACKOFF_FIRST_S = 0.1

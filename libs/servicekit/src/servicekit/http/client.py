@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from servicekit.adapters.instrumentation import trace_requests
+from servicekit.monitoring import trace_requests
 
 # Below what servers commonly grant (uvicorn: 5 s): a connection that is about to be closed is not used again.
 KEEP_ALIVE_S = 3.0

@@ -1,35 +1,40 @@
 """How a service runs: what starts in which order, and what stops in which order.
 
 Start: address taken, database migrated and asked for its time, background work, connection with the queue (itself in
-the background), HTTP.
-Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step has its time; all of
-them together take ten seconds at most.
+the background), HTTP. Stop: HTTP finishes its requests, then consumers, background work, producers, database. Each step
+has its time; all of them together take ten seconds at most.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
+import uvloop
 from starlette.types import ASGIApp
 
+import telemetry
 from osenv import Clock, RealClock
 from osenv.clock import timeout
 from osenv.memory import keep_out_of_collections
 from osenv.signals import stop_event
-from servicekit.adapters.database import Database, without_password
-from servicekit.adapters.database_clock import DatabaseClock
-from servicekit.adapters.migrate import Migrations
-from servicekit.adapters.mq_connection import MqConnection
-from servicekit.config import ServiceConfig
+from servicekit.background import Background
+from servicekit.config import ConfigError, ServiceConfig
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
-from servicekit.health import OK
 from servicekit.http.server import HttpServer
 from servicekit.message import Subscription
-from servicekit.reconciler import Reconciled, Reconciler
-from servicekit.transactions import TransactionCheck
+from servicekit.monitoring import OK
+from servicekit.process.queue import MqConnection, QueueConfigurationError
+from servicekit.process.reconciler import Reconciled, Reconciler
+from servicekit.sql.database import Database, DatabaseClock, without_password
+from servicekit.sql.schema import MigrationRefusedError, Migrations
+from servicekit.sql.units import TransactionCheck
 
 CONNECT_MAX_S = 30.0
 CONSUMERS_STOP_MAX_S = 2.0
@@ -37,15 +42,6 @@ BACKGROUND_STOP_MAX_S = 1.0
 PRODUCERS_STOP_MAX_S = 1.0
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Background:
-    """Work that runs beside the requests. `run` returns soon after `stop`; it is cancelled when it does not."""
-
-    name: str
-    run: Callable[[], Awaitable[None]]
-    stop: Callable[[], None]
 
 
 def _nothing() -> None:
@@ -200,3 +196,82 @@ async def stop_in_time(clock: Clock, seconds: float, what: str, stop: Callable[[
             await stop()
     except TimeoutError:
         log.warning("a part did not stop in time and is left behind", part=what, seconds=seconds)
+
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_FOUND = 3
+
+ConfigT = TypeVar("ConfigT", bound=ServiceConfig)
+
+
+def run_service(
+    name: str,
+    description: str,
+    arguments: Sequence[str] | None,
+    *,
+    from_environment: Callable[[Mapping[str, str]], ConfigT],
+    serve: Callable[[ConfigT], Coroutine[Any, Any, None]],
+    run_migrations: Callable[[ConfigT], Coroutine[Any, Any, None]],
+    reconcile: Callable[[ConfigT, bool], Coroutine[Any, Any, Reconciled]] | None = None,
+    service_name: str | None = None,
+) -> int:
+    """The exit code: 0 after an orderly stop, 1 after a failure, 2 for a configuration that cannot be used, 3 when
+    `reconcile`, whose second argument says whether it is a dry run, has found something.
+
+    Telemetry is set up before anything else and ends last. `name` is the module's; logs, traces and metrics are those
+    of `service_name`, where it is another.
+
+    `python -m <service>` serves; `python -m <service> migrate` brings the database to this version and ends; `python -m
+    <service> reconcile` puts right what messages should have done, where a service has a reconciler.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
+    commands = ["serve", "migrate"] if reconcile is None else ["serve", "migrate", "reconcile"]
+    parser.add_argument("command", nargs="?", choices=commands, default="serve")
+    if reconcile is not None:
+        parser.add_argument("--dry-run", action="store_true", help="reconcile: say what is wrong and change nothing")
+    given = parser.parse_args(arguments)
+    command, is_dry_run = given.command, reconcile is not None and given.dry_run
+    if is_dry_run and command != "reconcile":
+        parser.error("--dry-run is for reconcile")
+    try:
+        config = from_environment(os.environ)
+        telemetry.configure(service_name or name, config.log_level)
+    except (ConfigError, telemetry.TelemetryConfigError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    exit_code = 0
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if command == "reconcile" and reconcile is not None:
+                exit_code = _tell(name, runner.run(reconcile(config, is_dry_run)), is_dry_run=is_dry_run)
+            else:
+                runner.run((run_migrations if command == "migrate" else serve)(config))
+    except* (
+        OSError,
+        StorageUnavailableError,
+        MigrationRefusedError,
+        QueueConfigurationError,
+        QueueUnreachableError,
+    ) as group:
+        exit_code = EXIT_FAILED
+        first = _first(group)
+        prefix = config.PREFIX if isinstance(first, QueueConfigurationError) else ""
+        print(f"{name}: {prefix}{first}", file=sys.stderr)
+    finally:
+        telemetry.shutdown()
+    return exit_code
+
+
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def _tell(name: str, reconciled: Reconciled, *, is_dry_run: bool) -> int:
+    for what in reconciled.found:
+        print(f"{'found' if is_dry_run else 'put right'}: {what}")
+    for error in reconciled.errors:
+        print(f"{name}: {error}", file=sys.stderr)
+    if reconciled.errors:
+        return EXIT_FAILED
+    return EXIT_FOUND if reconciled.found else 0

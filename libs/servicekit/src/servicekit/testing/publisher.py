@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from servicekit.errors import PublishError, QueueUnreachableError
-from servicekit.message import OutgoingMessage
-from servicekit.parked_transactions import ParkedTransaction
-from servicekit.transactions import LocalOutcome, LocalTransaction, TransactionCheck
+from servicekit.message import OutgoingMessage, Subscription
+from servicekit.process.reconciler import ParkedTransaction
+from servicekit.sql.units import LocalOutcome, LocalTransaction, TransactionCheck
 
 # As in the queue itself, no two attempts have one id, whichever publisher made them.
 _numbers = itertools.count(1)
@@ -102,3 +102,17 @@ class RecordingPublisher:
         message = self.halves.pop(transaction_id)
         if outcome is LocalOutcome.COMMITTED:
             self.messages.append(message)
+
+
+async def deliver(messages: list[OutgoingMessage], subscriptions: Iterable[Subscription]) -> int:
+    """Empty `messages` into the handlers, delays ignored; returns how many there were. What handlers raise comes out.
+
+    What is published meanwhile stays in `messages` for the next call.
+    """
+    delivered, messages[:] = messages[:], []
+    groups = tuple(subscriptions)
+    for message in delivered:
+        for subscription in groups:
+            if subscription.takes(message.topic, message.tag):
+                await subscription.handle(message.body)
+    return len(delivered)
