@@ -22,7 +22,7 @@ from mq_broker.telemetry import BrokerMetrics
 from mq_namesrv.app import observe
 from mq_namesrv.core.route_table import RouteTable
 from mqclient.observed.metrics import client_metrics
-from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
+from orders.adapters.outside import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
 from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished

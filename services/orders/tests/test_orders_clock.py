@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from orders import app
-from orders.adapters.http_payments import HttpPayments
+from orders.adapters.outside import HttpPayments
 from orders.config import Config
 from orders.testing import AUTH_KEYS
 from osenv import Clock, SimClock

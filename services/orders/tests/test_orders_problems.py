@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import telemetry
-from orders.api import problem, shop_problem
+from orders.api import problem
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.domain import errors
 from orders.domain.product import Product
@@ -27,16 +27,16 @@ from servicekit.http.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, Pr
 from servicekit.testing.openapi_faults import faults
 
 SEAT = {"product_id": "seat", "name": "A seat", "price_minor": 15800, "currency": "CNY", "available": 10}
-# Of shop_problem only what the API answers with; its pages answer with pages.
-KINDS = [
-    *{
+# Without those of the pages alone, which answer with pages.
+OF_PAGES = set(problem.PAGE_PROBLEM_OF_ERROR.values()) - set(problem.STREAM_PROBLEM_OF_ERROR.values())
+KINDS = list(
+    {
         value.name: value
         for module in (problem, common)
         for value in vars(module).values()
-        if isinstance(value, ProblemType)
-    }.values(),
-    *shop_problem.STREAM_PROBLEM_OF_ERROR.values(),
-]
+        if isinstance(value, ProblemType) and value not in OF_PAGES
+    }.values()
+)
 
 
 def running_orders(folder: Path, **settings: Any) -> AbstractAsyncContextManager[RunningOrders]:
@@ -239,7 +239,7 @@ async def test_a_mistake_of_the_service_says_nothing_but_its_trace(
             raise ZeroDivisionError("secret")
 
         await orders.add_product()
-        monkeypatch.setattr("orders.api.orders.tag_of", fail)
+        monkeypatch.setattr("orders.api.routes.tag_of", fail)
         body = problem_of(await orders.post_order("k"), common.INTERNAL_ERROR)
         assert "secret" not in str(body)
         assert len(body["trace_id"]) == 32

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 import telemetry
-from orders.adapters.otel_order_meter import REASON, OtelOrderMeter
+from orders.adapters.outside import REASON, OtelOrderMeter
 from orders.app import MIGRATIONS
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from hourglass_invariants import Sources, check
-from orders.adapters.http_payments import HttpPayments
+from orders.adapters.outside import HttpPayments
 from orders.domain.order import Order
 from orders.testing import AUTH_KEYS, BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from osenv import SimClock

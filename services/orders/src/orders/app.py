@@ -8,19 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from orders.adapters.http_payments import HttpPayments
-from orders.adapters.mq_dead_letters import MqDeadLetters
-from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
+from orders.adapters.outside import HttpPayments, MqDeadLetters, OtelOrderMeter, orders_by_status
 from orders.adapters.tables import idempotency_keys, inbox, transactions
 from orders.bootstrap import bootstrap
 from orders.config import Config
-from orders.service.dead_letters import SHOP_GROUPS
 from orders.service.events import (
     ORDER_COMPLETIONS_TOPIC,
     ORDER_EVENTS_TOPIC,
     ORDER_TIMEOUTS_TOPIC,
     PAYMENT_EVENTS_TOPIC,
 )
+from orders.service.queries import SHOP_GROUPS
 from osenv import SystemRng
 from servicekit.auth import Tokens
 from servicekit.background import Background, stored_gauges

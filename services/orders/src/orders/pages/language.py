@@ -11,10 +11,6 @@ from types import MappingProxyType
 from orders.pages.texts_en import ENGLISH
 from orders.pages.texts_zh import CHINESE
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which of the two languages a visitor reads: what he chose, or else what his browser asks for.
-
-
 COOKIE = "shop_language"
 PARAMETER = "lang"
 COOKIE_MAX_AGE_S = 365 * 86_400
@@ -70,10 +66,6 @@ def _thousandths(parameters: str) -> int:
     return min(1000, int(whole) * 1000 + int(part[:3].ljust(3, "0")))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the pages say, by language and key.
-
-
 CATALOGS: Mapping[Language, Mapping[str, str]] = MappingProxyType(
     {Language.ENGLISH: ENGLISH, Language.CHINESE: CHINESE}
 )
@@ -97,10 +89,6 @@ class Texts:
         return key in self._catalog
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Money as people read and write it. Whole minor units on both sides: no floating-point number comes near.
-
-
 # ISO 4217: how many digits the minor unit has, where that is not two.
 _DIGITS: Mapping[str, int] = MappingProxyType(
     {"BHD": 3, "CLP": 0, "ISK": 0, "JOD": 3, "JPY": 0, "KRW": 0, "KWD": 3, "OMR": 3, "TND": 3, "UGX": 0, "VND": 0}
@@ -118,7 +106,10 @@ class NotAnAmountError(ValueError):
 
 
 def format_money(amount_minor: int, currency: str) -> str:
-    """`15800`, `CNY` -> `¥158.00`; a currency without a sign is named: `CHF 158.00`."""
+    """`15800`, `CNY` -> `¥158.00`; a currency without a sign is named: `CHF 158.00`.
+
+    Money as people read and write it. Whole minor units on both sides: no floating-point number comes near.
+    """
     sign = _SIGNS.get(currency, f"{currency}\N{NO-BREAK SPACE}")
     minus = "-" if amount_minor < 0 else ""
     whole, part = divmod(abs(amount_minor), _unit(currency))
@@ -150,16 +141,15 @@ def _unit(currency: str) -> int:
     return int(10 ** _digits(currency))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Moments and remaining times as people read them. The server knows no visitor's time zone and says UTC; the script on
-# the page turns moments into the visitor's own time.
-
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def format_moment(at_ms: int, language: Language) -> str:
-    """`22 Nov 2026, 16:15:10 UTC` or `2026年11月22日 16:15:10 UTC`."""
+    """`22 Nov 2026, 16:15:10 UTC` or `2026年11月22日 16:15:10 UTC`.
+
+    Moments and remaining times as people read them. The server knows no visitor's time zone and says UTC; the script on
+    the page turns moments into the visitor's own time.
+    """
     at = _utc(at_ms)
     clock = f"{at.hour:02}:{at.minute:02}:{at.second:02} UTC"
     if language is Language.CHINESE:

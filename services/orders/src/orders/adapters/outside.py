@@ -1,30 +1,33 @@
-"""Payments over HTTP. Each request carries a token that is issued for the very caller, with no more than his scopes and
-for a minute only, so that payments checks him as if he had come himself.
-
-A request that is refused with Retry-After is repeated, with the key of its first try, while it may help: an order that
-was placed a moment ago may not have reached payments yet.
-"""
+"""What lies around orders: payments over HTTP, the dead letters of its queue, and its metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import httpx
 import structlog
 
 import telemetry
-from orders.service.payment_desk import (
+from mqclient import Admin, DeadLetter, DeadLetterFilter
+from mqclient.errors import IllegalStateError
+from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
+from orders.service.payments import (
     OrderToPay,
     PaymentRefusedError,
     PaymentsUnavailableError,
     PaymentView,
     RefundPage,
     RefundView,
+    UnknownDeadLetterError,
 )
+from orders.service.queries import DeadLettersOfGroup, DeadLetterView, Queries
 from osenv import Clock
 from servicekit.auth import Caller, Tokens
+from servicekit.background import StoredGauge
 from servicekit.http.client import http_client
+from servicekit.process.queue import asking_queue
 
 ANSWER_MAX_S = 5.0
 CONNECTIONS_MAX = 100
@@ -43,7 +46,14 @@ log = structlog.get_logger(__name__)
 
 
 class HttpPayments:
-    """Implements `PaymentDesk`; its owner closes it."""
+    """Implements `PaymentDesk`; its owner closes it.
+
+    Payments over HTTP. Each request carries a token that is issued for the very caller, with no more than his scopes
+    and for a minute only, so that payments checks him as if he had come himself.
+
+    A request that is refused with Retry-After is repeated, with the key of its first try, while it may help: an order
+    that was placed a moment ago may not have reached payments yet.
+    """
 
     def __init__(
         self, url: str, tokens: Tokens, clock: Clock, *, transport: httpx.AsyncBaseTransport | None = None
@@ -184,3 +194,106 @@ def _refund(members: Mapping[str, Any]) -> RefundView:
         refunded_at_ms=members["refunded_at_ms"],
         failure=members.get("failure"),  # payments of the version before has none
     )
+
+
+LETTERS_MAX = 20  # of one group on one page
+BODY_MAX_CHARACTERS = 2_000
+
+
+class MqDeadLetters:
+    """Implements `DeadLetters`."""
+
+    def __init__(self, url: str, groups: Sequence[str], clock: Clock) -> None:
+        self._url = url
+        self._groups = tuple(groups)
+        self._clock = clock
+
+    async def open_letters(self) -> tuple[DeadLettersOfGroup, ...]:
+        async with asking_queue(self._url, self._clock) as admin:
+            return tuple([await _of_group(admin, group) for group in self._groups])
+
+    async def replay(self, group: str, letter_id: str) -> None:
+        if group not in self._groups:
+            raise UnknownDeadLetterError(group, letter_id)
+        async with asking_queue(self._url, self._clock) as admin:
+            wanted = DeadLetterFilter(ids=frozenset({letter_id}))
+            async with aclosing(admin.dead_letters(group, wanted)) as letters:
+                letter = await anext(letters, None)
+            if letter is None:
+                raise UnknownDeadLetterError(group, letter_id)
+            try:
+                await admin.replay_dead_letter(letter)
+            except IllegalStateError as error:  # somebody else was faster
+                raise UnknownDeadLetterError(group, letter_id) from error
+
+
+async def _of_group(admin: Admin, group: str) -> DeadLettersOfGroup:
+    views: list[DeadLetterView] = []
+    async with aclosing(admin.dead_letters(group)) as letters:
+        async for letter in letters:
+            if len(views) == LETTERS_MAX:
+                return DeadLettersOfGroup(group, tuple(views), has_more=True)
+            views.append(_view(letter))
+    return DeadLettersOfGroup(group, tuple(views), has_more=False)
+
+
+def _view(letter: DeadLetter) -> DeadLetterView:
+    message = letter.message
+    return DeadLetterView(
+        group=letter.group,
+        letter_id=message.offset_message_id or message.message_id,
+        topic=letter.topic,
+        tag=message.tag or "",
+        keys=message.keys,
+        body=message.body.decode(errors="replace")[:BODY_MAX_CHARACTERS],
+        dead_since_ms=letter.dead_since_ms,
+    )
+
+
+REASON = "hourglass.order.close.reason"
+STATUS = "hourglass.order.status"
+
+# A timer is late by milliseconds; by seconds when something was down meanwhile.
+LATENESS_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+def orders_by_status(queries: Queries, clock: Clock) -> StoredGauge:
+    """The gauge of all orders in the database, by status; every process of orders tells the same."""
+    return StoredGauge(
+        "hourglass.orders.by_status",
+        queries.orders_by_status,
+        clock,
+        unit="{order}",
+        description="orders in the database, by status",
+        attribute=STATUS,
+    )
+
+
+class OtelOrderMeter:
+    """Implements `OrderMeter`."""
+
+    def __init__(self) -> None:
+        meter = telemetry.meter("orders")
+        self._placed = meter.create_counter(
+            "hourglass.orders.placed", unit="{order}", description="orders that were placed"
+        )
+        self._paid = meter.create_counter("hourglass.orders.paid", unit="{order}", description="orders that were paid")
+        self._closed = meter.create_counter(
+            "hourglass.orders.closed", unit="{order}", description="orders that were closed, by reason"
+        )
+        self._lateness = meter.create_histogram(
+            "hourglass.orders.close.lateness",
+            unit="s",
+            description="from the end of the time to pay to the closing, of orders that expired",
+            explicit_bucket_boundaries_advisory=LATENESS_BOUNDS_S,
+        )
+
+    def changed(self, order: Order, change: StatusChange) -> None:
+        if change.reason is ChangeReason.PLACED:
+            self._placed.add(1)
+        elif change.reason is ChangeReason.PAID:
+            self._paid.add(1)
+        elif change.new_status is OrderStatus.CLOSED:
+            self._closed.add(1, {REASON: change.reason.value})
+            if change.reason is ChangeReason.EXPIRED:
+                self._lateness.record((change.at_ms - order.expires_at_ms) / 1000)

@@ -1,25 +1,49 @@
-"""The routes of orders: placing and reading them, the commands of buyers and sellers, the holds of payments."""
+"""The routes: products, orders, the commands of buyers and sellers, the holds of payments (ADR 122), statistics.
+
+Reading products needs no token: a shop shows what it sells. Each command takes If-Match: with the ETag of the order as
+the caller has seen it, the command is carried out in that state or not at all. Without it the order's status decides,
+and an order in another status is refused all the same. A command that its caller has carried out before is answered as
+then, so that it can be sent again when its answer was lost.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from orders.api import problem
-from orders.api.dependencies import UseCasesOf, tag_of, wanted_version
 from orders.api.schemas import (
+    ChangedProduct,
     HoldAnswer,
     NewOrder,
+    NewProduct,
     OrderAnswer,
     OrderHistory,
     OrderPage,
+    ProductAnswer,
+    ProductPage,
+    StatisticsAnswer,
     StatusChangeAnswer,
     WantedOrders,
 )
 from orders.domain.order import Order
-from servicekit.auth import ORDERS_ALL, ORDERS_HOLD, ORDERS_READ, ORDERS_SHIP, ORDERS_WRITE, Caller
+from orders.service.close_order import CloseOrder
+from orders.service.payments import HoldOrder
+from orders.service.place_order import PlaceOrder
+from orders.service.queries import AddProduct, ChangeProduct, Queries
+from orders.service.status_commands import ConfirmReceipt, ShipOrder
+from servicekit.auth import (
+    ORDERS_ALL,
+    ORDERS_HOLD,
+    ORDERS_READ,
+    ORDERS_SHIP,
+    ORDERS_WRITE,
+    PRODUCTS_WRITE,
+    STATISTICS_READ,
+    Caller,
+)
 from servicekit.http import problem as common
 from servicekit.http.middleware import requires
 from servicekit.http.parameters import (
@@ -27,16 +51,139 @@ from servicekit.http.parameters import (
     ID_PATTERN,
     LOCATION_HEADER,
     NOT_MODIFIED,
+    PAGE_DEFAULT,
     REPLAYED_HEADER,
     REPLAYED_HEADER_DOCUMENTED,
+    Condition,
+    Cursor,
     IdempotencyKey,
     IfMatch,
     IfNoneMatch,
+    Limit,
+    entity_tag,
 )
-from servicekit.http.problem import documented
+from servicekit.http.problem import PRECONDITION_FAILED, ProblemError, documented
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes of orders: placing and reading. What happens to them afterwards are commands, below.
+
+@dataclass(frozen=True, slots=True)
+class UseCases:
+    """Everything that the routes can do."""
+
+    place_order: PlaceOrder
+    close_order: CloseOrder
+    hold_order: HoldOrder
+    ship_order: ShipOrder
+    confirm_receipt: ConfirmReceipt
+    add_product: AddProduct
+    change_product: ChangeProduct
+    queries: Queries
+
+
+async def _use_cases(request: Request) -> UseCases:  # async, because FastAPI hands a plain function to a thread
+    return cast(UseCases, request.app.state.use_cases)
+
+
+UseCasesOf = Annotated[UseCases, Depends(_use_cases)]
+
+
+def tag_of(order: Order) -> str:
+    """Another one after every change of the order."""
+    return entity_tag(order.order_id, order.version)
+
+
+async def wanted_version(condition: Condition, order_id: str, caller: Caller, queries: Queries) -> int | None:
+    """The version that If-Match names; None if any will do.
+
+    Of several versions it is the one that the order is in. Raises UnknownOrderError, StorageUnavailableError, and
+    ProblemError if the order is in none of them.
+    """
+    versions = condition.versions(order_id)
+    if versions is None:
+        return None
+    if len(versions) == 1:
+        return next(iter(versions))
+    order = await queries.order(order_id, caller)
+    if order.version not in versions:
+        raise ProblemError(PRECONDITION_FAILED, f"If-Match does not name the present state of the order {order_id!r}")
+    return order.version
+
+
+products_router = APIRouter(prefix="/products", tags=["products"])
+
+ProductId = Annotated[str, Path(pattern=ID_PATTERN, examples=["seat-12A"])]
+
+
+@products_router.post(
+    "",
+    status_code=201,
+    summary="Put a product on sale",
+    response_description="The product is on sale",
+    dependencies=[Depends(requires(PRODUCTS_WRITE))],
+    responses={
+        201: {"headers": LOCATION_HEADER},
+        **documented(
+            problem.PRODUCT_EXISTS,
+            common.INVALID_REQUEST,
+            common.MALFORMED_REQUEST,
+            common.BODY_TOO_LARGE,
+            common.STORAGE_UNAVAILABLE,
+        ),
+    },
+)
+async def add_product(new_product: NewProduct, use_cases: UseCasesOf, response: Response) -> ProductAnswer:
+    """Its id, name and currency stay as they are given; price and stock can be changed."""
+    product = await use_cases.add_product(new_product.to_product())
+    response.headers["Location"] = f"/products/{product.product_id}"
+    return ProductAnswer.of(product)
+
+
+@products_router.patch(
+    "/{product_id}",
+    summary="Change a product's price or stock, or end its sale",
+    response_description="The product, as the request wants it",
+    dependencies=[Depends(requires(PRODUCTS_WRITE))],
+    responses=documented(
+        problem.UNKNOWN_PRODUCT,
+        problem.PRODUCT_CHANGED,
+        problem.UNITS_IN_ORDERS,
+        common.INVALID_REQUEST,
+        common.MALFORMED_REQUEST,
+        common.BODY_TOO_LARGE,
+        common.STORAGE_UNAVAILABLE,
+    ),
+)
+async def change_product(product_id: ProductId, wanted: ChangedProduct, use_cases: UseCasesOf) -> ProductAnswer:
+    """What is left out stays as it is. An order keeps the price that it was placed at, and its units; a product whose
+    sale has ended is ordered no more, and can be put on sale again.
+
+    The request can be sent again: a product that is as it wants is answered as it is. With `version` it is carried out
+    on that version or not at all."""
+    return ProductAnswer.of(await use_cases.change_product(product_id, wanted.to_change()))
+
+
+@products_router.get(
+    "",
+    summary="List products by id",
+    responses=documented(common.INVALID_REQUEST, common.INVALID_CURSOR, common.STORAGE_UNAVAILABLE),
+)
+async def list_products(
+    use_cases: UseCasesOf,
+    limit: Annotated[Limit, Query()] = PAGE_DEFAULT,
+    cursor: Annotated[Cursor | None, Query()] = None,
+    is_on_sale: Annotated[bool | None, Query(description="those that are on sale, or those that are not")] = None,
+) -> ProductPage:
+    """In pages: `next_cursor` of one is `cursor` of the next, and null on the last."""
+    return ProductPage.of(await use_cases.queries.products(limit, cursor, is_on_sale=is_on_sale))
+
+
+@products_router.get(
+    "/{product_id}",
+    summary="One product and its stock",
+    responses=documented(problem.UNKNOWN_PRODUCT, common.INVALID_REQUEST, common.STORAGE_UNAVAILABLE),
+)
+async def get_product(product_id: ProductId, use_cases: UseCasesOf) -> ProductAnswer:
+    """Units are available, reserved by orders that wait for their payment, or sold."""
+    return ProductAnswer.of(await use_cases.queries.product(product_id))
 
 
 orders_router = APIRouter(prefix="/orders", tags=["orders"])
@@ -146,14 +293,6 @@ async def get_order_history(order_id: OrderId, caller: Reader, use_cases: UseCas
     return OrderHistory(order_id=order_id, changes=[StatusChangeAnswer.of(change) for change in changes])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes that change an order which was placed: cancel, ship, confirm.
-#
-# Each takes If-Match: with the ETag of the order as the caller has seen it, the command is carried out in that state or
-# not at all. Without it the order's status decides, and an order in another status is refused all the same. A command
-# that its caller has carried out before is answered as then, so that it can be sent again when its answer was lost.
-
-
 commands_router = APIRouter(prefix="/orders/{order_id}", tags=["orders"])
 
 Seller = Annotated[Caller, Depends(requires(ORDERS_SHIP))]
@@ -226,10 +365,6 @@ def _answer(order: Order, response: Response) -> OrderAnswer:
     return OrderAnswer.of(order)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes by which payments holds an order while it takes the money (ADR 122).
-
-
 holds_router = APIRouter(prefix="/orders/{order_id}/holds/{payment_id}", tags=["orders"])
 
 PaymentId = Annotated[str, Path(pattern=ID_PATTERN, examples=["5f1c07d2a9b64c0f8a4d1e2b3c4d5e6f"])]
@@ -268,3 +403,17 @@ async def hold_order(order_id: OrderId, payment_id: PaymentId, caller: Holder, u
 async def release_order(order_id: OrderId, payment_id: PaymentId, caller: Holder, use_cases: UseCasesOf) -> None:
     """Of a payment that was declined. If another payment, or none, holds the order, nothing changes."""
     await use_cases.hold_order.release(order_id, payment_id, caller)
+
+
+operations_router = APIRouter(tags=["operations"])
+
+
+@operations_router.get(
+    "/statistics",
+    summary="Orders by status and units by place",
+    dependencies=[Depends(requires(STATISTICS_READ))],
+    responses=documented(common.STORAGE_UNAVAILABLE),
+)
+async def get_statistics(use_cases: UseCasesOf) -> StatisticsAnswer:
+    """All numbers are of one moment."""
+    return StatisticsAnswer.of(await use_cases.queries.statistics())
