@@ -25,7 +25,7 @@ from mqclient.observed.metrics import client_metrics
 from orders.adapters.outside import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
+from payments.adapters.outside import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
 from servicekit.http.application import build_api
 from servicekit.http.limits import AdmissionLimit
 from servicekit.monitoring import Health

@@ -14,8 +14,7 @@ import pytest
 
 from osenv import SimClock
 from payments.adapters.sql_unit_of_work import SqlUnitOfWork
-from payments.domain.payment import Payment
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus
 from payments.service import events
 from payments.service.gateway import (
     Captured,

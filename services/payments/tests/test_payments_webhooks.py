@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 
 from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.adapters.tables import gateway_events, ledger_entries
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentStatus
 from payments.service import events
 from payments.service.receive_event import WINDOW_S
 from payments.testing import NO_MONEY, TOTAL_MINOR, RunningPayments, Step, running_payments

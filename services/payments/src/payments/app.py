@@ -10,8 +10,7 @@ from functools import partial
 
 from osenv import SystemRng
 from payments.adapters.http_gateway import HttpGateway
-from payments.adapters.http_orders import HttpOrders
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
+from payments.adapters.outside import HttpOrders, OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config

@@ -12,11 +12,10 @@ from typing import Generic, TypeVar
 from payments.domain.errors import UnknownPaymentError
 from payments.domain.gateway_event import EventStatus, PayableOrder
 from payments.domain.ledger import Account
-from payments.domain.payment import Payment, StatusChange
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
 from payments.service.gateway import GatewayBook, PaymentGateway
-from payments.service.unit_of_work import KnownEvent, PageKey, PaymentFilter, UnitOfWork, Units
+from payments.service.use_case import KnownEvent, PageKey, PaymentFilter, UnitOfWork, Units
 from servicekit.auth import PAYMENTS_ALL, Caller
 from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 

@@ -1,4 +1,4 @@
-"""The port to the database: a unit of work that is committed as a whole or not at all.
+"""What all use cases stand on: units of work, the meter, and the trace of a payment, which is that of its order.
 
 Invariants: a unit that ends without `commit` changes nothing; a status changes by compare-and-set, so that of two units
 that want the same change exactly one gets it; no network call is made inside a unit.
@@ -6,15 +6,15 @@ that want the same change exactly one gets it; no network call is made inside a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import telemetry
 from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement, PayableOrder, PayableStatus
 from payments.domain.ledger import Account, Posting
-from payments.domain.payment import Payment, StatusChange
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
 from servicekit.sql.outbox import Outbox
 from servicekit.sql.units import IdempotencyKeys, Inbox, TransactionRows
@@ -216,3 +216,40 @@ class Units(Protocol):
 
     def writing(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """A unit that may write."""
+
+
+class PaymentMeter(Protocol):
+    """Told once for each change that this process has made, after it was committed."""
+
+    def settled(self, payment: Payment, now_ms: int) -> None:
+        """The payment was captured or declined; `now_ms` is when this was written down."""
+
+    def refunded(self, refund: Refund) -> None:
+        """The refund's money went back."""
+
+
+class NotMetered:
+    """Implements `PaymentMeter`: nobody counts."""
+
+    def settled(self, payment: Payment, now_ms: int) -> None:
+        """Forget it."""
+
+    def refunded(self, refund: Refund) -> None:
+        """Forget it."""
+
+
+NOT_METERED = NotMetered()
+
+
+@contextmanager
+def in_trace_of(payment: Payment, what: str, refund: Refund | None = None) -> Iterator[None]:
+    """What is done inside is the span `what` in the order's trace; of an order without one, in the current trace.
+
+    A request to pay has a trace of its own, its caller's. What it does to the payment is a span in the order's trace,
+    linked with the request's; so is what the resumer does by itself, which belongs to no request.
+    """
+    attributes = {telemetry.names.ORDER_ID: payment.order_id, telemetry.names.PAYMENT_ID: payment.payment_id}
+    if refund is not None:
+        attributes[telemetry.names.REFUND_ID] = refund.refund_id
+    with telemetry.joined_span(what, payment.traceparent, attributes=attributes):
+        yield
