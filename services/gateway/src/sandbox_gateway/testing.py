@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 from osenv import SeededRng, SimClock
-from sandbox_gateway.app import MIGRATIONS
-from sandbox_gateway.bootstrap import Application, bootstrap
+from sandbox_gateway.app import MIGRATIONS, Application, bootstrap
 from sandbox_gateway.domain import DeliveryError
 from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.webhooks import WebhookReceiver
