@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: callers, scopes, roles, and the signed tokens that carry them (MISSION U3).
+"""Who is asking, and what they may do: callers, scopes, roles, and the signed tokens that carry them.
 
 A token is a JWT (RFC 7519) signed with HMAC-SHA256: header `kid`, claims iss, sub, scope (names with spaces between,
 RFC 8693), iat and exp in seconds. Whoever has a key can issue tokens for anybody; all services share the keys.

@@ -65,9 +65,9 @@ ReadValues = Callable[[], Awaitable[Mapping[Any, int]]]
 
 
 class StoredGauge:
-    """A gauge with one attribute; between two readings it tells what the last one has found.
+    """A gauge with one attribute, whose values are in a database: read now and then, and not with the metrics.
 
-    Gauges whose values are in a database: read now and then, and not whenever somebody asks for the metrics.
+    Between two readings it tells what the last one has found.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from servicekit.errors import MalformedMessageError
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """What a service tells the queue. `key` is the business key (MISSION I2).
+    """What a service tells the queue. `key` is the business key.
 
     It is delivered at once, or after `delay_level` (1 to 18), or at `deliver_at_ms` since 1970, 40 days from now at
     most; a moment that has passed means at once. Raises ValueError for a message that has both.

@@ -61,11 +61,9 @@ class MemoryState:
 
 
 class MemoryUnits:
-    """Implements `Units`; `state` is what is committed.
+    """Implements `Units` in memory, for tests that run use cases many thousand times; `state` is what is committed.
 
-    The database of orders in memory: units of work for tests that run use cases many thousand times.
-
-    Implements `Units`. A unit works on a copy of the state, which `commit` puts in its place; nothing here waits, so
+    A unit works on a copy of the state, which `commit` puts in its place; nothing here waits, so
     that a unit is one step: units never overlap, as if a database ran them one after the other. Lists, sums and
     check-backs are left out: what the tests of interleavings need is here, and a test holds that on SQL they come to
     the same ends.

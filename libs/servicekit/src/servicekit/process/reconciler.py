@@ -186,9 +186,7 @@ class ParkedTransactions(Protocol):
 
 
 class ParkedTransactionsCheck:
-    """Implements `Check`: every parked transaction is a finding.
-
-    Transactions that the queue has given up asking about: this service's table of transactions decides them (ADR 39).
+    """Implements `Check`: every transaction that the queue has given up asking about is a finding (ADR 39).
 
     Invariants: what is decided is what the table says, or, where it has no row, that there never will be one; a
     transaction that is older than the rows of the table is left to a person.

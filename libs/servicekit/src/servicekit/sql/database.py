@@ -144,7 +144,7 @@ log = structlog.get_logger(__name__)
 class DatabaseClock:
     """Implements `Clock`: dates of the database, durations of this machine.
 
-    The dates of a service are those of its database, so that all its processes agree on what is over, and what is not.
+    So all processes of a service agree on what is over, and what is not.
 
     Each machine's clock is its own: a process whose clock was 400 s ahead closed the orders that another had just
     taken. PostgreSQL is asked for its time at the start and every MEASURE_INTERVAL_S, and the monotonic clock goes on

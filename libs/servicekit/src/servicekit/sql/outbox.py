@@ -1,5 +1,5 @@
 """The outbox: a message that cannot be told now, because the queue is away, is kept beside what it tells, and goes out
-once the queue is back (RELIABILITY.md (d), "MQ down after money moved").
+once the queue is back.
 
     payment = await self._publisher.publish(events.succeeded(payment), lambda unit: self._write(unit, payment))
 

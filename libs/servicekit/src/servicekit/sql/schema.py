@@ -69,12 +69,10 @@ _ADD = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the rows of a table add to counters; `what` names the triggers.
+    """What the rows of a table add to counters, for sums that would otherwise read every row.
 
-    `name`, `value` and `where` are SQL over one row, whose columns are written `{row}.column`; they use no columns but
-    `columns`.
-
-    Counters beside the tables that they count, for sums that would otherwise read every row.
+    `what` names the triggers. `name`, `value` and `where` are SQL over one row, whose columns are written
+    `{row}.column`; they use no columns but `columns`.
 
     Triggers keep them in the transaction that changes a row, whoever changes it: an instance of the version before, and
     an operator with SQL, too. A migration makes them; its `Counted` says what is counted.
@@ -221,8 +219,8 @@ class MigrationRefusedError(ServiceError):
 class Migrations:
     """The migrations at `location`, a package and a folder in it such as `orders:migrations`.
 
-    Brings a database to the schema of a service's version. The migrations lie inside the service's package, so that no
-    file is needed beside it; their env.py runs them on the connection in `context.config.attributes["connection"]`.
+    They lie inside the service's package, so that no file is needed beside it; their env.py runs them on the connection
+    in `context.config.attributes["connection"]`.
 
     A migration may say `oldest_code = "0007"`: code whose own newest migration is 0007, or a later one, works with the
     schema that it makes. Without it no older code does. The database keeps the word of its newest migration beside its

@@ -171,7 +171,7 @@ class OutboxTable:
 class SqlOutbox:
     """Implements `Outbox`.
 
-    The outbox in SQL. A row is taken away by `DELETE ... WHERE row_id = ...`, and its row count decides who told it.
+    A row is taken away by `DELETE ... WHERE row_id = ...`, and its row count decides who told it.
     """
 
     def __init__(self, table: OutboxTable, connection: AsyncConnection) -> None:
@@ -265,10 +265,7 @@ class IdempotencyKeysTable:
 
 
 class SqlIdempotencyKeys:
-    """Implements `IdempotencyKeys`.
-
-    Used idempotency keys in SQL. The claim is part of its result's transaction: a crash leaves both or neither.
-    """
+    """Implements `IdempotencyKeys`. The claim is part of its result's transaction: a crash leaves both or neither."""
 
     def __init__(self, table: IdempotencyKeysTable, connection: AsyncConnection) -> None:
         self._table = table

@@ -84,9 +84,7 @@ class Queue(MessagePublisher, TransactionalQueue, Protocol):
 
 
 class TransactionalPublisher(Generic[UnitT]):
-    """Publishes messages together with units of work.
-
-    A message that is told exactly if a database transaction was committed (MISSION T1-T14).
+    """Publishes messages together with units of work: each is told exactly if its unit was committed.
 
         order = await self._transactions.publish(events.created(order), lambda unit: self._write(unit, order))
 
@@ -178,9 +176,7 @@ class _Attempt(Generic[UnitT, T]):
 
 
 class Inbox(Protocol):
-    """The business keys that consumer groups have consumed, as part of a unit of work.
-
-    The inbox: a message that comes again changes nothing (MISSION I1, I2).
+    """The business keys that consumer groups have consumed, so that a message that comes again changes nothing.
 
         async with units.writing() as unit:
             if await unit.inbox.once(GROUP, payment_id, now_ms):
@@ -222,9 +218,7 @@ class KeyClaim:
 
 
 class IdempotencyKeys(Protocol):
-    """The keys that were used, as part of a unit of work.
-
-    Idempotency keys: a request that is repeated with its key is answered with what the first one made.
+    """The keys that were used: a request that is repeated with its key is answered with what the first one made.
 
         with self._in_flight.holding(buyer_id, key):
             async with units.writing() as unit:

@@ -160,8 +160,6 @@ _MADE: dict[Migrations, sqlite3.Connection] = {}  # copies in memory
 async def migrate(database: Database, url: str, migrations: Migrations) -> None:
     """Bring the database at `url`, of which nothing is open yet, to the newest schema. Raises what `upgrade` raises.
 
-    Databases that a service's migrations have made, without running them for every test.
-
     Invariant: a new SQLite file gets, page by page, what the migrations have made of the first one in this process.
     Every other database is migrated itself, as is a file that is there already.
     """

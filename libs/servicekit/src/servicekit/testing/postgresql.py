@@ -42,9 +42,9 @@ class NoPostgresError(RuntimeError):
 
 
 def programs_folder() -> Path:
-    """The folder of the newest PostgreSQL. Raises NoPostgresError when there is none that will do.
+    """The folder of the newest PostgreSQL: on the PATH, or where Debian puts it, which is not on it.
 
-    Where PostgreSQL's programs are: on the PATH, or where Debian puts them, which is not on it.
+    Raises NoPostgresError when there is none that will do.
     """
     found = shutil.which("postgres")
     folders = [Path(found).resolve().parent] if found else []

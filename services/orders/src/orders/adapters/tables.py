@@ -1,4 +1,4 @@
-"""The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
+"""The schema; migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: stock is never negative, a status is one of the five, closed_at_ms is set
 exactly for closed orders, shipped_at_ms exactly for those that are or were on their way, completed_at_ms exactly for

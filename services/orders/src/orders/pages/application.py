@@ -148,9 +148,8 @@ def problem_page(
 ) -> Response:
     """The page of the problem `name`; `values` are for the places in its sentence.
 
-    Turns whatever a page raises into a page: what happened in the visitor's language, a way on, and the trace id.
-
-    The kinds of problems are the API's own, so that a page and a program are refused alike.
+    It says what happened in the visitor's language, a way on, and the trace id. The kinds of problems are the API's
+    own, so that a page and a program are refused alike.
     """
     parts = parts_of(request)
     visitor = visitor_of(request, parts.tokens)

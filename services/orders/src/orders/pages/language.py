@@ -94,7 +94,7 @@ _DIGITS: Mapping[str, int] = MappingProxyType(
     {"BHD": 3, "CLP": 0, "ISK": 0, "JOD": 3, "JPY": 0, "KRW": 0, "KWD": 3, "OMR": 3, "TND": 3, "UGX": 0, "VND": 0}
 )
 _DIGITS_DEFAULT = 2
-# The shop's home currency has the bare sign (MISSION X2); where two share a sign, the other says whose it is.
+# The shop's home currency has the bare sign; where two share a sign, the other says whose it is.
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {"CNY": "¥", "JPY": "JP¥", "USD": "US$", "HKD": "HK$", "TWD": "NT$", "EUR": "€", "GBP": "£", "KRW": "₩", "INR": "₹"}
 )
@@ -108,7 +108,7 @@ class NotAnAmountError(ValueError):
 def format_money(amount_minor: int, currency: str) -> str:
     """`15800`, `CNY` -> `¥158.00`; a currency without a sign is named: `CHF 158.00`.
 
-    Money as people read and write it. Whole minor units on both sides: no floating-point number comes near.
+    Whole minor units on both sides: no floating-point number comes near.
     """
     sign = _SIGNS.get(currency, f"{currency}\N{NO-BREAK SPACE}")
     minus = "-" if amount_minor < 0 else ""
@@ -168,7 +168,7 @@ def remaining_seconds(expires_at_ms: int, now_ms: int) -> int:
 
 
 def format_remaining(seconds: int) -> str:
-    """`09:20` (MISSION X2); from an hour on `1:09:20`."""
+    """`09:20`; from an hour on `1:09:20`."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -27,9 +27,7 @@ _QUANTITY_DIGITS_MAX = len(str(QUANTITY_MAX))
 
 @dataclass(frozen=True, slots=True)
 class Cart:
-    """What a visitor wishes to order.
-
-    A visitor's cart: wishes in a cookie, so that it needs no account, no script and no table.
+    """What a visitor wishes to order: wishes in a cookie, so that it needs no account, no script and no table.
 
     Format: `seat-12A:2|seat-12B:1`. Whatever is not so is left out: a cookie is the visitor's to write. Invariants: a
     product is in one line; quantities are 1 to QUANTITY_MAX; there are at most LINES_MAX lines, so that any cart can be

@@ -233,9 +233,7 @@ LOOK_AGAIN_MS = 5_000  # at an order whose payment is in progress
 
 
 class OrderTimeouts:
-    """Sets timers and acts on those that ring.
-
-    The timer of every order: a delayed message that comes back when the time to pay is over (MISSION X3, U5).
+    """Sets the timer of every order, a delayed message that comes back when the time to pay is over, and acts on it.
 
     Both handlers may be called again with the same message: a second timer finds the order decided and ignores it.
     """

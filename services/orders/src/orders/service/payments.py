@@ -269,7 +269,7 @@ async def _consume(unit: UnitOfWork, payment: Payment, now_ms: int) -> None:
 class HoldOrder:
     """The use cases behind PUT and DELETE /orders/{id}/holds/{payment_id}; payments asks for the order's buyer.
 
-    A payment holds its order before it captures money, and lets it go when it captures none (ADR 122).
+    A payment holds its order before it captures money, and lets it go if it captures none (ADR 122).
 
     Invariants: an order that is held is not closed; of a hold and a closing exactly one gets the order, by
     compare-and-set; a payment that takes its hold again prolongs it, within the bounds of domain/order.py.

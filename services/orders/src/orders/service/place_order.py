@@ -55,9 +55,7 @@ class Basket:
 
 
 class Baskets:
-    """The questions of the cart and of whoever shows an order's lines.
-
-    A cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.
+    """The cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.
 
     Nothing is reserved here, and a price may change until the order is placed: PlaceOrder decides.
     """

@@ -72,8 +72,8 @@ class Statistics:
 class Queries:
     """The questions behind the GET routes.
 
-    What can be read. An order comes in one piece, a list too; what is looked up beside it never changes. The sums of
-    the statistics are of one moment.
+    An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the statistics are
+    of one moment.
     """
 
     def __init__(self, units: Units) -> None:

@@ -1,4 +1,4 @@
-"""The payment gateway over HTTP (MISSION U3): JSON, an API key, and errors as RFC 9457 problems.
+"""The payment gateway over HTTP: JSON, an API key, and errors as RFC 9457 problems.
 
     POST /v1/charges, GET /v1/charges/{payment_id}, POST /v1/refunds, GET /v1/refunds/{refund_id}, GET /v1/book
 

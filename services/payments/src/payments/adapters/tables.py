@@ -1,4 +1,4 @@
-"""The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
+"""The schema; migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: an order has one payment at most that is not DECLINED; the refunds of a
 payment are together never more than it took; a posting is in the ledger once, and stays there (the migration adds

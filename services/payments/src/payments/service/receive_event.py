@@ -29,7 +29,7 @@ _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 class WebhookSignatures:
     """Verifies with every secret. Raises ValueError when there is none, or a short one.
 
-    The signature of a webhook: who sent it, and when (RELIABILITY.md (d), row 1).
+    The signature of a webhook: who sent it, and when.
 
         Gateway-Signature: t=<unix seconds>,v1=<hex of HMAC-SHA256 over "<t>." and the raw body>[,v1=...]
 
