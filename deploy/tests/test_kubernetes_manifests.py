@@ -26,14 +26,14 @@ from mq_broker.rpc.health import SERVICE_NAME, STORE_SERVICE, WRITES_SERVICE
 from mq_namesrv.config import FORMAT as NAMESRV_FORMAT
 from mqproto.config_source import ConfigSource
 from servicekit.config import ConfigError
-from servicekit.runner import BACKGROUND_STOP_MAX_S, CONSUMERS_STOP_MAX_S, PRODUCERS_STOP_MAX_S
+from servicekit.process.runner import BACKGROUND_STOP_MAX_S, CONSUMERS_STOP_MAX_S, PRODUCERS_STOP_MAX_S
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "deploy/kubernetes/base"
 KUBERNETES_OLDEST = "1.30"  # gRPC probes, preStop sleep, unhealthyPodEvictionPolicy
 KUBERNETES_NEWEST = "1.37"
 UID_MIN = 10_000
-HTTP_STOP_MAX_S = 10  # servicekit.runner: all steps together
+HTTP_STOP_MAX_S = 10  # servicekit.process.runner: all steps together
 
 Document = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-import orders.consumers
+import orders.bootstrap
 import orders.service.events
 import payments.service.events
 
@@ -69,7 +69,7 @@ def shop_groups() -> set[str]:
 def test_dead_letters_of_every_group_of_the_shop_wake_somebody(alert_rules: Rules, name: str) -> None:
     patterns = set(re.findall(r'messaging_consumer_group_name[=!]~"([^"]+)"', alert_rules[name]["expr"]))
     (pattern,) = patterns
-    groups = shop_groups() - {orders.consumers.ORDER_FEED_GROUP}  # which broadcasts: nothing dies there
+    groups = shop_groups() - {orders.bootstrap.ORDER_FEED_GROUP}  # which broadcasts: nothing dies there
     assert len(groups) >= 7
     assert [group for group in groups if not re.fullmatch(pattern, group)] == []
     assert not re.fullmatch(pattern, "billing")

@@ -22,13 +22,13 @@ from mq_broker.telemetry import BrokerMetrics
 from mq_namesrv.app import observe
 from mq_namesrv.core.route_table import RouteTable
 from mqclient.observed.spans import client_metrics
-from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
+from orders.adapters.outside import OtelOrderMeter, orders_by_status
 from orders.service.queries import Queries
 from osenv import SimClock
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
-from servicekit.admission import AdmissionLimit
-from servicekit.api.application import build_api
-from servicekit.health import Health
+from payments.adapters.outside import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
+from servicekit.http.application import build_api
+from servicekit.http.limits import AdmissionLimit
+from servicekit.monitoring import Health
 from telemetry.providers import PROVIDERS
 from telemetry.testing.recorder import Recorder
 

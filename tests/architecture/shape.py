@@ -35,11 +35,10 @@ from orders.config import Config
 from orders.pages.testing import ScriptedDeadLetters, ScriptedDesk
 from orders.testing import AUTH_KEYS, BUYER, PRODUCT
 from osenv import SeededRng
-from servicekit.adapters.database import Database
-from servicekit.adapters.mq_admin import MqParkedTransactions
-from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.auth import ROLES
-from servicekit.testing.migrated import migrate
+from servicekit.process.queue import MqParkedTransactions, MqPublisher
+from servicekit.sql.database import Database
+from servicekit.testing.migrations import migrate
 
 ROOT = Path(__file__).parents[2]
 NOT_COUNTED = ("/embedded/", "/testing", "/tests/", "sim_")  # parts of a path that no production process executes

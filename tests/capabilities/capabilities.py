@@ -147,7 +147,7 @@ def probe_network_namespaces() -> Absence | None:
 
 def probe_postgresql() -> Absence | None:
     """PostgreSQL 15 or newer, and for root a user who runs it."""
-    from servicekit.testing.postgresql_programs import NoPostgresError, programs_folder
+    from servicekit.testing.postgresql import NoPostgresError, programs_folder
 
     try:
         programs_folder()

@@ -23,7 +23,7 @@ from capabilities import (
     probe_promtool,
 )
 
-from servicekit.testing import postgresql_programs
+from servicekit.testing import postgresql
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_java_has_to_be_17_or_newer(path_folder: Path, java: str, javac: str, re
 def test_postgresql_has_to_be_15_or_newer(
     path_folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str | None
 ) -> None:
-    monkeypatch.setattr(postgresql_programs, "DEBIAN_FOLDERS", path_folder / "none")
+    monkeypatch.setattr(postgresql, "DEBIAN_FOLDERS", path_folder / "none")
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert probe_postgresql() == Absence("not installed: PostgreSQL 15 or newer, with postgres, initdb, psql")
     for name in ("postgres", "initdb", "psql"):
@@ -91,8 +91,8 @@ def test_postgresql_has_to_be_15_or_newer(
 def test_root_needs_a_user_who_runs_postgresql(path_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("postgres", "initdb", "psql"):
         add_program(path_folder, name, "postgres (PostgreSQL) 15.13")
-    monkeypatch.setattr(postgresql_programs, "DEBIAN_FOLDERS", path_folder / "none")
-    monkeypatch.setattr(postgresql_programs, "SYSTEM_USER", "nobody-has-this-name")
+    monkeypatch.setattr(postgresql, "DEBIAN_FOLDERS", path_folder / "none")
+    monkeypatch.setattr(postgresql, "SYSTEM_USER", "nobody-has-this-name")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert probe_postgresql() == Absence("PostgreSQL refuses root, and there is no user nobody-has-this-name")
 

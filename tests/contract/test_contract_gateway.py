@@ -15,8 +15,7 @@ import pytest
 from osenv import SimClock
 from payments.adapters.http_gateway import HttpGateway
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError, InvalidSignatureError
-from payments.domain.payment import PaymentMethod
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentMethod, PaymentStatus
 from payments.service import events
 from payments.service.gateway import (
     Captured,

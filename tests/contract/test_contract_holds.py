@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orders.domain.order import CAPTURE_MAX_MS
-from payments.adapters.http_orders import ANSWER_MAX_S
+from payments.adapters.outside import ANSWER_MAX_S
 from payments.service.gateway import PATIENCE_S
 
 

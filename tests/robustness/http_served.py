@@ -20,8 +20,7 @@ from orders.domain.product import Product
 from orders.testing import RunningOrders, running_orders
 from payments.domain.payment import Payment
 from payments.service import receive_event
-from payments.testing import RunningPayments, running_payments
-from payments.testing.running_payments import WEBHOOK_SECRET
+from payments.testing import WEBHOOK_SECRET, RunningPayments, running_payments
 from servicekit.auth import ROLES, SCOPES, Tokens
 from servicekit.config import SQLITE_PREFIX
 

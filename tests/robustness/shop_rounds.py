@@ -55,7 +55,7 @@ from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.standing import Standing
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin, TransactionPhase
-from servicekit.adapters.http_client import PooledConnections
+from servicekit.http.client import PooledConnections
 
 ROUND_ORDERS = 200
 SWEEP_ORDERS, SWEEP_LONG_OUTAGES = 1_000, 5  # every service is away for long once

@@ -29,9 +29,9 @@ from hourglass_loadtest.machine import describe_code, describe_machine
 from orders.migrations.versions.v0008_counters import COUNTED
 from orders.testing import running_orders
 from payments.testing import running_payments
-from servicekit.adapters.counters import drop_counters
-from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
+from servicekit.sql.database import Database
+from servicekit.sql.schema import drop_counters
 from servicekit.testing.postgresql import PostgresServer
 
 EVIDENCE = Path("docs/evidence/statistics.json")

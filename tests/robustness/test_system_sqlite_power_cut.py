@@ -11,8 +11,8 @@ import pytest
 from ext4_image import Ext4Image
 from sqlalchemy import text
 
-from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
+from servicekit.sql.database import Database
 
 pytestmark = pytest.mark.needs("loop device")
 

@@ -418,7 +418,7 @@ BUGS: tuple[Bug, ...] = (
         "33",
         "close without status predicate",
         "the status of an order changes whatever it is by now",
-        "services/orders/src/orders/adapters/sql_orders.py",
+        "services/orders/src/orders/adapters/sql.py",
         'orders.c.status == bindparam("old_status"),\n    orders.c.version == bindparam("old_version"),',
         'orders.c.status.is_not(None) | (orders.c.status == bindparam("old_status")),\n'
         '    orders.c.version.is_not(None) | (orders.c.version == bindparam("old_version")),',
@@ -429,7 +429,7 @@ BUGS: tuple[Bug, ...] = (
         "34",
         "SQLite synchronous=OFF/NORMAL",
         "NORMAL instead of FULL",
-        "libs/servicekit/src/servicekit/adapters/sqlite_database.py",
+        "libs/servicekit/src/servicekit/sql/backends.py",
         'cursor.execute("PRAGMA synchronous=FULL")',
         'cursor.execute("PRAGMA synchronous=NORMAL")',
         "libs/servicekit/tests/test_servicekit_sqlite.py"
@@ -439,7 +439,7 @@ BUGS: tuple[Bug, ...] = (
         "53",
         "a body that never comes holds a work slot",
         "a request takes its place in work before its body is read",
-        "libs/servicekit/src/servicekit/api/application.py",
+        "libs/servicekit/src/servicekit/http/application.py",
         "    if admission_limit is not None:\n"
         "        app.add_middleware(LoadShedding, admission=Admission(admission_limit, clock))\n"
         "    app.add_middleware(BodyLimit, clock=clock)\n",

@@ -16,10 +16,10 @@ from sphinx.util.docutils import SphinxDirective
 import orders.api.application
 import payments.api.application
 import sandbox_gateway.api
-from orders.api.order_events import order_events
+from orders.api.application import order_events
 from osenv import SimClock
 from servicekit.auth import Tokens
-from servicekit.health import Health
+from servicekit.monitoring import Health
 
 Document = dict[str, Any]
 

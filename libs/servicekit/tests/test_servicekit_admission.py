@@ -10,7 +10,7 @@ import pytest
 
 from osenv import SimClock
 from osenv.sim_clock import settle
-from servicekit.admission import (
+from servicekit.http.limits import (
     DEFAULT_ADMISSION_LIMIT,
     Admission,
     AdmissionLimit,

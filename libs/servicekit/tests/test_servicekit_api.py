@@ -16,14 +16,13 @@ from fastapi import APIRouter
 
 import telemetry
 from osenv import SimClock
-from servicekit.admission import AdmissionLimit
-from servicekit.api.application import ServiceApi, build_api
-from servicekit.api.idempotency_key import IdempotencyKey
-from servicekit.api.problem import MEDIA_TYPE, ProblemType
-from servicekit.api.schemas import RequestModel
 from servicekit.auth import Tokens
 from servicekit.errors import PublishError, RefusedError, RequestInFlightError, ServiceError
-from servicekit.health import OK, Health
+from servicekit.http.application import ServiceApi, build_api
+from servicekit.http.limits import AdmissionLimit
+from servicekit.http.parameters import IdempotencyKey, RequestModel
+from servicekit.http.problem import MEDIA_TYPE, ProblemType
+from servicekit.monitoring import OK, Health
 
 
 class TooTallError(RefusedError):

@@ -9,10 +9,10 @@ from typing import ClassVar
 import pytest
 
 import telemetry
-from servicekit import command_line
 from servicekit.config import ServiceConfig
 from servicekit.errors import QueueUnreachableError
-from servicekit.reconciler import Reconciled
+from servicekit.process import runner
+from servicekit.process.reconciler import Reconciled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def run(*arguments: str, result: Reconciled | Exception, has_reconciler: bool = 
     def from_environment(_environment: Mapping[str, str]) -> Config:
         return Config()
 
-    code = command_line.run_service(
+    code = runner.run_service(
         "shop",
         "",
         arguments,

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import pytest
 
-from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit
 from servicekit.config import (
     COMMON_PARSERS,
     RECONCILING_PARSERS,
@@ -19,7 +18,7 @@ from servicekit.config import (
     read_environment,
     whole_number,
 )
-from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit
+from servicekit.http.limits import DEFAULT_ADMISSION_LIMIT, DEFAULT_RATE_LIMIT, AdmissionLimit, RateLimit
 
 PARSERS = {**COMMON_PARSERS, "CITY": as_text("city"), "DOORS": whole_number("doors")}
 

@@ -7,10 +7,8 @@ import asyncio
 import pytest
 from sqlalchemy import Connection, text
 
-from servicekit.adapters import counters
-from servicekit.adapters.counters import Counted, CountersTable, create_counters, drop_counters
-from servicekit.adapters.database import Database
-from servicekit.adapters.schema import new_metadata
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Counted, CountersTable, create_counters, drop_counters, new_metadata
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import table_names
 
@@ -80,7 +78,7 @@ async def test_transactions_that_share_a_shard_do_not_wait_in_a_circle(
     new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each changes the same two counters, half of them in the one order and half in the other."""
-    monkeypatch.setattr(counters, "SHARDS", 1)
+    monkeypatch.setattr("servicekit.sql.schema.SHARDS", 1)
     database = Database(new_database_url("counted"))
     try:
         await create_in(database)

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from servicekit.adapters.database import Database, without_password
-from servicekit.adapters.failed_units import FailedUnitError
+from servicekit.sql.backends import FailedUnitError
+from servicekit.sql.database import Database, without_password
 from servicekit.testing.databases import NewDatabaseUrl
 
 METADATA = MetaData()

@@ -9,11 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from osenv import RealClock, SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.database_clock import ROUND_TRIP_MAX_S, SKEW_TOLD_MS, DatabaseClock
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import StorageUnavailableError
-from servicekit.health import OK, Health
+from servicekit.monitoring import OK, Health
+from servicekit.sql.database import ROUND_TRIP_MAX_S, SKEW_TOLD_MS, Database, DatabaseClock
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from osenv import SimClock
-from servicekit.health import CHECK_MAX_S, OK, Health
+from servicekit.monitoring import CHECK_MAX_S, OK, Health
 
 
 async def well() -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from servicekit.adapters.http_client import http_client
+from servicekit.http.client import http_client
 
 ANSWER = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
 

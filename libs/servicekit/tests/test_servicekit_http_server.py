@@ -13,13 +13,12 @@ from fastapi import APIRouter, Body
 
 import telemetry
 from osenv import SimClock
-from servicekit.adapters.http_server import DEFAULT_LIMITS, ConnectionLimits, HttpServer
-from servicekit.admission import AdmissionLimit
-from servicekit.api.application import build_api
-from servicekit.api.request_limits import BODY_MAX_S
-from servicekit.api.security import CallerOf
 from servicekit.auth import Tokens
-from servicekit.health import Health
+from servicekit.http.application import build_api
+from servicekit.http.limits import AdmissionLimit
+from servicekit.http.middleware import BODY_MAX_S, CallerOf
+from servicekit.http.server import DEFAULT_LIMITS, ConnectionLimits, HttpServer
+from servicekit.monitoring import Health
 from servicekit.testing import until
 
 SOON_S = 0.05  # a limit in time that a test waits for

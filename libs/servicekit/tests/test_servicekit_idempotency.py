@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Column, MetaData, String, Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
 from servicekit.errors import KeyReusedError, RequestInFlightError
-from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
+from servicekit.sql.database import Database
+from servicekit.sql.tables import IdempotencyKeysTable
+from servicekit.sql.units import InFlightKeys, KeyClaim, fingerprint
 from servicekit.testing.databases import NewDatabaseUrl
 
 metadata = MetaData()

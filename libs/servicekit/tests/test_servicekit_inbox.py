@@ -10,16 +10,12 @@ from sqlalchemy import Column, MetaData, String, Table, func, insert, select
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
 from osenv import SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
-from servicekit.adapters.sql_inbox import SqlInbox
-from servicekit.cleaning import IDEMPOTENCY_KEYS_KEEP_DAYS, INBOX_KEEP_DAYS, cleaning
 from servicekit.errors import ConsumedBeforeError, MalformedMessageError
-from servicekit.idempotency import KeyClaim
-from servicekit.inbox import require_first
+from servicekit.sql.database import Database
+from servicekit.sql.tables import IDEMPOTENCY_KEYS_KEEP_DAYS, INBOX_KEEP_DAYS, IdempotencyKeysTable, SqlInbox, cleaning
+from servicekit.sql.units import TRANSACTIONS_KEEP_DAYS, KeyClaim, require_first
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.transactions import TRANSACTIONS_KEEP_DAYS
 
 DAY_MS = 86_400_000
 METADATA = MetaData()

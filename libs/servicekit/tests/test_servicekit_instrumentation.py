@@ -11,12 +11,11 @@ from sqlalchemy import text
 import telemetry
 from osenv import SimClock
 from osenv.sim_clock import settle
-from servicekit.adapters.database import Database
-from servicekit.adapters.gauges import StoredGauge, stored_gauges
-from servicekit.adapters.instrumentation import trace_requests
-from servicekit.api.application import build_api
+from servicekit.background import StoredGauge, stored_gauges
 from servicekit.errors import StorageUnavailableError
-from servicekit.health import OK, Health
+from servicekit.http.application import build_api
+from servicekit.monitoring import OK, Health, trace_requests
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from telemetry.testing.recorder import Recorder
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import text
 
-from servicekit.adapters.database import Database
 from servicekit.errors import StorageUnavailableError
+from servicekit.sql.database import Database
 from servicekit.testing.postgresql import PostgresServer
 
 ANY = text("SELECT 1")

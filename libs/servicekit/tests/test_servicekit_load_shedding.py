@@ -16,11 +16,10 @@ from opentelemetry.metrics import CallbackOptions, Observation
 import telemetry
 from osenv import SimClock
 from osenv.sim_clock import settle
-from servicekit.admission import AdmissionLimit
-from servicekit.api.application import ServiceApi, build_api
-from servicekit.api.problem import MEDIA_TYPE, STORAGE_UNAVAILABLE, documented
-from servicekit.health import Health
-from servicekit.rate_limit import RateLimit
+from servicekit.http.application import ServiceApi, build_api
+from servicekit.http.limits import AdmissionLimit, RateLimit
+from servicekit.http.problem import MEDIA_TYPE, STORAGE_UNAVAILABLE, documented
+from servicekit.monitoring import Health
 
 OVERLOADED = "urn:hourglass:problem:overloaded"
 

@@ -10,8 +10,8 @@ import pytest
 from osenv import SimClock
 from servicekit.errors import PublishError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
+from servicekit.sql.units import LocalOutcome, TransactionalPublisher
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die
-from servicekit.transactions import LocalOutcome, TransactionalPublisher
 
 MESSAGES = [OutgoingMessage("things", tag, "thing-1", b"{}") for tag in ("closed", "refund", "third")]
 IN_ANY_ORDER = sorted(message.tag for message in MESSAGES)

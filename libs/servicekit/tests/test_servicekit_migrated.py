@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
-from servicekit.testing import migrated
-from servicekit.testing.migrated import migrate
+from servicekit.sql.database import Database
+from servicekit.testing.migrations import migrate
 
 
 class CountedMigrations:
@@ -28,7 +27,7 @@ class CountedMigrations:
 
 @pytest.fixture
 def migrations(monkeypatch: pytest.MonkeyPatch) -> CountedMigrations:
-    monkeypatch.setattr(migrated, "_MADE", {})
+    monkeypatch.setattr("servicekit.testing.migrations._MADE", {})
     return CountedMigrations()
 
 

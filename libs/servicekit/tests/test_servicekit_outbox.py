@@ -13,17 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mqclient.sqlalchemy import TransactionTable
 from osenv import SimClock
-from servicekit import outbox as outbox_module
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_outbox import OutboxTable
-from servicekit.adapters.sql_transactions import SqlTransactionRows
+from servicekit.background import Wake
 from servicekit.errors import PublishError, StorageUnavailableError
 from servicekit.message import OutgoingMessage
-from servicekit.outbox import BACKOFF_MAX_S, LOOK_INTERVAL_S, OutboxPublisher, OutboxRelay
+from servicekit.sql import outbox as outbox_module
+from servicekit.sql.database import Database
+from servicekit.sql.outbox import BACKOFF_MAX_S, LOOK_INTERVAL_S, OutboxPublisher, OutboxRelay
+from servicekit.sql.tables import OutboxTable, SqlTransactionRows
+from servicekit.sql.units import TransactionalPublisher
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die, until
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.transactions import TransactionalPublisher
-from servicekit.wake import Wake
 
 metadata = MetaData()
 things = Table("things", metadata, Column("name", String(20), primary_key=True))

@@ -10,13 +10,11 @@ from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, TransactionPhase
 from osenv import SimClock
-from servicekit.adapters.mq_admin import MqParkedTransactions
-from servicekit.adapters.mq_publisher import MqPublisher
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
 from servicekit.message import OutgoingMessage
-from servicekit.parked_transactions import DECIDED_UNTIL_MS, ParkedTransactionsCheck
-from servicekit.reconciler import Reconciler
-from servicekit.transactions import LocalOutcome
+from servicekit.process.queue import MqParkedTransactions, MqPublisher
+from servicekit.process.reconciler import DECIDED_UNTIL_MS, ParkedTransactionsCheck, Reconciler
+from servicekit.sql.units import LocalOutcome
 
 GROUP, TOPIC = "payments", "payment-events"
 CHECKS = TransactionOptions(check_interval_ms=1_000, immunity_ms=0, check_times_max=2)

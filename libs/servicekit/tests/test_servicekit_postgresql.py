@@ -16,9 +16,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from servicekit.adapters import postgresql_database as postgresql_module
-from servicekit.adapters.database import Database
 from servicekit.errors import StorageUnavailableError
+from servicekit.sql import backends as postgresql_module
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.postgresql import PostgresServer
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from servicekit.adapters.http_server import HttpServer
 from servicekit.config import DEFAULT_TRUSTED_PROXIES
+from servicekit.http.server import HttpServer
 
 PROXIES = ("127.0.0.2/32", "10.0.0.0/8", "2001:db8::/32")
 

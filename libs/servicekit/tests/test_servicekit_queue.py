@@ -11,14 +11,21 @@ import pytest
 
 from mqclient.testing import FakeBroker, FakeCluster
 from osenv import SimClock
-from servicekit.adapters.mq_connection import NOT_CONNECTED, MqConnection, QueueConfigurationError
-from servicekit.adapters.mq_consumer import HANDLE_MAX_S, STORAGE_LOOK_MAX_S, STORAGE_TRIES_MAX
-from servicekit.adapters.mq_publisher import FAILURE_COUNTS_S, MqPublisher
 from servicekit.errors import MalformedMessageError, PublishError, StorageUnavailableError
-from servicekit.health import OK, HealthCheck
 from servicekit.message import MessagePublisher, OutgoingMessage, Subscription
+from servicekit.monitoring import OK, HealthCheck
+from servicekit.process.queue import (
+    FAILURE_COUNTS_S,
+    HANDLE_MAX_S,
+    NOT_CONNECTED,
+    STORAGE_LOOK_MAX_S,
+    STORAGE_TRIES_MAX,
+    MqConnection,
+    MqPublisher,
+    QueueConfigurationError,
+)
+from servicekit.sql.units import LocalOutcome
 from servicekit.testing import RecordingPublisher
-from servicekit.transactions import LocalOutcome
 
 GROUP = "orders"
 TOPICS = ("order-events", "order-timeouts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osenv import SimClock
-from servicekit.rate_limit import RateLimit, RequestCounter, Standing, parse_rate_limit
+from servicekit.http.limits import RateLimit, RequestCounter, Standing, parse_rate_limit
 
 
 @pytest.mark.parametrize(("text", "limit"), [("600/60", RateLimit(600, 60)), ("1/1", RateLimit(1, 1)), ("off", None)])

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from osenv import SimClock
 from servicekit.errors import RefusedError, StorageUnavailableError
-from servicekit.reconciler import FAILURES_MAX, REPEAT_AFTER_S, Finding, Reconciled, Reconciler, Sweep
+from servicekit.process.reconciler import FAILURES_MAX, REPEAT_AFTER_S, Finding, Reconciled, Reconciler, Sweep
 
 
 class Wrong:

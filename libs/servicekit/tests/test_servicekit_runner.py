@@ -15,12 +15,13 @@ from structlog.testing import capture_logs
 
 from mqclient.testing import FakeCluster
 from osenv import Clock, SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import Migrations
-from servicekit.adapters.mq_connection import MqConnection, QueueConfigurationError
+from servicekit.background import Background
 from servicekit.config import ServiceConfig
-from servicekit.runner import Background, Composition, Service, run_migrations, serve, stop_in_time
-from servicekit.transactions import LocalOutcome
+from servicekit.process.queue import MqConnection, QueueConfigurationError
+from servicekit.process.runner import Composition, Service, run_migrations, serve, stop_in_time
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Migrations
+from servicekit.sql.units import LocalOutcome
 
 ENV = """
 from alembic import context

@@ -13,13 +13,13 @@ from fastapi import APIRouter, Depends
 
 import telemetry
 from osenv import SimClock
-from servicekit.api.application import ServiceApi, build_api
-from servicekit.api.etag import Condition, entity_tag
-from servicekit.api.problem import MEDIA_TYPE, ProblemError
-from servicekit.api.security import CallerOf, requires
 from servicekit.auth import BUYER, Caller, Tokens
-from servicekit.health import Health
-from servicekit.rate_limit import RateLimit
+from servicekit.http.application import ServiceApi, build_api
+from servicekit.http.limits import RateLimit
+from servicekit.http.middleware import CallerOf, requires
+from servicekit.http.parameters import Condition, entity_tag
+from servicekit.http.problem import MEDIA_TYPE, ProblemError
+from servicekit.monitoring import Health
 
 PROBLEM = "urn:hourglass:problem:"
 

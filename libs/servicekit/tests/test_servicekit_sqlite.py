@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from servicekit.adapters import sqlite_database as sqlite_module
-from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import StorageUnavailableError
+from servicekit.sql import backends as sqlite_module
+from servicekit.sql.database import Database
 
 FULL = 2  # of PRAGMA synchronous
 

@@ -14,14 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from mqclient.sqlalchemy import TransactionTable
 from mqclient.testing import FakeCluster
 from osenv import SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.mq_publisher import MqPublisher
-from servicekit.adapters.sql_transactions import SqlTransactionRows
 from servicekit.errors import PublishError, StorageUnavailableError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
+from servicekit.process.queue import MqPublisher
+from servicekit.sql.database import Database
+from servicekit.sql.tables import SqlTransactionRows
+from servicekit.sql.units import LocalOutcome, TransactionalPublisher, TransactionalQueue
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.transactions import LocalOutcome, TransactionalPublisher, TransactionalQueue
 
 MESSAGE = OutgoingMessage("things", "made", "thing-1", b"{}")
 

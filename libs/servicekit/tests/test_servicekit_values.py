@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit import page_cursor
 from servicekit.errors import InvalidCursorError, MalformedMessageError
+from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 from servicekit.message import MessageBody, OutgoingMessage, Subscription, encode_body
 from servicekit.testing import RecordingPublisher, deliver
 
@@ -37,20 +37,20 @@ def test_a_member_of_another_type_is_refused(value: bytes) -> None:
 
 @given(st.lists(st.text(st.characters(categories=("L", "N", "P"))), min_size=1, max_size=3))
 def test_a_cursor_gives_its_parts_back(parts: list[str]) -> None:
-    cursor = page_cursor.encode(*parts)
-    assert page_cursor.decode(cursor, len(parts)) == parts
+    cursor = encode_cursor(*parts)
+    assert decode_cursor(cursor, len(parts)) == parts
     with pytest.raises(InvalidCursorError):
-        page_cursor.decode(cursor, len(parts) + 1)
+        decode_cursor(cursor, len(parts) + 1)
 
 
 @pytest.mark.parametrize("part", ["", "-1", "1.0", "x", "²", "9223372036854775808", "9" * 5000])
 def test_a_part_that_is_no_number_of_the_database_is_refused(part: str) -> None:
     with pytest.raises(InvalidCursorError):
-        page_cursor.number(part, "cursor")
+        cursor_number(part, "cursor")
 
 
 def test_the_largest_number_of_the_database_is_taken() -> None:
-    assert page_cursor.number("9223372036854775807", "cursor") == 2**63 - 1
+    assert cursor_number("9223372036854775807", "cursor") == 2**63 - 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from analytics.testing import BronzeRows
 from orders.domain.product import Product
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders
-from payments.testing.running_payments import RunningPayments
+from payments.testing import RunningPayments
 from servicekit.message import OutgoingMessage
 from servicekit.testing import RecordingPublisher, deliver
 

@@ -22,8 +22,7 @@ from orders.domain.order import (
 )
 from orders.service import events as order_events
 from payments.domain.payment import Payment as TakenPayment
-from payments.domain.payment import PaymentMethod
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentMethod, PaymentStatus
 from payments.domain.refund import Refund
 from payments.service import events as payment_events
 from servicekit.message import OutgoingMessage

@@ -32,7 +32,7 @@ from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from mq_broker.core.delays import Lateness
 from orders.testing import running_orders
 from osenv import SimClock
-from payments.testing.running_payments import running_payments
+from payments.testing import running_payments
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
 

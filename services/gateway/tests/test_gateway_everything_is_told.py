@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from osenv import SimClock
 from sandbox_gateway.domain import REORDERED_HOLD_MAX_MS, DeliveryError, Failures
 from sandbox_gateway.gateway import Behaviour
-from sandbox_gateway.sql import SqlUnitOfWork
+from sandbox_gateway.sql import UnitOfWork
 from sandbox_gateway.testing import RunningGateway, running_gateway
 from sandbox_gateway.webhooks import BACKOFF_MAX_S
 from servicekit.config import SQLITE_PREFIX
@@ -52,9 +52,9 @@ Life = tuple[list[Operation], int, bool]
 def dying(at_commit: int, is_after: bool) -> Iterator[Callable[[], bool]]:
     """Every unit of work dies from this commit on; yields whether that has happened."""
     commits = 0
-    commit = SqlUnitOfWork.commit
+    commit = UnitOfWork.commit
 
-    async def commit_or_die(unit: SqlUnitOfWork) -> None:
+    async def commit_or_die(unit: UnitOfWork) -> None:
         nonlocal commits
         commits += 1
         if commits < at_commit or (commits == at_commit and is_after):
@@ -62,7 +62,7 @@ def dying(at_commit: int, is_after: bool) -> Iterator[Callable[[], bool]]:
         if commits >= at_commit:
             raise StorageUnavailableError("the process is gone")
 
-    with mock.patch.object(SqlUnitOfWork, "commit", commit_or_die):
+    with mock.patch.object(UnitOfWork, "commit", commit_or_die):
         yield lambda: commits >= at_commit
 
 

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from sandbox_gateway import sql
 from sandbox_gateway.app import MIGRATIONS
 from sandbox_gateway.sql import metadata
-from servicekit.adapters.database import Database
 from servicekit.config import SQLITE_PREFIX
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 

@@ -13,7 +13,7 @@ import telemetry
 from orders.domain.product import Product
 from orders.testing import PRODUCT, RunningOrders, running_orders
 from servicekit.config import SQLITE_PREFIX
-from servicekit.rate_limit import RateLimit
+from servicekit.http.limits import RateLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 SEAT = {"product_id": "seat", "name": "A seat", "price_minor": 15800, "currency": "CNY", "available": 10}

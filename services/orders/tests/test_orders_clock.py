@@ -8,17 +8,16 @@ import jwt
 import pytest
 
 from orders import app
-from orders.adapters.http_payments import HttpPayments
+from orders.adapters.outside import HttpPayments
 from orders.config import Config
 from orders.testing import AUTH_KEYS
 from osenv import Clock, SimClock
-from servicekit import runner
-from servicekit.adapters.database import Database
-from servicekit.adapters.database_clock import DatabaseClock
-from servicekit.adapters.mq_connection import MqConnection
 from servicekit.auth import Tokens
-from servicekit.reconciler import Reconciled
-from servicekit.runner import Compose, Service
+from servicekit.process import runner
+from servicekit.process.queue import MqConnection
+from servicekit.process.reconciler import Reconciled
+from servicekit.process.runner import Compose, Service
+from servicekit.sql.database import Database, DatabaseClock
 
 AHEAD_MS = 400_000
 

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.service import events
-from orders.service.complete_order import DELIVER_AFTER_MAX_MS, CompletionOutcome
 from orders.service.events import ShippedOrder, read_shipped
+from orders.service.status_commands import DELIVER_AFTER_MAX_MS, CompletionOutcome
 from orders.testing import BUYER, RunningOrders, running_orders
 from servicekit.errors import MalformedMessageError, PublishError
 from servicekit.message import OutgoingMessage

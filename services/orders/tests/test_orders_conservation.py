@@ -14,7 +14,7 @@ from orders.adapters.tables import counters, metadata
 from orders.domain.order import PAID_STATUSES, Order, OrderStatus, RequestedLine
 from orders.domain.product import Product
 from orders.service.place_order import OrderRequest
-from orders.service.unit_of_work import OrderFilter
+from orders.service.use_case import OrderFilter
 from orders.testing import BUYER, SELLER, RunningOrders, running_orders
 from servicekit.errors import ServiceError
 from servicekit.testing.databases import NewDatabaseUrl

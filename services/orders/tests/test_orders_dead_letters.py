@@ -10,12 +10,12 @@ import pytest
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Message
 from mqclient.testing.recording import send_dead_letters
-from orders.adapters.mq_dead_letters import LETTERS_MAX, MqDeadLetters
-from orders.service.dead_letters import SHOP_GROUPS
-from orders.service.payment_desk import UnknownDeadLetterError
+from orders.adapters.outside import LETTERS_MAX, MqDeadLetters
+from orders.service.payments import UnknownDeadLetterError
+from orders.service.queries import SHOP_GROUPS
 from osenv import RealClock, SimClock
-from servicekit.adapters.mq_admin import ANSWER_MAX_S
 from servicekit.errors import QueueUnreachableError
+from servicekit.process.queue import ANSWER_MAX_S
 
 GROUPS = ("order-timeout-handler", "refund-handler")
 

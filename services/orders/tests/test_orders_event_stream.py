@@ -14,7 +14,7 @@ from orders.service.order_feed import HEARTBEAT_S
 from orders.testing import BUYER, RunningOrders, running_orders
 from osenv import RealClock
 from osenv.clock import timeout
-from servicekit.adapters.http_server import DRAIN_MAX_S, HttpServer
+from servicekit.http.server import DRAIN_MAX_S, HttpServer
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -10,7 +10,7 @@ import pytest
 from orders.domain.errors import UnknownOrderError
 from orders.domain.order import Order, OrderStatus
 from orders.service.order_feed import HEARTBEAT_S, STREAM_MAX_S, OrderFeed, OrderStream
-from orders.service.payment_desk import FeedClosedError, TooManyStreamsError
+from orders.service.payments import FeedClosedError, TooManyStreamsError
 from orders.testing import BUYER, SELLER, RunningOrders, caller, running_orders
 from osenv.sim_clock import settle
 from servicekit.auth import Caller

@@ -8,11 +8,10 @@ import httpx
 import pytest
 
 from orders.domain.order import HOLD_MS, PAST_EXPIRY_MAX_MS, Order, OrderStatus
-from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
-from orders.service.complete_order import CompletionOutcome
 from orders.service.events import OrderDeadline
-from orders.service.payment_desk import OrderToPay, PaymentRefusedError
+from orders.service.payments import OrderToPay, PaymentOutcome, PaymentRefusedError
+from orders.service.status_commands import CompletionOutcome
 from orders.testing import BUYER, RunningOrders, running_orders
 from servicekit.auth import ORDERS_HOLD, PAYMENTS_READ, ROLES, Caller
 from servicekit.testing.databases import NewDatabaseUrl

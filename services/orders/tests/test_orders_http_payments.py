@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from orders.adapters.http_payments import REPEAT_FOR_S, HttpPayments
-from orders.service.payment_desk import OrderToPay, PaymentRefusedError, PaymentsUnavailableError
+from orders.adapters.outside import REPEAT_FOR_S, HttpPayments
+from orders.service.payments import OrderToPay, PaymentRefusedError, PaymentsUnavailableError
 from orders.testing import AUTH_KEYS, BUYER, caller
 from osenv import SimClock
 from servicekit.auth import Tokens

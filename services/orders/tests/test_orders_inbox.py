@@ -10,8 +10,8 @@ from orders.adapters.tables import inbox
 from orders.app import MIGRATIONS
 from orders.domain.order import OrderStatus, Payment
 from orders.service import events
-from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
+from orders.service.payments import PaymentOutcome
 from orders.testing import RunningOrders, running_orders
 from servicekit.errors import MalformedMessageError, PublishError
 from servicekit.testing.databases import NewDatabaseUrl

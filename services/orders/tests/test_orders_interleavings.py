@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orders.adapters.sql_unit_of_work import SqlUnitOfWork
+from orders.adapters.sql import SqlUnitOfWork
 from orders.app import MIGRATIONS
 from orders.domain.errors import IllegalTransitionError, OrderHeldError, OrderNotPayableError, StatusChangedError
 from orders.domain.order import (
@@ -30,21 +30,17 @@ from orders.domain.order import (
     place,
 )
 from orders.domain.product import Product
-from orders.service.accept_payment import AcceptPayment, PaymentOutcome
 from orders.service.close_order import CloseOrder, ExpiryOutcome
-from orders.service.hold_order import HoldOrder
+from orders.service.payments import AcceptPayment, HoldOrder, PaymentOutcome
 from orders.service.status_commands import ShipOrder
-from orders.service.unit_of_work import UnitOfWork, Units
-from orders.testing import BUYER, SELLER
-from orders.testing_units import MemoryState, MemoryUnits
+from orders.service.use_case import UnitOfWork, Units
+from orders.testing import BUYER, SELLER, MemoryState, MemoryUnits
 from osenv import SimClock
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
-from servicekit.idempotency import KeyClaim
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.units import KeyClaim, TransactionalPublisher
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice
-from servicekit.transactions import TransactionalPublisher
 
 REASON_OF = {
     "cancel": ChangeReason.CANCELLED,

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from orders.domain.errors import IllegalTransitionError, UnknownOrderError, VersionMismatchError
 from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.domain.product import Product
-from orders.service.accept_payment import PaymentOutcome
-from orders.service.unit_of_work import OrderFilter
+from orders.service.payments import PaymentOutcome
+from orders.service.use_case import OrderFilter
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, caller, running_orders
 from servicekit.auth import ORDERS_ALL, ORDERS_READ, ORDERS_WRITE, Caller
 from servicekit.errors import PublishError

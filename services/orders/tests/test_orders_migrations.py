@@ -13,8 +13,8 @@ from orders.adapters.tables import metadata
 from orders.app import MIGRATIONS
 from orders.domain.order import ChangeReason, StatusChange
 from orders.testing import BUYER, SELLER, caller, running_orders
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import MigrationRefusedError
+from servicekit.sql.database import Database
+from servicekit.sql.schema import MigrationRefusedError
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import differences, table_names
 

@@ -7,7 +7,7 @@ import pytest
 
 from orders.pages.testing_visitor import ROOT, shop_of
 from servicekit.auth import ROLES
-from servicekit.rate_limit import RateLimit
+from servicekit.http.limits import RateLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 FOR_SIGNED_IN = ("/orders", "/orders/ghost", "/orders/ghost/events", "/operator", "/operator/orders/ghost")

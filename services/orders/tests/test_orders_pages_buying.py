@@ -9,7 +9,7 @@ import pytest
 from orders.domain.order import OrderStatus
 from orders.domain.product import Product
 from orders.pages.testing_visitor import shop_of
-from orders.service.payment_desk import PaymentRefusedError
+from orders.service.payments import PaymentRefusedError
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from orders.domain.order import Order
 from orders.pages.testing_visitor import Shop, shop_of
-from orders.service.dead_letters import DeadLetterView
-from orders.service.payment_desk import OrderToPay, PaymentRefusedError
+from orders.service.payments import OrderToPay, PaymentRefusedError
+from orders.service.queries import DeadLetterView
 from orders.testing import BUYER
 from servicekit.testing.databases import NewDatabaseUrl
 

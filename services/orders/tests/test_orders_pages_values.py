@@ -10,7 +10,7 @@ from string import Formatter
 import pytest
 
 from orders.domain.order import ChangeReason, OrderStatus
-from orders.pages.cart import Cart, parse_cart
+from orders.pages.application import PROBLEMS
 from orders.pages.language import (
     CATALOGS,
     Language,
@@ -25,8 +25,8 @@ from orders.pages.language import (
     remaining_seconds,
 )
 from orders.pages.parts import PageError
-from orders.pages.problem_pages import PROBLEMS
 from orders.pages.testing import METHODS
+from orders.pages.visitor import Cart, parse_cart
 from servicekit.auth import ROLES
 
 ENGLISH, CHINESE = Language.ENGLISH, Language.CHINESE

@@ -10,8 +10,8 @@ import pytest
 from orders.domain.errors import UnknownOrderError
 from orders.domain.order import Order, OrderStatus, Payment
 from orders.domain.product import Product
-from orders.service.accept_payment import PaymentOutcome
 from orders.service.events import read_payment
+from orders.service.payments import PaymentOutcome
 from orders.testing import SELLER, RunningOrders, running_orders
 from servicekit.errors import MalformedMessageError
 from servicekit.message import OutgoingMessage

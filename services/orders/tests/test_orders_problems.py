@@ -12,31 +12,31 @@ import httpx
 import pytest
 
 import telemetry
-from orders.api import problem, shop_problem
+from orders.api import problem
 from orders.api.problem import PROBLEM_OF_ERROR
 from orders.domain import errors
 from orders.domain.product import Product
 from orders.testing import RunningOrders
 from orders.testing import running_orders as running_orders_on
-from servicekit.api import problem as common
-from servicekit.api.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.auth import InvalidTokenError
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import ConsumedBeforeError, ServiceError
-from servicekit.rate_limit import RateLimit
+from servicekit.http import problem as common
+from servicekit.http.limits import RateLimit
+from servicekit.http.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.testing.openapi_faults import faults
 
 SEAT = {"product_id": "seat", "name": "A seat", "price_minor": 15800, "currency": "CNY", "available": 10}
-# Of shop_problem only what the API answers with; its pages answer with pages.
-KINDS = [
-    *{
+# Without those of the pages alone, which answer with pages.
+OF_PAGES = set(problem.PAGE_PROBLEM_OF_ERROR.values()) - set(problem.STREAM_PROBLEM_OF_ERROR.values())
+KINDS = list(
+    {
         value.name: value
         for module in (problem, common)
         for value in vars(module).values()
-        if isinstance(value, ProblemType)
-    }.values(),
-    *shop_problem.STREAM_PROBLEM_OF_ERROR.values(),
-]
+        if isinstance(value, ProblemType) and value not in OF_PAGES
+    }.values()
+)
 
 
 def running_orders(folder: Path, **settings: Any) -> AbstractAsyncContextManager[RunningOrders]:
@@ -239,7 +239,7 @@ async def test_a_mistake_of_the_service_says_nothing_but_its_trace(
             raise ZeroDivisionError("secret")
 
         await orders.add_product()
-        monkeypatch.setattr("orders.api.orders.tag_of", fail)
+        monkeypatch.setattr("orders.api.routes.tag_of", fail)
         body = problem_of(await orders.post_order("k"), common.INTERNAL_ERROR)
         assert "secret" not in str(body)
         assert len(body["trace_id"]) == 32

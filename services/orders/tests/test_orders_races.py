@@ -12,9 +12,9 @@ import pytest
 from orders.domain.errors import IllegalTransitionError, InsufficientStockError, StatusChangedError
 from orders.domain.order import Order, OrderStatus
 from orders.domain.product import Product
-from orders.service.accept_payment import PaymentOutcome
 from orders.service.close_order import ExpiryOutcome
-from orders.service.complete_order import CompletionOutcome
+from orders.service.payments import PaymentOutcome
+from orders.service.status_commands import CompletionOutcome
 from orders.testing import BUYER, SELLER, RunningOrders, running_orders
 from servicekit.errors import RequestInFlightError
 from servicekit.testing.databases import NewDatabaseUrl

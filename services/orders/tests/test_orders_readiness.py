@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from orders.app import MIGRATIONS
 from orders.testing import running_orders
-from servicekit.adapters.database import Database
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import later_than, migrate_to_a_later_one
 

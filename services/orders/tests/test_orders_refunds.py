@@ -10,8 +10,8 @@ import pytest
 from orders.domain.errors import PaymentNotHeardOfError, UnknownOrderError
 from orders.domain.order import ChangeReason, Order, OrderStatus
 from orders.domain.product import Product
-from orders.service.accept_payment import PaymentOutcome
 from orders.service.events import read_refunded
+from orders.service.payments import PaymentOutcome
 from orders.testing import SELLER, RunningOrders, running_orders
 from servicekit.message import OutgoingMessage
 from servicekit.testing.databases import NewDatabaseUrl

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import text
 
 import telemetry
-from orders.adapters.otel_order_meter import REASON, OtelOrderMeter
+from orders.adapters.outside import REASON, OtelOrderMeter
 from orders.app import MIGRATIONS
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
-from servicekit.adapters.database import Database
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 from telemetry.testing.recorder import Recorder
 from telemetry.trace_tree import ReceivedSpan

@@ -12,8 +12,8 @@ from orders.service.close_order import ExpiryOutcome
 from orders.service.events import OrderDeadline, read_deadline
 from orders.testing import RunningOrders, running_orders
 from osenv import SimClock
-from servicekit.adapters.database_clock import DatabaseClock
 from servicekit.errors import MalformedMessageError, PublishError
+from servicekit.sql.database import DatabaseClock
 from servicekit.testing.databases import NewDatabaseUrl
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from orders.domain.order import Order, OrderStatus
-from orders.service.unit_of_work import OrderFilter
+from orders.service.use_case import OrderFilter
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.errors import PublishError, TransactionGivenUpError
 from servicekit.testing import ProcessDeathError, RecordingPublisher, die

@@ -21,7 +21,7 @@ from orders.service.close_order import ExpiryOutcome
 from orders.service.place_order import OrderRequest, Placed
 from orders.testing import BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from servicekit.errors import KeyReusedError, RequestInFlightError
-from servicekit.idempotency import KeyClaim
+from servicekit.sql.units import KeyClaim
 from servicekit.testing.databases import NewDatabaseUrl
 
 REQUEST = OrderRequest("buyer-1", (RequestedLine("seat", 1),))

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from osenv import SimClock
-from payments.domain.payment import Payment
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus
 from payments.service import events
 from payments.testing import BUYER, TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, order_event, running_payments
 from servicekit.config import SQLITE_PREFIX

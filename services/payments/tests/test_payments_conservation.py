@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from osenv import SimClock
-from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
+from payments.domain.payment import TOOK_MONEY, PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service import events
 from payments.service.gateway import Pending

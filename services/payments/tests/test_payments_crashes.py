@@ -14,8 +14,7 @@ import pytest
 
 from osenv import SimClock
 from payments.adapters.sql_unit_of_work import SqlUnitOfWork
-from payments.domain.payment import Payment
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus
 from payments.service import events
 from payments.service.gateway import (
     Captured,
@@ -29,9 +28,9 @@ from payments.service.gateway import (
 )
 from payments.testing import TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, running_payments
 from servicekit.message import OutgoingMessage
+from servicekit.sql.units import LocalTransaction
 from servicekit.testing import ProcessDeathError, RecordingPublisher
 from servicekit.testing.databases import NewDatabaseUrl
-from servicekit.transactions import LocalTransaction
 
 # The calls of ports that paying and refunding make, in their order; the process can die at each.
 STEPS = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from payments.domain.payment import Payment
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service import events
 from payments.service.gateway import GatewayBook, Refunded, RefundOrder

@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from osenv import SimClock
-from payments.adapters.http_orders import HttpOrders
+from payments.adapters.outside import HttpOrders
 from payments.domain.errors import OrderNotPayableError, OrdersUnavailableError
-from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, begin
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, PaymentStatus, begin
 from payments.service import events
 from payments.service.gateway import ChargeRequest
 from payments.service.settlement import CHARGE_LATE_MAX_MS

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from osenv import SimClock
 from payments.adapters.tables import inbox
 from payments.app import MIGRATIONS
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentStatus
 from payments.service import events
 from payments.testing import RunningPayments, ScriptedGateway, Step, order_event, running_payments
 from servicekit.errors import MalformedMessageError

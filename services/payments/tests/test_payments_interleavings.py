@@ -18,23 +18,21 @@ from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.app import MIGRATIONS
 from payments.domain.errors import RefundTooLargeError, StatusChangedError
 from payments.domain.gateway_event import EventKind, GatewayEvent
-from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, begin
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, PaymentStatus, begin
 from payments.domain.refund import RefundRequest, WholeRefundRequest
 from payments.service.receive_event import ReceiveEvent
 from payments.service.refund_payment import RefundPart, RefundPayment
 from payments.service.settlement import Bookkeeper, Settlement
-from payments.service.unit_of_work import UnitOfWork
+from payments.service.use_case import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
+from servicekit.background import Wake
 from servicekit.config import SQLITE_PREFIX
 from servicekit.message import MessageBody
-from servicekit.outbox import OutboxPublisher
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.outbox import OutboxPublisher
+from servicekit.sql.units import TransactionalPublisher
 from servicekit.testing import RecordingPublisher
 from servicekit.testing.interleavings import Choices, Stage, SteppedUnits, every_choice
-from servicekit.transactions import TransactionalPublisher
-from servicekit.wake import Wake
 
 AMOUNT_MINOR = 100
 

@@ -9,8 +9,8 @@ from sqlalchemy.exc import IntegrityError
 from payments.adapters.tables import metadata
 from payments.app import MIGRATIONS
 from payments.testing import Step, running_payments
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import MigrationRefusedError
+from servicekit.sql.database import Database
+from servicekit.sql.schema import MigrationRefusedError
 from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 

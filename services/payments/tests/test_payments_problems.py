@@ -18,10 +18,10 @@ from payments.domain.errors import GatewayUnavailableError
 from payments.service import events
 from payments.service.gateway import GatewayBook
 from payments.testing import TOTAL_MINOR, RunningPayments, ScriptedGateway, Step, order_event, running_payments
-from servicekit.api import problem as common
-from servicekit.api.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.config import SQLITE_PREFIX
 from servicekit.errors import RefusedError, ServiceError, TryAgainError
+from servicekit.http import problem as common
+from servicekit.http.problem import COMMON_PROBLEMS, MEDIA_TYPE, TYPE_PREFIX, ProblemType, problem_response
 from servicekit.testing import until
 from servicekit.testing.databases import NewDatabaseUrl
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from payments.domain.errors import RefundTooLargeError
-from payments.domain.payment import Payment
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus
 from payments.domain.refund import RefundStatus, whole_refund_id
 from payments.service import events
 from payments.service.gateway import GatewayBook

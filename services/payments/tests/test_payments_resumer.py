@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from osenv import SimClock
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentStatus
 from payments.service import events, resumer
 from payments.service.gateway import GatewayBook
 from payments.service.resumer import BACKOFF_MAX_S

@@ -12,7 +12,7 @@ import httpx
 from osenv import SimClock
 from payments.adapters.http_gateway import HttpGateway
 from payments.domain.gateway_event import EventStatus
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service import events
 from payments.testing import TOTAL_MINOR, WEBHOOK_SECRET, RunningPayments, running_payments

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 
 import telemetry
 from osenv import SimClock
-from payments.adapters.otel_payment_meter import OtelPaymentMeter
-from payments.domain.payment_status import PaymentStatus
+from payments.adapters.outside import OtelPaymentMeter
+from payments.domain.payment import PaymentStatus
 from payments.service import events
 from payments.testing import RunningPayments, ScriptedGateway, Step, running_payments
 from servicekit.testing.databases import NewDatabaseUrl

@@ -14,8 +14,18 @@ from payments.domain.errors import (
     RefundTooLargeError,
 )
 from payments.domain.gateway_event import PayableOrder, PayableStatus, Terms
-from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange, begin
-from payments.domain.payment_status import TOOK_MONEY, TRANSITIONS, ChangeReason, PaymentStatus, next_status
+from payments.domain.payment import (
+    TOOK_MONEY,
+    TRANSITIONS,
+    ChangeReason,
+    Payment,
+    PaymentMethod,
+    PaymentRequest,
+    PaymentStatus,
+    StatusChange,
+    begin,
+    next_status,
+)
 from payments.domain.refund import (
     Refund,
     RefundChange,

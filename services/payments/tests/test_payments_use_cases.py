@@ -23,13 +23,12 @@ from payments.domain.errors import (
     WrongAmountError,
     WrongCurrencyError,
 )
-from payments.domain.payment import PaymentMethod, PaymentRequest
-from payments.domain.payment_status import ChangeReason, PaymentStatus
+from payments.domain.payment import ChangeReason, PaymentMethod, PaymentRequest, PaymentStatus
 from payments.domain.refund import whole_refund_id
 from payments.service import events
 from payments.service.gateway import PATIENCE_S, GatewayBook
 from payments.service.pay_order import Paid
-from payments.service.unit_of_work import PaymentFilter
+from payments.service.use_case import PaymentFilter
 from payments.testing import (
     OPERATOR,
     TOTAL_MINOR,

@@ -15,12 +15,12 @@ from sqlalchemy import func, select
 
 from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.adapters.tables import gateway_events, ledger_entries
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import PaymentStatus
 from payments.service import events
 from payments.service.receive_event import WINDOW_S
 from payments.testing import NO_MONEY, TOTAL_MINOR, RunningPayments, Step, running_payments
 from servicekit.errors import PublishError, StorageUnavailableError
-from servicekit.rate_limit import RateLimit
+from servicekit.http.limits import RateLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 SUCCEEDED, REFUNDED = events.SUCCEEDED_TAG, events.REFUNDED_TAG

@@ -13,7 +13,7 @@ from orders.migrations.versions import v0008_counters as orders_counters
 from payments.adapters import tables as payments
 from payments.migrations.versions import v0006_counters as payments_counters
 from sandbox_gateway import sql as gateway
-from servicekit.adapters.database import Database
+from servicekit.sql.database import Database
 from servicekit.testing.databases import NewDatabaseUrl
 
 NOW = 1_700_000_000_000

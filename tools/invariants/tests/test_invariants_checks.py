@@ -23,8 +23,8 @@ from hourglass_invariants.adapters.sql_files import read_checks
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
 from sandbox_gateway import sql as gateway
-from servicekit.adapters.counters import SHARDS
-from servicekit.adapters.database import Database
+from servicekit.sql.database import Database
+from servicekit.sql.schema import SHARDS
 from servicekit.testing.databases import NewDatabaseUrl
 
 # ------------------------------------------------------------------------------------------------- what can be wrong

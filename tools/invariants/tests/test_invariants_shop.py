@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from hourglass_invariants import Sources, check
-from orders.adapters.http_payments import HttpPayments
+from orders.adapters.outside import HttpPayments
 from orders.domain.order import Order
 from orders.testing import AUTH_KEYS, BUYER, PRODUCT, SELLER, RunningOrders, running_orders
 from osenv import SimClock
@@ -25,7 +25,7 @@ from sandbox_gateway.domain import Failures
 from sandbox_gateway.testing import API_KEY, URL, RunningGateway, running_gateway
 from servicekit.auth import Tokens
 from servicekit.message import OutgoingMessage
-from servicekit.reconciler import Reconciled
+from servicekit.process.reconciler import Reconciled
 from servicekit.testing import RecordingPublisher, deliver
 from servicekit.testing.databases import NewDatabaseUrl
 

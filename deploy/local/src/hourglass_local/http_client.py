@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 
 from hourglass_local.badges import Badges
-from servicekit.adapters.http_client import PooledConnections
+from servicekit.http.client import PooledConnections
 
 REQUEST_TIMEOUT_S = 5.0
 GIVE_UP_AFTER_S = 30.0

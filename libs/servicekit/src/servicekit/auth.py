@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: callers, scopes, roles, and the signed tokens that carry them (MISSION U3).
+"""Who is asking, and what they may do: callers, scopes, roles, and the signed tokens that carry them.
 
 A token is a JWT (RFC 7519) signed with HMAC-SHA256: header `kid`, claims iss, sub, scope (names with spaces between,
 RFC 8693), iat and exp in seconds. Whoever has a key can issue tokens for anybody; all services share the keys.
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jwt
 
+from osenv import Clock
 from servicekit.errors import RefusedError
 from servicekit.identifiers import is_identifier
 
@@ -73,13 +74,6 @@ class InvalidTokenError(RefusedError):
     """The token is not one of ours, or its time is over; the sentence says which."""
 
 
-class WallClock(Protocol):
-    """What tokens ask of time; osenv.Clock has it."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Whoever a request comes from: a person or a program, and what they were allowed."""
@@ -104,7 +98,7 @@ class _Claims:
 class Tokens:
     """Issues and verifies. Raises ValueError when there is no key, or one that cannot be used."""
 
-    def __init__(self, keys: Keys, clock: WallClock) -> None:
+    def __init__(self, keys: Keys, clock: Clock) -> None:
         if not keys:
             raise ValueError("tokens need at least one key; make one with: python -m servicekit.token new-key")
         for kid, secret in keys:

@@ -16,14 +16,20 @@ import difflib
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from servicekit.adapters.text_file import read_text_file
-from servicekit.admission import DEFAULT_ADMISSION_LIMIT, AdmissionLimit, parse_admission_limit
 from servicekit.auth import SECRET_MIN_CHARACTERS, parse_keys
-from servicekit.rate_limit import DEFAULT_RATE_LIMIT, RateLimit, parse_rate_limit
+from servicekit.http.limits import (
+    DEFAULT_ADMISSION_LIMIT,
+    DEFAULT_RATE_LIMIT,
+    AdmissionLimit,
+    RateLimit,
+    parse_admission_limit,
+    parse_rate_limit,
+)
 
 SQLITE_PREFIX = "sqlite+aiosqlite:///"
 POSTGRESQL_PREFIX = "postgresql+asyncpg://"
@@ -170,9 +176,11 @@ def _is_postgresql(url: str) -> bool:
 
 def _content(name: str, path: str) -> str:
     try:
-        return read_text_file(path)
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"{name}={path!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # no UTF-8
+        raise ConfigError(f"{name}={path!r} cannot be read: it is not a text file") from error
 
 
 def as_text(name: str) -> Parser:

@@ -9,13 +9,10 @@ from typing import Any, Protocol
 
 from servicekit.errors import MalformedMessageError
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A message on its way out, and the port that takes it to the queue.
-
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """What a service tells the queue. `key` is the business key (MISSION I2).
+    """What a service tells the queue. `key` is the business key.
 
     It is delivered at once, or after `delay_level` (1 to 18), or at `deliver_at_ms` since 1970, 40 days from now at
     most; a moment that has passed means at once. Raises ValueError for a message that has both.
@@ -40,20 +37,17 @@ class MessagePublisher(Protocol):
         """Return when the queue has the message; raise PublishError when it has not, or when that is unknown."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The JSON in message bodies.
-#
-# Invariants: a body is a JSON object that names its version; times are wall-clock milliseconds and money is in minor
-# units. Readers ignore members that they do not know, so that a version only grows.
-
-
 def encode_body(members: dict[str, Any]) -> bytes:
     """The body."""
     return json.dumps(members, separators=(",", ":")).encode()
 
 
 class MessageBody:
-    """A body that was read. Its methods raise MalformedMessageError for a member that is not as promised."""
+    """A body that was read. Its methods raise MalformedMessageError for a member that is not as promised.
+
+    Invariants: a body is a JSON object that names its version; times are wall-clock milliseconds and money is in minor
+    units. Readers ignore members that they do not know, so that a version only grows.
+    """
 
     def __init__(self, body: bytes) -> None:
         """Raises MalformedMessageError when the body is not a JSON object."""
@@ -84,15 +78,11 @@ class MessageBody:
         return found
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a consumer group of a service reads, and what it does with each message.
-
-
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """`handle` gets a body; when it raises, the message is delivered again later.
 
-    It may get a message twice, and carries it out once: servicekit.inbox.
+    It may get a message twice, and carries it out once: servicekit.sql.units.
 
     `is_broadcasting`: every process of the service gets every message that comes after its start, and nothing of it
     outlives the process. For what only this process can do, such as telling those who wait at it: what was missed while

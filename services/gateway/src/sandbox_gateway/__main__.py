@@ -6,7 +6,7 @@ import sys
 
 from sandbox_gateway import app
 from sandbox_gateway.config import from_environment
-from servicekit.command_line import run_service
+from servicekit.process.runner import run_service
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The gateway's HTTP API over its use cases."""
+"""The gateway's HTTP API over its use cases. Amounts are strict: money is never read from text or from floats."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from osenv import Clock
 from sandbox_gateway import domain
 from sandbox_gateway.domain import (
     LATE_MAX_MS,
+    Book,
     Charge,
     ChargeStatus,
     ChargeTerms,
@@ -25,17 +26,13 @@ from sandbox_gateway.domain import (
     RefundTerms,
 )
 from sandbox_gateway.gateway import Behaviour, Gateway
-from sandbox_gateway.unit_of_work import Book
-from servicekit.api import application
-from servicekit.api import problem as common
-from servicekit.api.problem import UNAUTHENTICATED, ProblemError, ProblemType, documented
-from servicekit.api.schemas import ID_PATTERN, AnswerModel, Currency, Identifier, RequestModel
 from servicekit.errors import ServiceError
-from servicekit.health import Health
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The JSON of requests and answers. Amounts are strict whole numbers: money is never read from text or from floats.
-
+from servicekit.http import application
+from servicekit.http import problem as common
+from servicekit.http.parameters import AnswerModel, Currency, Identifier, RequestModel
+from servicekit.http.problem import UNAUTHENTICATED, ProblemError, ProblemType, documented
+from servicekit.identifiers import ID_PATTERN
+from servicekit.monitoring import Health
 
 AMOUNT_MAX_MINOR = 2**63 - 1  # what the database holds
 
@@ -156,10 +153,6 @@ class FailuresDocument(RequestModel):
         return cls.model_validate(failures, from_attributes=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The kinds of problems that the gateway adds to those of servicekit.api.problem.
-
-
 UNKNOWN_CHARGE = ProblemType("unknown-charge", 404, "There is no such charge", ("charge_id",))
 UNKNOWN_REFUND = ProblemType("unknown-refund", 404, "There is no such refund", ("refund_id",))
 OTHER_TERMS = ProblemType("other-terms", 409, "The id was used with other terms")
@@ -175,10 +168,6 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         domain.WrittenMeanwhileError: WRITTEN_MEANWHILE,
     }
 )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What routes get from the application; and who may ask at all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +195,6 @@ async def check_api_key(
     """Raises ProblemError for whoever has not the key."""
     if credentials is None or not hmac.compare_digest(credentials.credentials.encode(), use_cases.api_key.encode()):
         raise ProblemError(UNAUTHENTICATED, "send Authorization: Bearer <API key>")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes of charges.
 
 
 charges_router = APIRouter(prefix="/v1/charges", tags=["charges"], dependencies=[Depends(check_api_key)])
@@ -240,10 +225,6 @@ async def charge(new_charge: NewCharge, use_cases: UseCasesOf) -> ChargeAnswer:
 )
 async def get_charge(charge_id: Annotated[str, Path(pattern=ID_PATTERN)], use_cases: UseCasesOf) -> ChargeAnswer:
     return ChargeAnswer.of(await use_cases.gateway.find_charge(charge_id))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes of refunds.
 
 
 refunds_router = APIRouter(prefix="/v1/refunds", tags=["refunds"], dependencies=[Depends(check_api_key)])
@@ -277,10 +258,6 @@ async def get_refund(refund_id: Annotated[str, Path(pattern=REFUND_ID_PATTERN)],
     return RefundAnswer.of(await use_cases.gateway.find_refund(refund_id))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The routes for those who run the gateway: its book, and what is to go wrong. Health comes from servicekit.
-
-
 operations_router = APIRouter(prefix="/v1", tags=["operations"], dependencies=[Depends(check_api_key)])
 
 
@@ -307,10 +284,6 @@ async def set_failures(failures: FailuresDocument, use_cases: UseCasesOf) -> Fai
     """Until the next start, which goes back to the configuration."""
     use_cases.behaviour.failures = failures.to_failures()
     return failures
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The FastAPI application over the use cases.
 
 
 # The health of whoever takes money through this gateway is asked for every few seconds, and asks for the book.

@@ -1,4 +1,4 @@
-"""The composition root: the gateway on a real database, a real network and a real clock.
+"""The gateway, put together over whatever ports it is given, and over a real database, a real network and a real clock.
 
 Start: address taken, database migrated, background work, HTTP. Stop: HTTP finishes its requests, then the background
 work its own, for `BACKGROUND_STOP_MAX_S` at most; what was not sent is sent after the next start.
@@ -7,19 +7,58 @@ work its own, for `BACKGROUND_STOP_MAX_S` at most; what was not sent is sent aft
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
+from fastapi import FastAPI
 
-from osenv import Clock, RealClock, SystemRng
+from osenv import Clock, RealClock, Rng, SystemRng
 from osenv.process import stop_event
-from sandbox_gateway.bootstrap import Application, bootstrap
+from sandbox_gateway.api import UseCases, build_api
 from sandbox_gateway.config import Config
-from sandbox_gateway.webhooks import HttpWebhooks
-from servicekit import runner
-from servicekit.adapters.database import Database
-from servicekit.adapters.http_server import HttpServer
-from servicekit.adapters.migrate import Migrations
-from servicekit.runner import Background, Service, start_background, stop_background
+from sandbox_gateway.gateway import Behaviour, Decisions, Gateway
+from sandbox_gateway.sql import UnitOfWork, Units
+from sandbox_gateway.webhooks import DueWork, HttpWebhooks, WebhookReceiver, WebhookSender
+from servicekit.background import Background
+from servicekit.http.server import HttpServer
+from servicekit.monitoring import Health
+from servicekit.process import runner
+from servicekit.process.runner import Service, start_background, stop_background
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Migrations
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The gateway, composed and not started: `background` runs beside the requests, and does what the two before do."""
+
+    gateway: Gateway
+    behaviour: Behaviour
+    decisions: Decisions
+    sender: WebhookSender
+    background: tuple[DueWork, ...]
+    api: FastAPI
+
+
+def bootstrap(
+    database: Database, receiver: WebhookReceiver, behaviour: Behaviour, clock: Clock, rng: Rng, *, api_key: str
+) -> Application:
+    """Everything that runs on these ports."""
+    units = Units(database, UnitOfWork)
+    sender = WebhookSender(units, receiver, clock, rng)
+    sending = DueWork("webhooks", sender.send_due, clock)
+    decisions = Decisions(units, behaviour, clock, sending.wake)
+    deciding = DueWork("decisions", decisions.decide_due, clock)
+
+    def written() -> None:
+        deciding.wake()
+        sending.wake()
+
+    gateway = Gateway(units, decisions, behaviour, clock, written)
+    # Whether webhooks are taken is no part of its health: it does its work without.
+    api = build_api(UseCases(gateway, behaviour, api_key), Health({"database": database.health}, clock), clock)
+    return Application(gateway, behaviour, decisions, sender, (deciding, sending), api)
+
 
 MIGRATIONS = Migrations("sandbox_gateway:migrations")
 SERVICE_NAME = "sandbox-gateway"  # in logs and traces: it stands for somebody else's

@@ -1,4 +1,16 @@
-"""The gateway's own things: charges, refunds, webhooks, failures, and errors."""
+"""The gateway's own things: charges, refunds, webhooks, failures, and errors, below those of servicekit.errors.
+
+ServiceError
+├── RefusedError
+│   ├── UnknownChargeError
+│   ├── UnknownRefundError
+│   ├── OtherTermsError             the id was used for something else
+│   └── NotRefundableError          the charge has not so much to give back
+└── TryAgainError
+    └── WrittenMeanwhileError       another request wrote the same at the same moment
+
+DeliveryError                       a webhook was not answered with 2xx; it is sent again
+"""
 
 from __future__ import annotations
 
@@ -12,20 +24,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from servicekit.errors import RefusedError, TryAgainError
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What can go wrong in the gateway, below the errors that every service has (servicekit.errors).
-#
-# ServiceError
-# ├── RefusedError
-# │   ├── UnknownChargeError
-# │   ├── UnknownRefundError
-# │   ├── OtherTermsError             the id was used for something else
-# │   └── NotRefundableError          the charge has not so much to give back
-# └── TryAgainError
-#     └── WrittenMeanwhileError       another request wrote the same at the same moment
-#
-# DeliveryError                       a webhook was not answered with 2xx; it is sent again
 
 
 class UnknownChargeError(RefusedError):
@@ -66,12 +64,6 @@ class DeliveryError(Exception):
     """The receiver of webhooks did not take one; the text says what it said."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which charges go wrong, and how. Nothing here is random: seed and charge id choose, so that a run can be repeated.
-#
-# Invariants: each failure is chosen for itself; a greater share chooses all that a smaller one chose, and more.
-
-
 LATE_MAX_MS = 24 * 3_600_000
 REORDERED_HOLD_MAX_MS = 1_000
 
@@ -81,7 +73,12 @@ OVER_THE_LIMIT = "the amount is over the limit"
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Shares of all charges, from 0 to 1; late ones are late by `late_ms`. Raises ValueError."""
+    """Shares of all charges, from 0 to 1; late ones are late by `late_ms`. Raises ValueError.
+
+    Which charges go wrong, and how. Nothing here is random: seed and charge id choose, so that a run can be repeated.
+
+    Invariants: each failure is chosen for itself; a greater share chooses all that a smaller one chose, and more.
+    """
 
     declined: float = 0.0
     late: float = 0.0
@@ -150,13 +147,6 @@ def _draw(seed: int, name: str, key: str) -> float:
     return int.from_bytes(digest[:6]) / 2**48  # 48 bits are exact in a float
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A charge: so much of a buyer's money, taken or refused once.
-#
-# Invariants: its terms stay as they were asked for; it leaves PENDING once, and what was decided stays; decided_at_ms
-# is set exactly when it is decided, decline_reason exactly when it is DECLINED.
-
-
 class ChargeStatus(enum.StrEnum):
     """Where a charge stands."""
 
@@ -181,6 +171,9 @@ class Charge:
     """A charge; times are wall-clock milliseconds. It is decided at `due_at_ms`, or soon after.
 
     `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+
+    Invariants: its terms stay as they were asked for; it leaves PENDING once, and what was decided stays; decided_at_ms
+    is set exactly when it is decided, decline_reason exactly when it is DECLINED.
     """
 
     terms: ChargeTerms
@@ -207,13 +200,6 @@ class Charge:
         return replace(self, status=status, decided_at_ms=at_ms, decline_reason=decline_reason)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A refund: so much of a captured charge's money, given back once.
-#
-# Invariants: its terms stay as they were asked for; it leaves PENDING once; refunded_at_ms is set exactly when it is
-# REFUNDED. The refunds of a charge, pending ones too, are never more than the charge.
-
-
 class RefundStatus(enum.StrEnum):
     """Where a refund stands."""
 
@@ -236,6 +222,9 @@ class Refund:
     """A refund; times are wall-clock milliseconds. The money goes back at `due_at_ms`, or soon after.
 
     `traceparent` is where it was asked for, for those who watch the system; nothing here looks into it.
+
+    Invariants: its terms stay as they were asked for; it leaves PENDING once; refunded_at_ms is set exactly when it is
+    REFUNDED. The refunds of a charge, pending ones too, are never more than the charge.
     """
 
     terms: RefundTerms
@@ -258,13 +247,6 @@ class Refund:
         return replace(self, status=RefundStatus.REFUNDED, refunded_at_ms=at_ms)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The webhooks: what they say, and how they are signed.
-#
-# Invariants: an event has the same id and the same body each time that it is sent; only the time in its signature is
-# new.
-
-
 SIGNATURE_HEADER = "Gateway-Signature"
 
 
@@ -278,7 +260,11 @@ class EventType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One decision, as it is told."""
+    """One decision, as it is told.
+
+    Invariants: an event has the same id and the same body each time that it is sent; only the time in its signature is
+    new.
+    """
 
     event_id: str
     type: EventType
@@ -335,3 +321,34 @@ def _set(at_ms: int | None) -> int:
     if at_ms is None:
         raise ValueError("what is not decided yet cannot be told")
     return at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """What was taken and given back: sums in minor units, and how many captures and refunds there were."""
+
+    captured_minor: int
+    refunded_minor: int
+    captures: int
+    refunds: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingWebhook:
+    """A webhook that has to be sent at `next_attempt_at_ms`, or sent again, in the trace of what it tells."""
+
+    webhook_id: int
+    event_id: str
+    body: str
+    attempts: int
+    next_attempt_at_ms: int
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of sending a webhook: 2xx if `error` is None. Whatever is left is sent at `next_attempt_at_ms`."""
+
+    webhook_id: int
+    next_attempt_at_ms: int
+    error: str | None

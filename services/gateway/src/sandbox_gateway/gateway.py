@@ -12,6 +12,7 @@ from sandbox_gateway.domain import (
     BANK_REFUSED,
     NO_FAILURES,
     OVER_THE_LIMIT,
+    Book,
     Charge,
     ChargeTerms,
     Delivery,
@@ -24,11 +25,7 @@ from sandbox_gateway.domain import (
     UnknownChargeError,
     UnknownRefundError,
 )
-from sandbox_gateway.unit_of_work import Book, UnitOfWork, Units
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How the gateway behaves: how long it takes, what it declines, and which failures are set now.
-
+from sandbox_gateway.sql import UnitOfWork, Units
 
 # Far above any order, and so low that the book's sums stay within 64 bits.
 DECLINES_ABOVE_DEFAULT_MINOR = 10**12
@@ -52,10 +49,6 @@ class Behaviour:
     def delivery(self, event: Event) -> Delivery:
         """How the event is told."""
         return self.failures.delivery(self.seed, event.charge_id, event.event_id)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Decisions: a charge is taken or declined, a refund is carried out, each once and together with its webhook.
 
 
 BATCH_MAX = 64
@@ -116,14 +109,11 @@ class Decisions:
         return min(moments_ms, default=None)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the gateway is asked: charges, refunds, and what became of them.
-#
-# Invariants: an id names one charge or one refund for ever; whatever is answered is committed before.
-
-
 class Gateway:
-    """Every method raises StorageUnavailableError. `written` is called after a commit of something new."""
+    """Every method raises StorageUnavailableError. `written` is called after a commit of something new.
+
+    Invariants: an id names one charge or one refund for ever; whatever is answered is committed before.
+    """
 
     def __init__(
         self, units: Units, decisions: Decisions, behaviour: Behaviour, clock: Clock, written: Callable[[], None]

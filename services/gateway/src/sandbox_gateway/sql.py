@@ -1,4 +1,14 @@
-"""The tables of charges, refunds and webhooks, through SQLAlchemy."""
+"""The tables of charges, refunds and webhooks, and the unit of work over them, through SQLAlchemy.
+
+Invariants that the database itself holds: what is decided has its moment, and what is declined its reason; the refunds
+of a charge are never more than the charge; an event has one row. Migrations bring a database to this schema, and a test
+holds that both agree. The SQL is the common part of SQLite and PostgreSQL. Times are wall-clock milliseconds, money is
+in minor units.
+
+What is decided is decided by `UPDATE ... WHERE status = 'pending'`, and its row count decides; a decision and its
+webhook are written in one unit. No call goes over the network inside a unit. Statements are built once: building one
+takes SQLAlchemy longer than SQLite takes to execute it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +42,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sandbox_gateway.domain import (
+    Attempt,
+    Book,
     Charge,
     ChargeStatus,
     ChargeTerms,
@@ -40,18 +52,11 @@ from sandbox_gateway.domain import (
     Refund,
     RefundStatus,
     RefundTerms,
+    WaitingWebhook,
     WrittenMeanwhileError,
 )
-from sandbox_gateway.unit_of_work import Attempt, Book, WaitingWebhook
-from servicekit.adapters.schema import ROW_ID, new_metadata
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The schema; migrations/ brings a database to it, and a test holds that both agree.
-#
-# Invariants that the database itself holds: what is decided has its moment, and what is declined its reason; the
-# refunds of a charge are never more than the charge; an event has one row. The SQL is the common part of SQLite and
-# PostgreSQL. Times are wall-clock milliseconds, money is in minor units.
-
+from servicekit.sql.database import SqlUnits
+from servicekit.sql.schema import ROW_ID, new_metadata
 
 ID_LENGTH_MAX = 64
 REFUND_ID_LENGTH_MAX = 128
@@ -130,12 +135,6 @@ webhooks = Table(
 )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Charges in SQL. What is decided is decided by `UPDATE ... WHERE status = 'pending'`, and its row count decides.
-#
-# Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
-
-
 def _next_due(table: Table, own_id: str) -> Select[Any]:
     return select(table).where(_IS_PENDING).order_by(table.c.due_at_ms, table.c[own_id]).limit(bindparam("rows_max"))
 
@@ -168,8 +167,8 @@ SUM_CAPTURED = select(func.coalesce(func.sum(charges.c.amount_minor), 0), func.c
 )
 
 
-class SqlCharges:
-    """Implements `Charges`."""
+class Charges:
+    """The charges."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -179,6 +178,7 @@ class SqlCharges:
         return None if row is None else _charge(row)
 
     async def add(self, charge: Charge) -> None:
+        """Raises WrittenMeanwhileError when another request has just written this charge."""
         terms = charge.terms
         row = {
             "charge_id": terms.charge_id,
@@ -199,6 +199,7 @@ class SqlCharges:
             raise WrittenMeanwhileError("charge", charge.charge_id) from error
 
     async def decide(self, decided: Charge) -> bool:
+        """False, and nothing changed, if the charge was decided before."""
         result = await self._connection.execute(
             _DECIDE,
             {
@@ -211,6 +212,7 @@ class SqlCharges:
         return result.rowcount == 1
 
     async def set_aside(self, terms: RefundTerms) -> bool:
+        """Count a refund against its charge; False if that is not captured or has not so much left of the currency."""
         result = await self._connection.execute(
             _SET_ASIDE,
             {"wanted_id": terms.charge_id, "wanted_currency": terms.currency, "more_minor": terms.amount_minor},
@@ -218,6 +220,7 @@ class SqlCharges:
         return result.rowcount == 1
 
     async def next_due(self, limit: int) -> list[Charge]:
+        """At most `limit` PENDING charges, those that are due first before others."""
         return [_charge(row) for row in await self._connection.execute(_NEXT_DUE_CHARGE, {"rows_max": limit})]
 
 
@@ -233,10 +236,6 @@ def _charge(row: Row[Any]) -> Charge:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Refunds in SQL; the charge's own row counts them, and its constraint holds that they are not more than it took.
-
-
 _ADD_REFUND = insert(refunds)
 _FIND_REFUND = select(refunds).where(refunds.c.refund_id == bindparam("wanted_id"))
 _FINISH = (
@@ -250,8 +249,11 @@ SUM_REFUNDED = select(func.coalesce(func.sum(refunds.c.amount_minor), 0), func.c
 )
 
 
-class SqlRefunds:
-    """Implements `Refunds`."""
+class Refunds:
+    """The refunds.
+
+    The row of their charge counts them, and its constraint holds that they are not more than it took.
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -261,6 +263,7 @@ class SqlRefunds:
         return None if row is None else _refund(row)
 
     async def add(self, refund: Refund) -> None:
+        """Raises WrittenMeanwhileError when another request has just written this refund."""
         row = {
             "refund_id": refund.refund_id,
             "charge_id": refund.terms.charge_id,
@@ -278,6 +281,7 @@ class SqlRefunds:
             raise WrittenMeanwhileError("refund", refund.refund_id) from error
 
     async def finish(self, refunded: Refund) -> bool:
+        """False, and nothing changed, if the money went back before."""
         result = await self._connection.execute(
             _FINISH,
             {
@@ -289,6 +293,7 @@ class SqlRefunds:
         return result.rowcount == 1
 
     async def next_due(self, limit: int) -> list[Refund]:
+        """At most `limit` PENDING refunds, those that are due first before others."""
         return [_refund(row) for row in await self._connection.execute(_NEXT_DUE_REFUND, {"rows_max": limit})]
 
 
@@ -301,10 +306,6 @@ def _refund(row: Row[Any]) -> Refund:
         refunded_at_ms=row.refunded_at_ms,
         traceparent=row.traceparent,
     )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Webhooks in SQL: a row for each event, sent or not, so that nothing that was decided is forgotten.
 
 
 ERROR_LENGTH_MAX = 500
@@ -348,8 +349,8 @@ _RECORD = (
 )
 
 
-class SqlWebhooks:
-    """Implements `Webhooks`."""
+class Webhooks:
+    """The webhooks: a row for each event, sent or not, so that nothing that was decided is forgotten."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -372,6 +373,7 @@ class SqlWebhooks:
         await self._connection.execute(_ADD_WEBHOOK, row)
 
     async def next_due(self, limit: int) -> list[WaitingWebhook]:
+        """At most `limit` that have to be sent and wait for no earlier one, those that are due first before others."""
         rows = await self._connection.execute(_NEXT_DUE_WEBHOOK, {"rows_max": limit})
         return [
             WaitingWebhook(
@@ -381,6 +383,7 @@ class SqlWebhooks:
         ]
 
     async def record(self, attempts: Sequence[Attempt]) -> None:
+        """Write down what came of sending."""
         rows = [
             {
                 "wanted_id": attempt.webhook_id,
@@ -393,23 +396,24 @@ class SqlWebhooks:
         await self._connection.execute(_RECORD, rows)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A unit of work over a database connection.
-
-
-class SqlUnitOfWork:
-    """Implements `UnitOfWork`."""
+class UnitOfWork:
+    """One database transaction."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self.charges = SqlCharges(connection)
-        self.refunds = SqlRefunds(connection)
-        self.webhooks = SqlWebhooks(connection)
+        self.charges = Charges(connection)
+        self.refunds = Refunds(connection)
+        self.webhooks = Webhooks(connection)
 
     async def book(self) -> Book:
+        """The sums of everything that ever happened."""
         captured_minor, captures = (await self._connection.execute(SUM_CAPTURED)).one()
         refunded_minor, refunds = (await self._connection.execute(SUM_REFUNDED)).one()
         return Book(int(captured_minor), int(refunded_minor), captures, refunds)
 
     async def commit(self) -> None:
+        """Make the unit's changes durable; without it they are rolled back."""
         await self._connection.commit()
+
+
+Units = SqlUnits[UnitOfWork]

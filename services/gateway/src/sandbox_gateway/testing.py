@@ -12,13 +12,12 @@ from typing import Any
 import httpx
 
 from osenv import SeededRng, SimClock
-from sandbox_gateway.app import MIGRATIONS
-from sandbox_gateway.bootstrap import Application, bootstrap
+from sandbox_gateway.app import MIGRATIONS, Application, bootstrap
 from sandbox_gateway.domain import DeliveryError
 from sandbox_gateway.gateway import Behaviour
 from sandbox_gateway.webhooks import WebhookReceiver
-from servicekit.adapters.database import Database
-from servicekit.testing.migrated import migrate
+from servicekit.sql.database import Database
+from servicekit.testing.migrations import migrate
 
 API_KEY = "api-key-for-tests-and-nothing-else"
 URL = "http://gateway"

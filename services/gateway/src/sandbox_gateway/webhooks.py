@@ -12,15 +12,11 @@ import structlog
 import telemetry
 from osenv import Clock, Rng
 from osenv.clock import timeout
-from sandbox_gateway.domain import SIGNATURE_HEADER, DeliveryError, signature
-from sandbox_gateway.unit_of_work import Attempt, Units, WaitingWebhook
-from servicekit.adapters.http_client import http_client
+from sandbox_gateway.domain import SIGNATURE_HEADER, Attempt, DeliveryError, WaitingWebhook, signature
+from sandbox_gateway.sql import Units
+from servicekit.background import Wake
 from servicekit.errors import StorageUnavailableError
-from servicekit.wake import Wake
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The receiver of webhooks over HTTP: signed, connections reused, and no redirect followed with a signature.
-
+from servicekit.http.client import http_client
 
 CONNECT_MAX_S = 2.0
 CONNECTIONS_MAX = 32
@@ -28,7 +24,10 @@ ANSWER_SHOWN_MAX_CHARACTERS = 200
 
 
 class HttpWebhooks:
-    """Implements `WebhookReceiver`; its owner closes it. How long an answer may take is for the sender to say."""
+    """Implements `WebhookReceiver`; its owner closes it. How long an answer may take is for the sender to say.
+
+    The receiver of webhooks over HTTP: signed, connections reused, and no redirect followed with a signature.
+    """
 
     def __init__(
         self, url: str, secrets: Sequence[str], clock: Clock, transport: httpx.AsyncBaseTransport | None = None
@@ -60,13 +59,6 @@ class HttpWebhooks:
         await self._client.aclose()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Sends what was decided until it was taken: at least once, and after kill -9 too, because what is unsent is a row.
-#
-# Invariants: each attempt has `ATTEMPT_MAX_S`; an event that is not taken is sent again, later and later, up to
-# `BACKOFF_MAX_S` apart, without end; it holds up later events of its own charge and no others.
-
-
 BATCH_MAX = 32
 ATTEMPT_MAX_S = 5.0
 BACKOFF_FIRST_S = 0.25
@@ -84,7 +76,11 @@ class WebhookReceiver(Protocol):
 
 
 class WebhookSender:
-    """Sends batches; those of one batch go at once."""
+    """Sends batches; those of one batch go at once.
+
+    Invariants: each attempt has `ATTEMPT_MAX_S`; an event that is not taken is sent again, later and later, up to
+    `BACKOFF_MAX_S` apart, without end; it holds up later events of its own charge and no others.
+    """
 
     def __init__(self, units: Units, receiver: WebhookReceiver, clock: Clock, rng: Rng) -> None:
         self._units = units
@@ -135,20 +131,19 @@ class WebhookSender:
         self._is_receiver_away = bool(errors)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Work that comes due: a loop that works, and then sleeps until the next of it is due, or until it is woken.
-#
-# Invariants: what is due is read from the database each time, so that nothing has to survive in memory; a database that
-# does not answer ends nothing.
-
-
 STORAGE_RETRY_MS = 500
 # The wall clock may be set forward while the loop sleeps by the monotonic one.
 SLEEP_MAX_S = 5.0
 
 
 class DueWork:
-    """`work` does some of what is due and returns the wall-clock moment when it wants to be called next, or None."""
+    """`work` does some of what is due and returns the wall-clock moment when it wants to be called next, or None.
+
+    Work that comes due: a loop that works, and then sleeps until the next of it is due, or until it is woken.
+
+    Invariants: what is due is read from the database each time, so that nothing has to survive in memory; a database
+    that does not answer ends nothing.
+    """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[int | None]], clock: Clock) -> None:
         self.name = name

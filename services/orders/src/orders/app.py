@@ -1,5 +1,5 @@
 """The composition root: orders on a real database, a real queue and a real clock. What starts and stops in which order
-is written in servicekit.runner.
+is written in servicekit.process.runner.
 """
 
 from __future__ import annotations
@@ -8,31 +8,27 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from orders.adapters.http_payments import HttpPayments
-from orders.adapters.mq_dead_letters import MqDeadLetters
-from orders.adapters.otel_order_meter import OtelOrderMeter, orders_by_status
+from orders.adapters.outside import HttpPayments, MqDeadLetters, OtelOrderMeter, orders_by_status
 from orders.adapters.tables import idempotency_keys, inbox, transactions
 from orders.bootstrap import bootstrap
 from orders.config import Config
-from orders.service.dead_letters import SHOP_GROUPS
 from orders.service.events import (
     ORDER_COMPLETIONS_TOPIC,
     ORDER_EVENTS_TOPIC,
     ORDER_TIMEOUTS_TOPIC,
     PAYMENT_EVENTS_TOPIC,
 )
+from orders.service.queries import SHOP_GROUPS
 from osenv import SystemRng
-from servicekit import runner
-from servicekit.adapters.database import Database
-from servicekit.adapters.database_clock import DatabaseClock
-from servicekit.adapters.gauges import stored_gauges
-from servicekit.adapters.migrate import Migrations
-from servicekit.adapters.mq_admin import MqParkedTransactions
-from servicekit.adapters.mq_connection import MqConnection
 from servicekit.auth import Tokens
-from servicekit.cleaning import cleaning
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled
-from servicekit.runner import Background, Compose, Composition, Service
+from servicekit.background import Background, stored_gauges
+from servicekit.process import runner
+from servicekit.process.queue import MqConnection, MqParkedTransactions
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, Reconciled
+from servicekit.process.runner import Compose, Composition, Service
+from servicekit.sql.database import Database, DatabaseClock
+from servicekit.sql.schema import Migrations
+from servicekit.sql.tables import cleaning
 
 MIGRATIONS = Migrations("orders:migrations")
 SERVICE = Service(

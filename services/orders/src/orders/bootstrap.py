@@ -1,4 +1,4 @@
-"""Puts the parts together: use cases, routes and consumers over whatever ports they are given."""
+"""Puts the parts together over whatever ports they are given: use cases, routes, a subscription for each group."""
 
 from __future__ import annotations
 
@@ -8,47 +8,125 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
-from orders.adapters.sql_unit_of_work import SqlUnitOfWork
-from orders.api.application import build_api
-from orders.api.dependencies import UseCases
-from orders.api.order_events import order_events
+from orders.adapters.sql import SqlUnitOfWork
+from orders.api.application import build_api, order_events
+from orders.api.routes import UseCases
 from orders.config import Config
-from orders.consumers import (
-    completion_handler,
-    completion_scheduler,
-    order_feed,
-    payment_handler,
-    refund_handler,
-    timeout_handler,
-    timeout_scheduler,
-)
 from orders.domain.order import HoldLimits
 from orders.pages.application import mount_pages
 from orders.pages.parts import PageParts, Renderer
 from orders.pages.visitor import signed_in
-from orders.service.accept_payment import AcceptPayment
+from orders.service import events
 from orders.service.close_order import AcceptRefund, CloseOrder, LatePayments, OrderTimeouts
-from orders.service.complete_order import CompleteOrder
-from orders.service.dead_letters import DeadLetters
-from orders.service.hold_order import HoldOrder
-from orders.service.order_access import NOT_METERED, OrderMeter
 from orders.service.order_feed import OrderFeed
-from orders.service.payment_desk import PaymentDesk
+from orders.service.payments import AcceptPayment, HoldOrder, PaymentDesk
 from orders.service.place_order import Baskets, PlaceOrder
-from orders.service.queries import AddProduct, ChangeProduct, Queries
+from orders.service.queries import AddProduct, ChangeProduct, DeadLetters, Queries
 from orders.service.reconcile_orders import ReconcileOptions, order_checks
-from orders.service.status_commands import ConfirmReceipt, ShipOrder
-from orders.service.unit_of_work import UnitOfWork, Units
+from orders.service.status_commands import CompleteOrder, ConfirmReceipt, ShipOrder
+from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units
 from osenv import Clock, Rng
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
-from servicekit.api.security import identified
 from servicekit.auth import Tokens
-from servicekit.health import Health, HealthCheck
-from servicekit.message import Subscription
-from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.transactions import Queue, TransactionalPublisher
+from servicekit.http.middleware import identified
+from servicekit.message import MessageBody, Subscription
+from servicekit.monitoring import Health, HealthCheck
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, ParkedTransactions, ParkedTransactionsCheck, Reconciler
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.units import Queue, TransactionalPublisher
+
+
+def timeout_scheduler(timeouts: OrderTimeouts) -> Subscription:
+    """Reads `order-events`/`created`, sends `order-timeouts` with the delay level of the time that remains.
+
+    Group `order-timeout-scheduler`: every created order gets its timer.
+    """
+
+    async def handle(body: bytes) -> None:
+        await timeouts.schedule(events.read_deadline(body))
+
+    return Subscription(events.TIMEOUT_SCHEDULER_GROUP, events.ORDER_EVENTS_TOPIC, events.CREATED_TAG, handle)
+
+
+def timeout_handler(timeouts: OrderTimeouts) -> Subscription:
+    """Reads `order-timeouts`.
+
+    Group `order-timeout-handler`: a timer that comes back closes its order, if nobody has paid.
+    """
+
+    async def handle(body: bytes) -> None:
+        await timeouts.ring(events.read_deadline(body))
+
+    return Subscription(events.TIMEOUT_HANDLER_GROUP, events.ORDER_TIMEOUTS_TOPIC, "*", handle)
+
+
+def payment_handler(accept_payment: AcceptPayment) -> Subscription:
+    """Reads `payment-events`/`succeeded`.
+
+    Group `order-payment-handler`: a payment that succeeded pays its order, or goes back.
+    """
+
+    async def handle(body: bytes) -> None:
+        await accept_payment(events.read_payment(body))
+
+    return Subscription(events.PAYMENT_HANDLER_GROUP, events.PAYMENT_EVENTS_TOPIC, events.SUCCEEDED_TAG, handle)
+
+
+def refund_handler(accept_refund: AcceptRefund) -> Subscription:
+    """Reads `payment-events`/`refunded`.
+
+    Group `order-refund-handler`: an order whose money went back before it was shipped is closed.
+
+    A group of its own: members of an older version of `order-payment-handler` do not want this tag, and all members of
+    a group want the same.
+    """
+
+    async def handle(body: bytes) -> None:
+        await accept_refund(events.read_refunded(body))
+
+    return Subscription(events.REFUND_HANDLER_GROUP, events.PAYMENT_EVENTS_TOPIC, events.REFUNDED_TAG, handle)
+
+
+def completion_scheduler(complete_order: CompleteOrder) -> Subscription:
+    """Reads `order-events`/`shipped`, sends `order-completions` for the time at which the order completes.
+
+    Group `order-completion-scheduler`: every shipped order gets the timer that completes it.
+    """
+
+    async def handle(body: bytes) -> None:
+        shipped = events.read_shipped(body)
+        await complete_order.schedule(shipped.order_id, shipped.shipped_at_ms)
+
+    return Subscription(events.COMPLETION_SCHEDULER_GROUP, events.ORDER_EVENTS_TOPIC, events.SHIPPED_TAG, handle)
+
+
+def completion_handler(complete_order: CompleteOrder) -> Subscription:
+    """Reads `order-completions`.
+
+    Group `order-completion-handler`: a timer that comes back completes its order, if the buyer has not.
+    """
+
+    async def handle(body: bytes) -> None:
+        await complete_order.ring(events.read_shipped(body).order_id)
+
+    return Subscription(events.COMPLETION_HANDLER_GROUP, events.ORDER_COMPLETIONS_TOPIC, "*", handle)
+
+
+ORDER_FEED_GROUP = "order-feed"
+
+
+def order_feed(feed: OrderFeed) -> Subscription:
+    """Reads all of `order-events`.
+
+    Group `order-feed`: every process hears of every change, and wakes those who follow the order.
+
+    Broadcasting: which process has the followers nobody knows, so each gets every message; those that came while it was
+    away concern nobody, because its followers have gone with it.
+    """
+
+    async def handle(body: bytes) -> None:
+        feed.tell(MessageBody(body).text("order_id"))
+
+    return Subscription(ORDER_FEED_GROUP, events.ORDER_EVENTS_TOPIC, "*", handle, is_broadcasting=True)
 
 
 @dataclass(frozen=True, slots=True)

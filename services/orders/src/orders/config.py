@@ -24,7 +24,7 @@ from servicekit.config import (
     whole_number,
 )
 
-DEFAULT_PAYMENT_WINDOW_MS = 1_800_000  # MISSION X3: 30 minutes
+DEFAULT_PAYMENT_WINDOW_MS = 1_800_000  # 30 minutes
 DEFAULT_DELAY_LEVELS = default_delay_levels(DEFAULT_PAYMENT_WINDOW_MS)
 DEFAULT_COMPLETION_AFTER_MS = 7 * 86_400_000
 TRACE_ID_PLACE = "{trace_id}"

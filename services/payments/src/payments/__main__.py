@@ -8,7 +8,7 @@ import sys
 
 from payments import app
 from payments.config import from_environment
-from servicekit.command_line import run_service
+from servicekit.process.runner import run_service
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,5 +1,5 @@
 """The composition root: payments on a real database, a real gateway, a real queue and a real clock. What starts and
-stops in which order is written in servicekit.runner.
+stops in which order is written in servicekit.process.runner.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ from functools import partial
 
 from osenv import SystemRng
 from payments.adapters.http_gateway import HttpGateway
-from payments.adapters.http_orders import HttpOrders
-from payments.adapters.otel_payment_meter import OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
+from payments.adapters.outside import HttpOrders, OtelPaymentMeter, failed_refunds, outbox_waiting, unfinished
 from payments.adapters.tables import idempotency_keys, inbox, transactions
 from payments.bootstrap import bootstrap
 from payments.config import Config
 from payments.service.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
-from servicekit import runner
-from servicekit.adapters.database import Database
-from servicekit.adapters.database_clock import DatabaseClock
-from servicekit.adapters.gauges import stored_gauges
-from servicekit.adapters.migrate import Migrations
-from servicekit.adapters.mq_admin import MqParkedTransactions
-from servicekit.adapters.mq_connection import MqConnection
 from servicekit.auth import Tokens
-from servicekit.cleaning import cleaning
-from servicekit.health import OK
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciled
-from servicekit.runner import Background, Compose, Composition, Service
+from servicekit.background import Background, stored_gauges
+from servicekit.monitoring import OK
+from servicekit.process import runner
+from servicekit.process.queue import MqConnection, MqParkedTransactions
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, Reconciled
+from servicekit.process.runner import Compose, Composition, Service
+from servicekit.sql.database import Database, DatabaseClock
+from servicekit.sql.schema import Migrations
+from servicekit.sql.tables import cleaning
 
 MIGRATIONS = Migrations("payments:migrations")
 SERVICE = Service("payments", MIGRATIONS, topics=(PAYMENT_EVENTS_TOPIC, ORDER_EVENTS_TOPIC))

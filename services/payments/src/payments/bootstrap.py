@@ -1,4 +1,4 @@
-"""Puts the parts together: use cases, routes, consumers, resumer and relay over whatever ports they are given."""
+"""Puts the parts together over whatever ports they are given: use cases, routes, consumers, resumer and relay."""
 
 from __future__ import annotations
 
@@ -10,30 +10,51 @@ from fastapi import FastAPI
 from osenv import Clock, Rng
 from payments.adapters.sql_unit_of_work import SqlUnitOfWork
 from payments.api.application import build_api
-from payments.api.dependencies import UseCases
+from payments.api.routes import UseCases
 from payments.config import Config
-from payments.consumers import payable_orders, refund_handler
+from payments.service import events
 from payments.service.gateway import OrderHolds, PatientGateway, PaymentGateway
-from payments.service.pay_order import PayOrder
-from payments.service.payable_orders import PayableOrders
-from payments.service.payment_meter import NOT_METERED, PaymentMeter
+from payments.service.pay_order import PayableOrders, PayOrder
 from payments.service.queries import Queries
 from payments.service.receive_event import ReceiveEvent, WebhookSignatures
-from payments.service.reconcile_captures import CapturesCheck
 from payments.service.refund_payment import RefundPart, RefundPayment, RetryRefund
-from payments.service.resumer import Resumer
+from payments.service.resumer import CapturesCheck, Resumer
 from payments.service.settlement import Bookkeeper, Settlement
-from payments.service.unit_of_work import UnitOfWork, Units
-from servicekit.adapters.database import Database
-from servicekit.adapters.sql_units import SqlUnits
+from payments.service.use_case import NOT_METERED, PaymentMeter, UnitOfWork, Units
 from servicekit.auth import Tokens
-from servicekit.health import Health, HealthCheck
+from servicekit.background import Wake
 from servicekit.message import Subscription
-from servicekit.outbox import OutboxPublisher, OutboxRelay
-from servicekit.parked_transactions import ParkedTransactions, ParkedTransactionsCheck
-from servicekit.reconciler import SWEEP_WINDOW_MS, Reconciler
-from servicekit.transactions import Queue, TransactionalPublisher
-from servicekit.wake import Wake
+from servicekit.monitoring import Health, HealthCheck
+from servicekit.process.reconciler import SWEEP_WINDOW_MS, ParkedTransactions, ParkedTransactionsCheck, Reconciler
+from servicekit.sql.database import Database, SqlUnits
+from servicekit.sql.outbox import OutboxPublisher, OutboxRelay
+from servicekit.sql.units import Queue, TransactionalPublisher
+
+TAGS = f"{events.CREATED_TAG} || {events.CLOSED_TAG} || {events.PAID_TAG}"
+
+
+def payable_orders(orders: PayableOrders) -> Subscription:
+    """Reads `order-events`.
+
+    Group `payable-orders`: payments learns which orders can be paid, and which no longer.
+    """
+
+    async def handle(body: bytes) -> None:
+        await orders.learn(events.read_order_event(body))
+
+    return Subscription(events.PAYABLE_ORDERS_GROUP, events.ORDER_EVENTS_TOPIC, TAGS, handle)
+
+
+def refund_handler(refund_payment: RefundPayment) -> Subscription:
+    """Reads `order-events`/`refund-requested`.
+
+    Group `refund-handler`: money of an order that is closed goes back.
+    """
+
+    async def handle(body: bytes) -> None:
+        await refund_payment(events.read_refund_requested(body))
+
+    return Subscription(events.REFUND_HANDLER_GROUP, events.ORDER_EVENTS_TOPIC, events.REFUND_REQUESTED_TAG, handle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,23 @@
-"""How a database looks that migrations have made, and what the next version makes of it, for tests of services."""
+"""Databases that a service's migrations have made, how they look, and what the next version makes of them."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TypeAlias
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy import Connection, MetaData, inspect, make_url
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
-from servicekit.adapters.database import Database
-from servicekit.adapters.migrate import Migrations
+from servicekit.config import SQLITE_PREFIX
+from servicekit.sql.database import Database
+from servicekit.sql.schema import Migrations
 
 # By table: the kind of each column, and what is unique in it.
 _Schema: TypeAlias = dict[str, dict[str, str]]
@@ -149,3 +152,31 @@ def _checks_and_indexes(connection: Connection) -> dict[str, tuple[object, ...]]
         for table in inspector.get_table_names()
         if table != "alembic_version"
     }
+
+
+_MADE: dict[Migrations, sqlite3.Connection] = {}  # copies in memory
+
+
+async def migrate(database: Database, url: str, migrations: Migrations) -> None:
+    """Bring the database at `url`, of which nothing is open yet, to the newest schema. Raises what `upgrade` raises.
+
+    Invariant: a new SQLite file gets, page by page, what the migrations have made of the first one in this process.
+    Every other database is migrated itself, as is a file that is there already.
+    """
+    path = make_url(url).database if url.startswith(SQLITE_PREFIX) else None
+    if path is None or _is_there(path):
+        await migrations.upgrade(database)
+    elif migrations in _MADE:
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("PRAGMA synchronous=OFF")  # no test asks what a power cut leaves of an empty database
+            _MADE[migrations].backup(file)
+    else:
+        await migrations.upgrade(database)
+        with closing(sqlite3.connect(path)) as file:
+            copy = sqlite3.connect(":memory:")
+            file.backup(copy)
+        _MADE[migrations] = copy
+
+
+def _is_there(path: str) -> bool:
+    return Path(path).exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from servicekit.api.problem import MEDIA_TYPE
+from servicekit.http.problem import MEDIA_TYPE
 
 _JSON = "application/json"
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}

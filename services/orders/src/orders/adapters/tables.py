@@ -1,4 +1,4 @@
-"""The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
+"""The schema; migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: stock is never negative, a status is one of the five, closed_at_ms is set
 exactly for closed orders, shipped_at_ms exactly for those that are or were on their way, completed_at_ms exactly for
@@ -25,9 +25,8 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
-from servicekit.adapters.counters import CountersTable
-from servicekit.adapters.schema import ROW_ID, new_metadata
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
+from servicekit.sql.schema import ROW_ID, CountersTable, new_metadata
+from servicekit.sql.tables import IdempotencyKeysTable
 
 ID_LENGTH_MAX = 64
 ACTOR_LENGTH_MAX = 64  # a caller's subject is an id, and the groups' names are shorter

@@ -1,4 +1,4 @@
-"""The kinds of problems that orders adds to those of servicekit.api.problem."""
+"""The kinds of problems that orders adds to those of servicekit.http.problem: of its domain, streams and pages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from orders.domain import errors
-from servicekit.api.problem import PRECONDITION_FAILED, ProblemType
-from servicekit.errors import ServiceError
+from orders.service.payments import (
+    FeedClosedError,
+    PaymentsUnavailableError,
+    TooManyStreamsError,
+    UnknownDeadLetterError,
+    UnknownPaymentError,
+)
+from servicekit.errors import QueueUnreachableError, ServiceError
+from servicekit.http.problem import PRECONDITION_FAILED, ProblemType
 
 UNKNOWN_PRODUCT = ProblemType("unknown-product", 404, "There is no such product", ("product_id",))
 UNKNOWN_ORDER = ProblemType("unknown-order", 404, "There is no such order", ("order_id",))
@@ -46,5 +53,27 @@ PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
         errors.OrderHeldError: ORDER_HELD,
         errors.StatusChangedError: STATUS_CHANGED,
         errors.VersionMismatchError: PRECONDITION_FAILED,
+    }
+)
+
+
+TOO_MANY_STREAMS = ProblemType("too-many-streams", 503, "Too many streams are open", retry_after_s=5)
+STOPPING = ProblemType("stopping", 503, "The service is about to stop", retry_after_s=1)
+PAYMENTS_UNAVAILABLE = ProblemType("payments-unavailable", 503, "Payments do not answer", retry_after_s=1)
+QUEUE_UNREACHABLE = ProblemType("queue-unreachable", 503, "The message queue does not answer", retry_after_s=1)
+UNKNOWN_PAYMENT = ProblemType("unknown-payment", 404, "The order has no such payment", ("payment_id",))
+UNKNOWN_DEAD_LETTER = ProblemType("unknown-dead-letter", 404, "There is no such open dead letter", ("group",))
+
+STREAM_PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
+    {TooManyStreamsError: TOO_MANY_STREAMS, FeedClosedError: STOPPING}
+)
+
+PAGE_PROBLEM_OF_ERROR: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
+    {
+        **STREAM_PROBLEM_OF_ERROR,
+        PaymentsUnavailableError: PAYMENTS_UNAVAILABLE,
+        QueueUnreachableError: QUEUE_UNREACHABLE,
+        UnknownPaymentError: UNKNOWN_PAYMENT,
+        UnknownDeadLetterError: UNKNOWN_DEAD_LETTER,
     }
 )

@@ -13,8 +13,8 @@ from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, Req
 from orders.domain.product import Product, ProductChange
 from orders.service.place_order import OrderRequest
 from orders.service.queries import Page, Statistics
-from orders.service.unit_of_work import OrderFilter
-from servicekit.api.schemas import (
+from orders.service.use_case import OrderFilter
+from servicekit.http.parameters import (
     PAGE_DEFAULT,
     AnswerModel,
     Currency,

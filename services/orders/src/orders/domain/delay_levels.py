@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# RocketMQ's messageDelayLevel (MISSION D1); level 16 is the 30 minutes that a buyer has to pay.
+# RocketMQ's messageDelayLevel; level 16 is the 30 minutes that a buyer has to pay.
 DEFAULT_DELAYS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 PAYMENT_WINDOW_LEVEL = 16
 

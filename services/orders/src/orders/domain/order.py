@@ -18,19 +18,13 @@ from orders.domain.errors import (
 )
 from orders.domain.product import Product
 
-# ----------------------------------------------------------------------------------------------------------------------
-# An order: its lines, its states and their changes, and the hold of a payment.
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The five states of an order (MISSION X1) and the changes between them.
-#
-# Invariants: a status changes only by a row of TRANSITIONS; COMPLETED and CLOSED have no row and are final. Status and
-# reason together say which change it was: a reason that leads somewhere from two states is the same act in both.
-
 
 class OrderStatus(enum.StrEnum):
-    """Where an order stands."""
+    """Where an order stands.
+
+    Invariants: a status changes only by a row of TRANSITIONS; COMPLETED and CLOSED have no row and are final. Status
+    and reason together say which change it was: a reason that leads somewhere from two states is the same act in both.
+    """
 
     PENDING_PAYMENT = "PENDING_PAYMENT"
     AWAITING_SHIPMENT = "AWAITING_SHIPMENT"
@@ -79,10 +73,6 @@ def next_status(status: OrderStatus, reason: ChangeReason) -> OrderStatus:
         raise IllegalTransitionError(status, reason) from None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# One change of an order's status, and where it came from: the rows of an order's history.
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Who makes a change, at which wall-clock millisecond, and in which trace.
@@ -108,13 +98,6 @@ class StatusChange:
     trace_id: str | None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# A payment's hold on its order: while it lasts, the order is not closed under the payment's hands.
-#
-# A hold begins before the order's time to pay is over, and ends by itself: `lifetime_ms` after it was last taken, and
-# at the latest `past_expiry_max_ms` after the order's expiry, however often its payment takes it again.
-
-
 # Payments waits 3 s for its hold and then 10 s for the gateway. A shorter hold would let an order close under a charge.
 CAPTURE_MAX_MS = 13_000
 HOLD_MS = 30_000  # payments takes a hold again each time it asks what became of a charge
@@ -134,21 +117,16 @@ DEFAULT_HOLD_LIMITS = HoldLimits()
 
 @dataclass(frozen=True, slots=True)
 class PaymentHold:
-    """Which payment holds the order, until which wall-clock millisecond; kept when it is over, as the last one."""
+    """Which payment holds the order, until which wall-clock millisecond; kept when it is over, as the last one.
+
+    A payment's hold on its order: while it lasts, the order is not closed under the payment's hands.
+
+    A hold begins before the order's time to pay is over, and ends by itself: `lifetime_ms` after it was last taken, and
+    at the latest `past_expiry_max_ms` after the order's expiry, however often its payment takes it again.
+    """
 
     payment_id: str
     until_ms: int
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# An order: who buys what for how much, until when it can be paid, and where it stands.
-#
-# Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but its
-# status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each row of
-# the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED or
-# COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when the
-# status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid
-# before. `hold` is the last one; it means something while the status is PENDING_PAYMENT, and is no part of the version.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +155,14 @@ class Order:
     """An order; times are wall-clock milliseconds, money is in the currency's minor unit.
 
     `traceparent` is where its life began for those who watch the system; nothing here looks into it.
+
+    Invariants: an order has at least one line, one currency, and a total that is the sum of its lines; everything but
+    its status and the members that go with it stays as it was placed. `version` starts at 1 and grows by one with each
+    row of the history. closed_at_ms is set exactly when the status is CLOSED, shipped_at_ms exactly when it is SHIPPED
+    or COMPLETED, completed_at_ms exactly when it is COMPLETED; payment_id and paid_at_ms are set together, always when
+    the status is one of PAID_STATUSES, never when it is PENDING_PAYMENT, and for a CLOSED order exactly if it was paid
+    before. `hold` is the last one; it means something while the status is PENDING_PAYMENT, and is no part of the
+    version.
     """
 
     order_id: str
@@ -360,10 +346,6 @@ def _change(
     return StatusChange(order_id, old_status, new_status, reason, origin.at_ms, origin.actor, origin.trace_id)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Money that arrived for an order, and money that has to go back.
-
-
 @dataclass(frozen=True, slots=True)
 class Payment:
     """Money that arrived for an order: minor units, and wall-clock milliseconds."""
@@ -401,14 +383,6 @@ class RefundRequest:
     reason: RefundReason
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a payment does to an order: it pays for it, or it has to go back.
-#
-# Invariants: an order is paid by one payment at most; a payment pays, or its money goes back. Both happen to one
-# payment only when the seller cancels the order that it has paid, and then the money goes back once. Each answer but
-# PAY is final: an order that is closed or paid is never unpaid again, and an amount does not change.
-
-
 class Verdict(enum.Enum):
     """What else may come of a payment."""
 
@@ -420,6 +394,10 @@ def judge(order: Order, payment: Payment) -> Verdict | RefundReason:
     """PAY, IGNORE for the payment that has paid the order already, or the reason why the money goes back.
 
     An order that was cancelled after it was paid asked for its money when it was closed: its payment is ignored here.
+
+    Invariants: an order is paid by one payment at most; a payment pays, or its money goes back. Both happen to one
+    payment only when the seller cancels the order that it has paid, and then the money goes back once. Each answer but
+    PAY is final: an order that is closed or paid is never unpaid again, and an amount does not change.
     """
     if order.payment_id == payment.payment_id:
         return Verdict.IGNORE

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that servicekit.adapters.migrate hands over."""
+"""Alembic's entry: runs the migrations on the connection that servicekit.sql.schema hands over."""
 
 from __future__ import annotations
 

@@ -1,25 +1,49 @@
-"""The pages as an application of their own below /shop: their errors are pages, and they are in no API document."""
+"""The pages as an application of their own below /shop: their errors are pages, and they are in no API document.
+
+In a sandbox everybody signs in as whom they say; elsewhere they bring a token that they were given.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, FastAPI
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+from urllib.parse import urlencode
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Form, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orders.pages import (
-    cart_pages,
-    operator_order_pages,
-    operator_pages,
-    order_pages,
-    problem_pages,
-    product_pages,
-    session_pages,
+import telemetry
+from orders.api.problem import PAGE_PROBLEM_OF_ERROR, PROBLEM_OF_ERROR
+from orders.domain.errors import InsufficientStockError
+from orders.pages.buyer_pages import cart_router, orders_router, products_router
+from orders.pages.language import Texts
+from orders.pages.operator_pages import operator_orders_router, operator_router
+from orders.pages.parts import (
+    ROOT,
+    ForbiddenError,
+    NotSignedInError,
+    PageError,
+    PageParts,
+    PartsOf,
+    VisitorOf,
+    parts_of,
+    require_own_site,
 )
-from orders.pages.parts import ROOT, PageParts, require_own_site
-from servicekit.api.request_telemetry import request_telemetry
+from orders.pages.visitor import Cart, keep_cart, sign_in, sign_out, visitor_of
+from orders.service.payments import PaymentRefusedError
+from servicekit.auth import ROLES, TOKEN_MAX_CHARACTERS
+from servicekit.errors import ServiceError, StorageUnavailableError
+from servicekit.http import problem
+from servicekit.http.middleware import request_telemetry
+from servicekit.http.problem import COMMON_PROBLEMS, ProblemType
+from servicekit.identifiers import ID_PATTERN
 
 # Styles, scripts and images come from here and nowhere else, nothing is inline, and nobody frames the shop.
 _POLICY = (
@@ -61,7 +85,7 @@ class _PageFrame:
         except Exception as error:
             if has_begun:
                 raise
-            response = problem_pages.unexpected_error(Request(scope), error)
+            response = unexpected_error(Request(scope), error)
             await response(scope, receive, send_with_headers)
 
 
@@ -76,11 +100,13 @@ def mount_pages(api: FastAPI, parts: PageParts) -> None:
         redirect_slashes=False,
     )
     pages.state.parts = parts
-    for module in (product_pages, cart_pages, order_pages, operator_pages, operator_order_pages, session_pages):
-        pages.include_router(module.router)
+    for router in (
+        products_router, cart_router, orders_router, operator_router, operator_orders_router, session_router,
+    ):  # fmt: skip
+        pages.include_router(router)
     pages.mount("/static", StaticFiles(packages=[("orders.pages", "static")]))
     pages.add_middleware(_PageFrame)
-    problem_pages.install(pages)
+    install_problem_pages(pages)
     api.include_router(_entrance())
     api.mount(ROOT, pages)
 
@@ -95,3 +121,185 @@ def _entrance() -> APIRouter:
         return RedirectResponse(f"{ROOT}/")
 
     return router
+
+
+PROBLEMS: Mapping[type[ServiceError], ProblemType] = MappingProxyType(
+    {**COMMON_PROBLEMS, **PROBLEM_OF_ERROR, **PAGE_PROBLEM_OF_ERROR}
+)
+_FRAMEWORK_PROBLEMS = {404: problem.NO_SUCH_ROUTE, 405: problem.METHOD_NOT_ALLOWED, 413: problem.BODY_TOO_LARGE}
+_SOLD_OUT = "sold-out"
+_REFUSED = "payment-refused"
+
+log = structlog.get_logger(__name__)
+
+
+def install_problem_pages(app: FastAPI) -> None:
+    """Register the handlers of what is expected to go wrong."""
+    app.exception_handler(ServiceError)(_service_error)
+    app.exception_handler(PaymentRefusedError)(_payment_refused)
+    app.exception_handler(PageError)(_page_error)
+    app.exception_handler(NotSignedInError)(_not_signed_in)
+    app.exception_handler(RequestValidationError)(_validation_error)
+    app.exception_handler(HTTPException)(_framework_error)
+
+
+def problem_page(
+    request: Request, name: str, status: int, detail: str, values: Mapping[str, object] | None = None
+) -> Response:
+    """The page of the problem `name`; `values` are for the places in its sentence.
+
+    It says what happened in the visitor's language, a way on, and the trace id. The kinds of problems are the API's
+    own, so that a page and a program are refused alike.
+    """
+    parts = parts_of(request)
+    visitor = visitor_of(request, parts.tokens)
+    sentence = Texts(visitor.language)(f"problem.{name}", **(values or {}))
+    return parts.renderer.page(
+        request,
+        visitor,
+        "problem.html",
+        status=status,
+        sentence=sentence,
+        detail=detail,
+        trace_id=telemetry.current_trace_id(),
+        order_url=_order_url(request),
+        may_repeat=request.method == "GET" and status >= 500,
+    )
+
+
+async def _service_error(request: Request, error: ServiceError) -> Response:
+    kind = PROBLEMS.get(type(error))
+    if kind is None:
+        return unexpected_error(request, error)
+    if isinstance(error, InsufficientStockError):
+        response = await _too_few(request, kind, error)
+    else:
+        response = problem_page(request, kind.name, kind.status, str(error))
+    if kind.retry_after_s is not None:
+        response.headers["Retry-After"] = str(kind.retry_after_s)
+    return response
+
+
+async def _too_few(request: Request, kind: ProblemType, error: InsufficientStockError) -> Response:
+    """With the name that the buyer has seen; without the database there is the id."""
+    try:
+        products = await parts_of(request).baskets.products([error.product_id])
+    except StorageUnavailableError:
+        products = {}
+    product = products.get(error.product_id)
+    values = {"name": product.name if product else error.product_id, "available": error.available}
+    return problem_page(request, kind.name if error.available else _SOLD_OUT, kind.status, str(error), values)
+
+
+async def _payment_refused(request: Request, error: PaymentRefusedError) -> Response:
+    visitor = visitor_of(request, parts_of(request).tokens)
+    is_known = Texts(visitor.language).has(f"problem.{error.problem}")
+    return problem_page(request, error.problem if is_known else _REFUSED, error.status, str(error))
+
+
+async def _page_error(request: Request, error: PageError) -> Response:
+    return problem_page(request, error.name, error.status, str(error))
+
+
+async def _not_signed_in(request: Request, _error: NotSignedInError) -> Response:
+    """To where one signs in, and from there back to the page, if it was one that can be asked for."""
+    next_path = request.url.path if request.method == "GET" else f"{ROOT}/"
+    return RedirectResponse(f"{ROOT}/session?{urlencode({'next': next_path})}", status_code=303)
+
+
+async def _validation_error(request: Request, error: RequestValidationError) -> Response:
+    detail = "; ".join(f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
+    kind = problem.INVALID_REQUEST
+    # An id that cannot be one names nothing: to a visitor it is a wrong address.
+    if any(found["loc"][0] == "path" for found in error.errors()):
+        kind = problem.NO_SUCH_ROUTE
+    return problem_page(request, kind.name, kind.status, detail)
+
+
+async def _framework_error(request: Request, error: HTTPException) -> Response:
+    kind = _FRAMEWORK_PROBLEMS.get(error.status_code, problem.MALFORMED_REQUEST)
+    response = problem_page(request, kind.name, error.status_code, f"{request.method} {request.url.path}")
+    response.headers.update(error.headers or {})
+    return response
+
+
+def unexpected_error(request: Request, error: Exception) -> Response:
+    """The page for a mistake of the shop, which goes to the log."""
+    log.error("a page failed unexpectedly", method=request.method, path=request.url.path, exc_info=error)
+    kind = problem.INTERNAL_ERROR
+    return problem_page(request, kind.name, kind.status, "the error is in the log under this trace id")
+
+
+def _order_url(request: Request) -> str | None:
+    """The page of the order that the request was about, unless it is the very page that failed."""
+    order_id = request.path_params.get("order_id")
+    if order_id is None or request.method == "GET":
+        return None
+    return str(request.url.path).rpartition("/")[0]
+
+
+session_router = APIRouter(prefix="/session")
+
+NEXT_MAX = 300
+
+
+@session_router.get("")
+async def show(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    next_path: Annotated[str, Query(alias="next", max_length=NEXT_MAX)] = "",
+) -> Response:
+    return parts.renderer.page(
+        request,
+        visitor,
+        "session.html",
+        next_path=_own_path(next_path),
+        roles=tuple(ROLES),
+        may_choose_anybody=parts.may_choose_anybody,
+    )
+
+
+@session_router.post("/sandbox")
+async def sign_in_as_anybody(
+    request: Request,
+    parts: PartsOf,
+    subject: Annotated[str, Form(pattern=ID_PATTERN)],
+    role: Annotated[str, Form(pattern=f"^({'|'.join(ROLES)})$")],
+    next_path: Annotated[str, Form(alias="next", max_length=NEXT_MAX)] = "",
+) -> Response:
+    if not parts.may_choose_anybody:
+        raise ForbiddenError("sandbox")
+    return _signed_in(request, parts.tokens.issue(subject, ROLES[role]), next_path)
+
+
+@session_router.post("/token")
+async def sign_in_by_token(
+    request: Request,
+    parts: PartsOf,
+    token: Annotated[str, Form(min_length=1, max_length=TOKEN_MAX_CHARACTERS)],
+    next_path: Annotated[str, Form(alias="next", max_length=NEXT_MAX)] = "",
+) -> Response:
+    parts.tokens.verify(token.strip())
+    return _signed_in(request, token.strip(), next_path)
+
+
+@session_router.post("/end")
+async def end(request: Request) -> Response:
+    """The cart goes as well: the next one at this browser may be somebody else."""
+    response = RedirectResponse(f"{ROOT}/", status_code=303)
+    sign_out(response)
+    keep_cart(request, response, Cart())
+    return response
+
+
+def _signed_in(request: Request, token: str, next_path: str) -> Response:
+    response = RedirectResponse(_own_path(next_path), status_code=303)
+    sign_in(request, response, token)
+    return response
+
+
+def _own_path(path: str) -> str:
+    """The path if it is one of the shop's pages, else the products: nobody is led to another site from here."""
+    is_own = path.startswith(f"{ROOT}/") and "//" not in path and "\\" not in path and path.isprintable()
+    return path if is_own else f"{ROOT}/"

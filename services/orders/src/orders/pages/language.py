@@ -11,10 +11,6 @@ from types import MappingProxyType
 from orders.pages.texts_en import ENGLISH
 from orders.pages.texts_zh import CHINESE
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which of the two languages a visitor reads: what he chose, or else what his browser asks for.
-
-
 COOKIE = "shop_language"
 PARAMETER = "lang"
 COOKIE_MAX_AGE_S = 365 * 86_400
@@ -70,10 +66,6 @@ def _thousandths(parameters: str) -> int:
     return min(1000, int(whole) * 1000 + int(part[:3].ljust(3, "0")))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the pages say, by language and key.
-
-
 CATALOGS: Mapping[Language, Mapping[str, str]] = MappingProxyType(
     {Language.ENGLISH: ENGLISH, Language.CHINESE: CHINESE}
 )
@@ -97,16 +89,12 @@ class Texts:
         return key in self._catalog
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Money as people read and write it. Whole minor units on both sides: no floating-point number comes near.
-
-
 # ISO 4217: how many digits the minor unit has, where that is not two.
 _DIGITS: Mapping[str, int] = MappingProxyType(
     {"BHD": 3, "CLP": 0, "ISK": 0, "JOD": 3, "JPY": 0, "KRW": 0, "KWD": 3, "OMR": 3, "TND": 3, "UGX": 0, "VND": 0}
 )
 _DIGITS_DEFAULT = 2
-# The shop's home currency has the bare sign (MISSION X2); where two share a sign, the other says whose it is.
+# The shop's home currency has the bare sign; where two share a sign, the other says whose it is.
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {"CNY": "¥", "JPY": "JP¥", "USD": "US$", "HKD": "HK$", "TWD": "NT$", "EUR": "€", "GBP": "£", "KRW": "₩", "INR": "₹"}
 )
@@ -118,7 +106,10 @@ class NotAnAmountError(ValueError):
 
 
 def format_money(amount_minor: int, currency: str) -> str:
-    """`15800`, `CNY` -> `¥158.00`; a currency without a sign is named: `CHF 158.00`."""
+    """`15800`, `CNY` -> `¥158.00`; a currency without a sign is named: `CHF 158.00`.
+
+    Whole minor units on both sides: no floating-point number comes near.
+    """
     sign = _SIGNS.get(currency, f"{currency}\N{NO-BREAK SPACE}")
     minus = "-" if amount_minor < 0 else ""
     whole, part = divmod(abs(amount_minor), _unit(currency))
@@ -150,16 +141,15 @@ def _unit(currency: str) -> int:
     return int(10 ** _digits(currency))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Moments and remaining times as people read them. The server knows no visitor's time zone and says UTC; the script on
-# the page turns moments into the visitor's own time.
-
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def format_moment(at_ms: int, language: Language) -> str:
-    """`22 Nov 2026, 16:15:10 UTC` or `2026年11月22日 16:15:10 UTC`."""
+    """`22 Nov 2026, 16:15:10 UTC` or `2026年11月22日 16:15:10 UTC`.
+
+    Moments and remaining times as people read them. The server knows no visitor's time zone and says UTC; the script on
+    the page turns moments into the visitor's own time.
+    """
     at = _utc(at_ms)
     clock = f"{at.hour:02}:{at.minute:02}:{at.second:02} UTC"
     if language is Language.CHINESE:
@@ -178,7 +168,7 @@ def remaining_seconds(expires_at_ms: int, now_ms: int) -> int:
 
 
 def format_remaining(seconds: int) -> str:
-    """`09:20` (MISSION X2); from an hour on `1:09:20`."""
+    """`09:20`; from an hour on `1:09:20`."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

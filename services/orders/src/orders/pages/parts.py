@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from orders.api.dependencies import UseCases
+from orders.api.routes import UseCases
 from orders.domain.order import OrderStatus
 from orders.pages.language import (
     PARAMETER,
@@ -26,17 +26,13 @@ from orders.pages.language import (
     machine_moment,
 )
 from orders.pages.visitor import Visitor, keep_language, visitor_of
-from orders.service.dead_letters import DeadLetters
 from orders.service.order_feed import OrderFeed
-from orders.service.payment_desk import PaymentDesk
+from orders.service.payments import PaymentDesk
 from orders.service.place_order import Baskets
+from orders.service.queries import DeadLetters
 from osenv import Clock, Rng
 from servicekit import auth
 from servicekit.auth import Caller, Tokens
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Templates, and what all of them know: the texts of the visitor's language, money, moments, and where they are.
-
 
 ROOT = "/shop"
 
@@ -104,10 +100,6 @@ def _in_language(request: Request, language: Language) -> str:
     return f"{request.url.path}?{urlencode([*others, (PARAMETER, language.value)])}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What can go wrong in the pages themselves; each becomes a page of its own.
-
-
 class PageError(Exception):
     """`name` is that of the sentence in the catalogs, under `problem.`; `status` is the HTTP status."""
 
@@ -159,10 +151,6 @@ class UnknownMethodError(BadFormError):
     """A way to pay that there is not."""
 
     name = "no-such-method"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the pages work with, and how a route gets it.
 
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orders.service.dead_letters import DeadLettersOfGroup, DeadLetterView
-from orders.service.payment_desk import (
+from orders.service.payments import (
     DECLINED,
     IN_PROGRESS,
     OrderToPay,
@@ -17,6 +16,7 @@ from orders.service.payment_desk import (
     RefundView,
     UnknownDeadLetterError,
 )
+from orders.service.queries import DeadLettersOfGroup, DeadLetterView
 from osenv import Clock
 from servicekit.auth import Caller
 from servicekit.errors import QueueUnreachableError

@@ -1,4 +1,4 @@
-"""Everything the pages say in Chinese. The five states are called as the course calls them (MISSION X1, X2)."""
+"""Everything the pages say in Chinese. The five states are called as the course calls them."""
 
 from __future__ import annotations
 

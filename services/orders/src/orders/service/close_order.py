@@ -22,29 +22,22 @@ from orders.domain.order import (
     RefundRequest,
 )
 from orders.service import events
-from orders.service.accept_payment import AcceptPayment, PaymentOutcome
 from orders.service.events import OrderDeadline
-from orders.service.order_access import NOT_METERED, OrderMeter, in_trace_of, origin_of, require_buyer
-from orders.service.payment_desk import IN_PROGRESS, PaymentDesk, PaymentRefusedError, PaymentsUnavailableError
+from orders.service.payments import (
+    IN_PROGRESS,
+    AcceptPayment,
+    PaymentDesk,
+    PaymentOutcome,
+    PaymentRefusedError,
+    PaymentsUnavailableError,
+)
 from orders.service.status_commands import Command
-from orders.service.unit_of_work import UnitOfWork, Units
+from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, in_trace_of, origin_of, require_buyer
 from osenv import Clock
 from servicekit.auth import ORDERS_SHIP, PAYMENTS_READ, Caller
 from servicekit.errors import ConsumedBeforeError
-from servicekit.inbox import require_first
 from servicekit.message import MessagePublisher
-from servicekit.transactions import TransactionalPublisher
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What orders asks payments before it closes an order that a payment has held: the news of its capture may be late.
-#
-# Only such orders are asked about, because nothing is captured without a hold (ADR 122). A payment that has captured
-# the order's money pays for it now, and its message finds it paid.
-
+from servicekit.sql.units import TransactionalPublisher, require_first
 
 UNKNOWN_PAYMENT = "unknown-payment"
 
@@ -65,7 +58,13 @@ async def not_asked(_order: Order) -> LatePayment:
 
 
 class LatePayments:
-    """Asks payments, for the order's buyer and inside no unit of work."""
+    """Asks payments, for the order's buyer and inside no unit of work.
+
+    What orders asks payments before it closes an order that a payment has held: the news of its capture may be late.
+
+    Only such orders are asked about, because nothing is captured without a hold (ADR 122). A payment that has captured
+    the order's money pays for it now, and its message finds it paid.
+    """
 
     def __init__(self, desk: PaymentDesk, accept_payment: AcceptPayment) -> None:
         self._desk = desk
@@ -95,15 +94,6 @@ class LatePayments:
         return LatePayment.NONE if is_sent_back else LatePayment.PAID
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Closing an order: its buyer or its seller cancelled it, or its time to pay is over.
-#
-# Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back
-# on sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
-# committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is back
-# already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been taken.
-
-
 CANCEL = "cancel order"
 
 
@@ -122,7 +112,14 @@ async def _go_on(_unit: UnitOfWork) -> None:
 
 
 class CloseOrder:
-    """The use cases behind POST /orders/{id}/cancel and behind the timeout message."""
+    """The use cases behind POST /orders/{id}/cancel and behind the timeout message.
+
+    Invariants: an order is closed once, by whoever changes its status first; in the same unit of work its units go back
+    on sale and, if it was paid, its money is asked back; `closed` and `refund-requested` are told exactly for what was
+    committed. No order is expired before expires_at_ms. The money of an order that closes because it was refunded is
+    back already, and is not asked for. An order that a payment holds is not closed, by nobody: the money may have been
+    taken.
+    """
 
     def __init__(
         self,
@@ -232,17 +229,14 @@ class CloseOrder:
         return closed_order
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The timer of every order: a delayed message that comes back when the time to pay is over (MISSION X3, U5).
-#
-# Both handlers may be called again with the same message: a second timer finds the order decided and ignores it.
-
-
 LOOK_AGAIN_MS = 5_000  # at an order whose payment is in progress
 
 
 class OrderTimeouts:
-    """Sets timers and acts on those that ring."""
+    """Sets the timer of every order, a delayed message that comes back when the time to pay is over, and acts on it.
+
+    Both handlers may be called again with the same message: a second timer finds the order decided and ignores it.
+    """
 
     def __init__(self, close_order: CloseOrder, publisher: MessagePublisher, clock: Clock, levels: DelayLevels) -> None:
         self._close_order = close_order
@@ -277,13 +271,6 @@ class OrderTimeouts:
         return level
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Money has gone back: an order that has none left, and waits for its shipment, is closed.
-#
-# Invariants: of a refund and a shipping exactly one gets the order, by compare-and-set; what is on its way or with its
-# buyer stays as it is, because money that goes back then is between the buyer and the operator.
-
-
 class RefundOutcome(enum.Enum):
     """What became of an order whose money went back."""
 
@@ -293,7 +280,11 @@ class RefundOutcome(enum.Enum):
 
 
 class AcceptRefund:
-    """The use case behind `payment-events`/`refunded`."""
+    """The use case behind `payment-events`/`refunded`.
+
+    Invariants: of a refund and a shipping exactly one gets the order, by compare-and-set; what is on its way or with
+    its buyer stays as it is, because money that goes back then is between the buyer and the operator.
+    """
 
     def __init__(self, units: Units, close_order: CloseOrder, clock: Clock) -> None:
         self._units = units

@@ -19,7 +19,7 @@ from typing import Protocol
 import structlog
 
 from orders.domain.order import Order, OrderStatus
-from orders.service.payment_desk import FeedClosedError, TooManyStreamsError
+from orders.service.payments import FeedClosedError, TooManyStreamsError
 from osenv import Clock
 from osenv.clock import timeout
 from servicekit.auth import Caller

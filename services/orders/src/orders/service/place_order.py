@@ -1,4 +1,4 @@
-"""Placing an order, and the basket of which it is made."""
+"""Placing an order in one unit of work, told by a transactional message; and the basket of which it is made."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from orders.domain.errors import InsufficientStockError, PriceChangedError, Sale
 from orders.domain.order import Order, OrderLine, RequestedLine, StatusChange, place, price_lines
 from orders.domain.product import Product
 from orders.service import events
-from orders.service.order_access import NOT_METERED, OrderMeter, origin_of, say_which
-from orders.service.unit_of_work import UnitOfWork, Units
+from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, origin_of, say_which
 from osenv import Clock, Rng
 from servicekit.errors import RefusedError
-from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
-from servicekit.transactions import TransactionalPublisher
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.
-#
-# Nothing is reserved here, and a price may change until the order is placed: PlaceOrder decides.
+from servicekit.sql.units import InFlightKeys, KeyClaim, TransactionalPublisher, fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,10 @@ class Basket:
 
 
 class Baskets:
-    """The questions of the cart and of whoever shows an order's lines."""
+    """The cart as a buyer sees it before ordering: today's names, prices and stock beside the wished quantities.
+
+    Nothing is reserved here, and a price may change until the order is placed: PlaceOrder decides.
+    """
 
     def __init__(self, units: Units) -> None:
         self._units = units
@@ -80,15 +76,6 @@ class Baskets:
             return {}
         async with self._units.reading() as unit:
             return await unit.products.find(product_ids)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Placing an order: key, stock, order and history in one unit of work, told by a transactional message.
-#
-# Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly then
-# its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once stock is
-# back. Prices are read before the message is sent, because it names them; stock is decided inside the unit, and so is
-# whether the product is still on sale at that price.
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +99,13 @@ class Placed:
 
 
 class PlaceOrder:
-    """The use case behind POST /orders."""
+    """The use case behind POST /orders.
+
+    Invariants: a buyer's key makes at most one order; an order exists exactly if its units are reserved, and exactly
+    then its `created` message is delivered. A refused request leaves no trace, so that its key may be used again once
+    stock is back. Prices are read before the message is sent, because it names them; stock is decided inside the unit,
+    and so is whether the product is still on sale at that price.
+    """
 
     def __init__(
         self,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from orders.domain.errors import UnknownProductError
 from orders.domain.order import Order, OrderStatus, StatusChange
 from orders.domain.product import Product, ProductChange
-from orders.service.order_access import find_visible
-from orders.service.unit_of_work import OrderFilter, PageKey, StockSums, Units
-from servicekit import page_cursor
+from orders.service import events
+from orders.service.use_case import OrderFilter, PageKey, StockSums, Units, find_visible
 from servicekit.auth import Caller
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a seller does: bringing products and their stock, and changing what is on sale.
+from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 
 
 class AddProduct:
@@ -51,11 +48,6 @@ class ChangeProduct:
         return changed
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What can be read. An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the
-# statistics are of one moment.
-
-
 T = TypeVar("T")
 
 
@@ -78,7 +70,11 @@ class Statistics:
 
 
 class Queries:
-    """The questions behind the GET routes."""
+    """The questions behind the GET routes.
+
+    An order comes in one piece, a list too; what is looked up beside it never changes. The sums of the statistics are
+    of one moment.
+    """
 
     def __init__(self, units: Units) -> None:
         self._units = units
@@ -93,11 +89,11 @@ class Queries:
 
     async def products(self, limit: int, cursor: str | None, *, is_on_sale: bool | None = None) -> Page[Product]:
         """Products by id: those that are on sale, or are not, or all. Raises InvalidCursorError."""
-        after = None if cursor is None else page_cursor.decode(cursor, 1)[0]
+        after = None if cursor is None else decode_cursor(cursor, 1)[0]
         async with self._units.looking() as unit:
             found = await unit.products.page(after, limit + 1, is_on_sale=is_on_sale)
         items = found[:limit]
-        return Page(items, page_cursor.encode(items[-1].product_id) if len(found) > limit else None)
+        return Page(items, encode_cursor(items[-1].product_id) if len(found) > limit else None)
 
     async def order(self, order_id: str, caller: Caller) -> Order:
         """Raises UnknownOrderError, also for an order that the caller may not see."""
@@ -112,7 +108,7 @@ class Queries:
         items = found[:limit]
         if len(found) <= limit:
             return Page(items, None)
-        return Page(items, page_cursor.encode(str(items[-1].created_at_ms), items[-1].order_id))
+        return Page(items, encode_cursor(str(items[-1].created_at_ms), items[-1].order_id))
 
     async def history(self, order_id: str, caller: Caller) -> list[StatusChange]:
         """The order's changes, oldest first. Raises UnknownOrderError, also for one that the caller may not see."""
@@ -136,5 +132,55 @@ class Queries:
 
 
 def _page_key(cursor: str) -> PageKey:
-    created_at_ms, order_id = page_cursor.decode(cursor, 2)
-    return PageKey(page_cursor.number(created_at_ms, cursor), order_id)
+    created_at_ms, order_id = decode_cursor(cursor, 2)
+    return PageKey(cursor_number(created_at_ms, cursor), order_id)
+
+
+# The groups of this service and of payments: the shop's money and stock hang on them. Those of payments stand here as
+# the text that they are on the queue, because services know each other's messages and not each other's code.
+SHOP_GROUPS = (
+    events.TIMEOUT_SCHEDULER_GROUP,
+    events.TIMEOUT_HANDLER_GROUP,
+    events.PAYMENT_HANDLER_GROUP,
+    events.REFUND_HANDLER_GROUP,
+    events.COMPLETION_SCHEDULER_GROUP,
+    events.COMPLETION_HANDLER_GROUP,
+    "payable-orders",
+    "refund-handler",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterView:
+    """A dead letter that nobody has dealt with; `keys` are ids of orders."""
+
+    group: str
+    letter_id: str
+    topic: str
+    tag: str
+    keys: tuple[str, ...]
+    body: str
+    dead_since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersOfGroup:
+    """The oldest open letters of one consumer group; `has_more` when there are more than a page shows."""
+
+    group: str
+    letters: tuple[DeadLetterView, ...]
+    has_more: bool
+
+
+class DeadLetters(Protocol):
+    """The port to the shop's dead letters: messages that a group could not carry out.
+
+    Each is an incident, and nothing is lost: an operator mends the cause and has the letter delivered again. Both
+    methods raise QueueUnreachableError.
+    """
+
+    async def open_letters(self) -> tuple[DeadLettersOfGroup, ...]:
+        """Of each group of the shop, in a fixed order."""
+
+    async def replay(self, group: str, letter_id: str) -> None:
+        """Deliver the letter to its group again. Raises UnknownDeadLetterError if it is not open."""

@@ -16,16 +16,14 @@ from types import MappingProxyType
 
 from orders.domain.order import PAID_STATUSES, Order, OrderStatus, Payment
 from orders.service import events
-from orders.service.accept_payment import AcceptPayment
 from orders.service.close_order import CloseOrder, ExpiryOutcome
-from orders.service.complete_order import CompleteOrder
-from orders.service.order_access import in_trace_of
-from orders.service.payment_desk import PaymentDesk
-from orders.service.unit_of_work import OrderFilter, PageKey, Units
+from orders.service.payments import AcceptPayment, PaymentDesk
+from orders.service.status_commands import CompleteOrder
+from orders.service.use_case import OrderFilter, PageKey, Units, in_trace_of
 from osenv import Clock
 from servicekit.auth import PAYMENTS_ALL, PAYMENTS_READ, Caller
 from servicekit.message import MessagePublisher, OutgoingMessage
-from servicekit.reconciler import Check, Finding, Sweep
+from servicekit.process.reconciler import Check, Finding, Sweep
 
 RECONCILER = Caller("order-reconciler", frozenset({PAYMENTS_READ, PAYMENTS_ALL}))
 TELL_AGAIN = "tell again"  # the name of a span

@@ -1,4 +1,4 @@
-"""The payment gateway over HTTP (MISSION U3): JSON, an API key, and errors as RFC 9457 problems.
+"""The payment gateway over HTTP: JSON, an API key, and errors as RFC 9457 problems.
 
     POST /v1/charges, GET /v1/charges/{payment_id}, POST /v1/refunds, GET /v1/refunds/{refund_id}, GET /v1/book
 
@@ -18,7 +18,7 @@ import httpx
 import telemetry
 from payments.domain.errors import GatewayRefusedError, GatewayUnavailableError
 from payments.service.gateway import Captured, ChargeRequest, Declined, GatewayBook, Pending, Refunded, RefundOrder
-from servicekit.adapters.http_client import http_client
+from servicekit.http.client import http_client
 
 CONNECT_MAX_S = 2.0
 # Of each read and write, and of the wait for a free connection; PatientGateway bounds the whole.

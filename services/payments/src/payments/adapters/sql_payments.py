@@ -1,4 +1,8 @@
-"""The payments, their refunds and their ledger, through SQLAlchemy."""
+"""The payments, their refunds and their ledger, through SQLAlchemy.
+
+A status changes by `UPDATE ... WHERE status = old`, and its row count decides. Statements are built once: building one
+takes SQLAlchemy longer than SQLite takes to execute it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from payments.adapters.tables import counters, ledger_entries, payment_history, payments, refunds
 from payments.domain.errors import PaymentInProgressError, PostedBeforeError, StatusChangedError, UnknownPaymentError
 from payments.domain.ledger import Account, Posting
-from payments.domain.payment import Payment, PaymentMethod, StatusChange
-from payments.domain.payment_status import TOOK_MONEY, ChangeReason, PaymentStatus
+from payments.domain.payment import TOOK_MONEY, ChangeReason, Payment, PaymentMethod, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
-from payments.service.unit_of_work import PageKey, PaymentFilter, UnfinishedPayment, UnfinishedRefund
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Payments in SQL. A status changes by `UPDATE ... WHERE status = old`, and its row count decides.
-#
-# Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
-
+from payments.service.use_case import PageKey, PaymentFilter, UnfinishedPayment, UnfinishedRefund
 
 _ADD_PAYMENT = insert(payments)
 _ADD_HISTORY = insert(payment_history)
@@ -193,12 +190,6 @@ def _change(row: Row[tuple[object, ...]]) -> StatusChange:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Refunds in SQL. A status changes by `UPDATE ... WHERE status = old`, and its row count decides.
-#
-# That refunds are together never more than their payment took is counted in the payment's row (SqlPayments).
-
-
 _ADD_REFUND = insert(refunds)
 _FIND = select(refunds).where(refunds.c.refund_id == bindparam("wanted_id"))
 _CHANGE = (
@@ -221,7 +212,10 @@ _UNFINISHED_REFUNDS = (
 
 
 class SqlRefunds:
-    """Implements `Refunds`."""
+    """Implements `Refunds`.
+
+    That refunds are together never more than their payment took is counted in the payment's row (SqlPayments).
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -296,16 +290,15 @@ def _refund(row: Row[tuple[object, ...]]) -> Refund:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The ledger in SQL; a posting's id is unique, so that money is booked once. Nothing here changes or deletes a row, and
-# the triggers of the migration keep everybody else from it.
-
-
 _POST = insert(ledger_entries)
 
 
 class SqlLedger:
-    """Implements `Ledger`."""
+    """Implements `Ledger`.
+
+    The ledger in SQL; a posting's id is unique, so that money is booked once. Nothing here changes or deletes a row,
+    and the triggers of the migration keep everybody else from it.
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""The schema (MISSION U10); migrations/ brings a database to it, and a test holds that both agree.
+"""The schema; migrations/ brings a database to it, and a test holds that both agree.
 
 Invariants that the database itself holds: an order has one payment at most that is not DECLINED; the refunds of a
 payment are together never more than it took; a posting is in the ledger once, and stays there (the migration adds
@@ -23,10 +23,8 @@ from sqlalchemy import (
 )
 
 from mqclient.sqlalchemy import InboxTable, TransactionTable
-from servicekit.adapters.counters import CountersTable
-from servicekit.adapters.schema import ROW_ID, new_metadata
-from servicekit.adapters.sql_idempotency_keys import IdempotencyKeysTable
-from servicekit.adapters.sql_outbox import OutboxTable
+from servicekit.sql.schema import ROW_ID, CountersTable, new_metadata
+from servicekit.sql.tables import IdempotencyKeysTable, OutboxTable
 
 ID_LENGTH_MAX = 64
 STATUS_LENGTH_MAX = 20

@@ -1,1 +1,1 @@
-"""The HTTP face of payments (MISSION U3): FastAPI routes over the use cases, and errors as RFC 9457 problems."""
+"""The HTTP face of payments: FastAPI routes over the use cases, and errors as RFC 9457 problems."""

@@ -1,4 +1,4 @@
-"""The kinds of problems that payments adds to those of servicekit.api.problem."""
+"""The kinds of problems that payments adds to those of servicekit.http.problem."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from payments.domain import errors
-from servicekit.api.problem import QUEUE_UNAVAILABLE, ProblemType
 from servicekit.errors import ServiceError
+from servicekit.http.problem import QUEUE_UNAVAILABLE, ProblemType
 
 UNKNOWN_PAYMENT = ProblemType("unknown-payment", 404, "There is no such payment", ("payment_id",))
 UNKNOWN_REFUND = ProblemType("unknown-refund", 404, "The payment has no such refund", ("refund_id",))

@@ -8,12 +8,11 @@ from pydantic import ConfigDict, Field, StrictInt
 
 from payments.domain.gateway_event import EventKind, EventStatus, PayableStatus
 from payments.domain.ledger import Account
-from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, StatusChange
-from payments.domain.payment_status import ChangeReason, PaymentStatus
+from payments.domain.payment import ChangeReason, Payment, PaymentMethod, PaymentRequest, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundRequest, RefundStatus
 from payments.service.queries import Page, Statistics
-from payments.service.unit_of_work import KnownEvent, PaymentFilter
-from servicekit.api.schemas import (
+from payments.service.use_case import KnownEvent, PaymentFilter
+from servicekit.http.parameters import (
     PAGE_DEFAULT,
     AnswerModel,
     Currency,

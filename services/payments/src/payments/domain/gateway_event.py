@@ -14,15 +14,8 @@ from payments.domain.errors import (
     WrongAmountError,
     WrongCurrencyError,
 )
-from payments.domain.payment import Payment, PaymentRequest
-from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
+from payments.domain.payment import TOOK_MONEY, Payment, PaymentRequest, PaymentStatus
 from payments.domain.refund import Refund, RefundStatus
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the gateway tells by itself, and what is to be thought of it (RELIABILITY.md (d), row 1).
-#
-# Invariants: an event changes something only if its order, amount and currency are those of the payment or refund that
-# it names; what a payment has become is not taken back by an event that comes late, twice, or before another.
 
 
 class EventKind(enum.StrEnum):
@@ -43,7 +36,11 @@ class EventStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GatewayEvent:
-    """One event; its signature was checked. `refund_id` is None for an event of a charge, never for one of a refund."""
+    """One event; its signature was checked. `refund_id` is None for an event of a charge, never for one of a refund.
+
+    Invariants: an event changes something only if its order, amount and currency are those of the payment or refund
+    that it names; what a payment has become is not taken back by an event that comes late, twice, or before another.
+    """
 
     event_id: str
     kind: EventKind
@@ -102,16 +99,6 @@ def _refused(reason: str) -> Judgement:
     return Judgement(EventStatus.REFUSED, reason)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What payments knows of an order: whose it is, what it costs, and whether it can still be paid.
-#
-# Invariants: a status only moves forward, whatever the order and the number of the events that tell it; an order that
-# is OPEN has its terms. One that was heard of first when it was already over may never get them.
-#
-# The time of expiry is kept and not compared: this process's clock must not decide. The compare-and-set of orders does,
-# and money that lost against the closing goes back.
-
-
 class PayableStatus(enum.StrEnum):
     """Whether an order can be paid."""
 
@@ -145,6 +132,12 @@ class PayableOrder:
     """An order as the events told it so far.
 
     `traceparent` is where they were heard of, for those who watch the system; nothing here looks into it.
+
+    Invariants: a status only moves forward, whatever the order and the number of the events that tell it; an order that
+    is OPEN has its terms. One that was heard of first when it was already over may never get them.
+
+    The time of expiry is kept and not compared: this process's clock must not decide. The compare-and-set of orders
+    does, and money that lost against the closing goes back.
     """
 
     order_id: str

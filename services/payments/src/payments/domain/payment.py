@@ -1,19 +1,59 @@
-"""A payment: who pays how much for which order, and where it stands.
-
-Invariants: everything but the status, its times, the decline reason and the sums of its refunds stays as it was
-requested; captured_at_ms is set exactly when the money was taken, refunded_at_ms exactly when all of it was given back,
-decline_reason exactly when the gateway said no. 0 <= refunded_minor <= refund_requested_minor <= amount_minor, and the
-status says whether nothing, a part or all was given back. An order has at most one payment that is not DECLINED, so
-that it is paid once at most.
-"""
+"""A payment: its states and the changes between them, who pays how much for which order, and where it stands."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from payments.domain.errors import NotCapturedYetError
-from payments.domain.payment_status import TOOK_MONEY, ChangeReason, PaymentStatus, next_status
+from payments.domain.errors import IllegalTransitionError, NotCapturedYetError
+
+
+class PaymentStatus(enum.StrEnum):
+    """Where a payment stands. CREATED is the intent: the gateway may have moved the money already, or never will.
+
+    Invariants: a status changes only by a row of TRANSITIONS; DECLINED and REFUNDED have no row and are final.
+    """
+
+    CREATED = "CREATED"
+    CAPTURED = "CAPTURED"
+    DECLINED = "DECLINED"
+    PARTIALLY_REFUNDED = "PARTIALLY_REFUNDED"
+    REFUNDED = "REFUNDED"
+
+
+# The money was taken, whatever became of it since.
+TOOK_MONEY = frozenset({PaymentStatus.CAPTURED, PaymentStatus.PARTIALLY_REFUNDED, PaymentStatus.REFUNDED})
+
+
+class ChangeReason(enum.StrEnum):
+    """Why a payment changed its status; kept in its history."""
+
+    REQUESTED = "requested"
+    CAPTURED = "captured"
+    DECLINED = "declined"
+    PARTIALLY_REFUNDED = "partially refunded"  # something is left to give back
+    REFUNDED = "refunded"  # nothing is left
+
+
+TRANSITIONS = MappingProxyType(
+    {
+        (PaymentStatus.CREATED, ChangeReason.CAPTURED): PaymentStatus.CAPTURED,
+        (PaymentStatus.CREATED, ChangeReason.DECLINED): PaymentStatus.DECLINED,
+        (PaymentStatus.CAPTURED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
+        (PaymentStatus.CAPTURED, ChangeReason.REFUNDED): PaymentStatus.REFUNDED,
+        (PaymentStatus.PARTIALLY_REFUNDED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
+        (PaymentStatus.PARTIALLY_REFUNDED, ChangeReason.REFUNDED): PaymentStatus.REFUNDED,
+    }
+)
+
+
+def next_status(status: PaymentStatus, reason: ChangeReason) -> PaymentStatus:
+    """The status after `reason` happened to a payment in `status`. Raises IllegalTransitionError if it cannot."""
+    try:
+        return TRANSITIONS[status, reason]
+    except KeyError:
+        raise IllegalTransitionError("payment", status, reason) from None
 
 
 class PaymentMethod(enum.StrEnum):
@@ -51,6 +91,12 @@ class Payment:
     """A payment; times are wall-clock milliseconds, money is in the currency's minor unit.
 
     `traceparent` is its order's, for those who watch the system; nothing here looks into it.
+
+    Invariants: everything but the status, its times, the decline reason and the sums of its refunds stays as it was
+    requested; captured_at_ms is set exactly when the money was taken, refunded_at_ms exactly when all of it was given
+    back, decline_reason exactly when the gateway said no. 0 <= refunded_minor <= refund_requested_minor <=
+    amount_minor, and the status says whether nothing, a part or all was given back. An order has at most one payment
+    that is not DECLINED, so that it is paid once at most.
     """
 
     payment_id: str

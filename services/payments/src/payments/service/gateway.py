@@ -12,14 +12,6 @@ from osenv.clock import timeout
 from payments.domain.errors import GatewayUnavailableError
 from payments.domain.payment import Payment, PaymentMethod
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The port to the payment gateway: the company that moves the money, and that keeps the true book of it.
-#
-# Invariants that every gateway holds: an id names one charge or one refund for ever, so that asking again changes
-# nothing; what it has decided it never takes back; no charge gives back more than it took. An answer may be `Pending`:
-# what becomes of it is told by a webhook, or found out by asking. No call is made inside a database transaction.
-
-
 PATIENCE_S = 10.0
 
 
@@ -81,7 +73,13 @@ class GatewayBook:
 
 
 class PaymentGateway(Protocol):
-    """Every method raises GatewayUnavailableError when there is no answer: then nobody knows whether it happened."""
+    """Every method raises GatewayUnavailableError when there is no answer: then nobody knows whether it happened.
+
+    Invariants that every gateway holds: an id names one charge or one refund for ever, so that asking again changes
+    nothing; what it has decided it never takes back; no charge gives back more than it took. An answer may be
+    `Pending`: what becomes of it is told by a webhook, or found out by asking. No call is made inside a database
+    transaction.
+    """
 
     async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
         """Take the money, once per payment id. Raises GatewayRefusedError if the id was used with other terms."""
@@ -138,16 +136,15 @@ class PatientGateway:
             raise GatewayUnavailableError(f"the gateway gave no answer within {PATIENCE_S:.0f} s") from error
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The port to orders, which is asked before money is taken to hold the order, so that it is not closed meanwhile
-# (ADR 122).
-#
-# Invariant: the gateway is asked to charge only after orders has said, a moment before, that the order is held for this
-# very payment. A hold ends by itself, and is taken again while the payment is undecided.
-
-
 class OrderHolds(Protocol):
-    """No call is made inside a unit of work."""
+    """No call is made inside a unit of work.
+
+    The port to orders, which is asked before money is taken to hold the order, so that it is not closed meanwhile (ADR
+    122).
+
+    Invariant: the gateway is asked to charge only after orders has said, a moment before, that the order is held for
+    this very payment. A hold ends by itself, and is taken again while the payment is undecided.
+    """
 
     async def take(self, payment: Payment) -> None:
         """Hold the payment's order, or hold it for longer. Raises OrderNotPayableError, OrdersUnavailableError."""

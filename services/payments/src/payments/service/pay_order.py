@@ -1,31 +1,33 @@
-"""Paying an order: the intent is recorded, then the gateway is asked to take the money. It may decide at once, or later
-and tell by its webhook. A repeated request is answered with what became of the first.
+"""Paying an order, and keeping up with which orders can be paid.
 
-Invariants: a buyer's key makes at most one payment; an order has at most one payment that is not DECLINED; no money
-moves before the intent is committed. A refused request leaves no trace, so that its key may be used again.
+The intent is recorded, then the gateway is asked to take the money. It may decide at once, or later and tell by its
+webhook. A repeated request is answered with what became of the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
+import telemetry
 from osenv import Clock, Rng
 from payments.domain.errors import (
     AlreadyPaidError,
     PaymentInProgressError,
     QueueUnavailableError,
+    StatusChangedError,
     UnknownOrderError,
 )
-from payments.domain.payment import Payment, PaymentRequest, begin
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.gateway_event import PayableOrder
+from payments.domain.payment import Payment, PaymentRequest, PaymentStatus, begin
+from payments.service import events
 from payments.service.settlement import Settlement
-from payments.service.unit_of_work import UnitOfWork, Units
+from payments.service.use_case import UnitOfWork, Units
+from servicekit.background import Wake
 from servicekit.errors import ServiceError
-from servicekit.idempotency import InFlightKeys, KeyClaim, fingerprint
-from servicekit.wake import Wake
+from servicekit.sql.units import InFlightKeys, KeyClaim, fingerprint
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +41,11 @@ class Paid:
 
 
 class PayOrder:
-    """The use case behind POST /payments."""
+    """The use case behind POST /payments.
+
+    Invariants: a buyer's key makes at most one payment; an order has at most one payment that is not DECLINED; no money
+    moves before the intent is committed. A refused request leaves no trace, so that its key may be used again.
+    """
 
     def __init__(
         self,
@@ -109,3 +115,34 @@ class PayOrder:
             if not is_finished:
                 self._wake.ring()  # the payment is let go before anybody else runs
         return settled
+
+
+class PayableOrders:
+    """Keeping up with orders: which can be paid, by whom, and how much; `order-events` tell it."""
+
+    def __init__(self, units: Units, clock: Clock) -> None:
+        self._units = units
+        self._clock = clock
+
+    async def learn(self, told: PayableOrder) -> PayableOrder:
+        """Remember what an event told; returns the order as it is known now.
+
+        Raises StatusChangedError when another process learns of the same order at the same moment.
+        """
+        told = replace(told, traceparent=telemetry.traceparent())
+        async with self._units.writing() as unit:
+            known = await unit.payable_orders.find(told.order_id)
+            key = f"{told.order_id}/{told.status}"
+            is_first = await unit.inbox.once(events.PAYABLE_ORDERS_GROUP, key, self._clock.wall_ms())
+            if known is None:
+                await unit.payable_orders.add(told)
+                await unit.commit()
+                return told
+            if not is_first:
+                return known
+            merged = known.merged(told)
+            if merged != known:
+                if not await unit.payable_orders.change(known.status, merged):
+                    raise StatusChangedError("order", told.order_id)
+                await unit.commit()
+        return merged

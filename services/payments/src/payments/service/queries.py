@@ -12,13 +12,12 @@ from typing import Generic, TypeVar
 from payments.domain.errors import UnknownPaymentError
 from payments.domain.gateway_event import EventStatus, PayableOrder
 from payments.domain.ledger import Account
-from payments.domain.payment import Payment, StatusChange
-from payments.domain.payment_status import PaymentStatus
+from payments.domain.payment import Payment, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
 from payments.service.gateway import GatewayBook, PaymentGateway
-from payments.service.unit_of_work import KnownEvent, PageKey, PaymentFilter, UnitOfWork, Units
-from servicekit import page_cursor
+from payments.service.use_case import KnownEvent, PageKey, PaymentFilter, UnitOfWork, Units
 from servicekit.auth import PAYMENTS_ALL, Caller
+from servicekit.identifiers import cursor_number, decode_cursor, encode_cursor
 
 REFUSED_EVENTS_SHOWN = 10
 
@@ -139,9 +138,9 @@ def _page(found: list[T], limit: int, place_of: Callable[[T], PageKey]) -> Page[
     if len(found) <= limit:
         return Page(items, None)
     last = place_of(items[-1])
-    return Page(items, page_cursor.encode(str(last.at_ms), last.id))
+    return Page(items, encode_cursor(str(last.at_ms), last.id))
 
 
 def _page_key(cursor: str) -> PageKey:
-    at_ms, its_id = page_cursor.decode(cursor, 2)
-    return PageKey(page_cursor.number(at_ms, cursor), its_id)
+    at_ms, its_id = decode_cursor(cursor, 2)
+    return PageKey(cursor_number(at_ms, cursor), its_id)

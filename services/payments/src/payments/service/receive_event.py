@@ -14,19 +14,8 @@ from payments.domain.errors import EventKnownError, InvalidSignatureError, Statu
 from payments.domain.gateway_event import EventKind, EventStatus, GatewayEvent, judge
 from payments.domain.payment import Payment
 from payments.domain.refund import Refund
-from payments.service.payment_meter import in_trace_of
 from payments.service.settlement import ATTEMPTS_MAX, Bookkeeper
-from payments.service.unit_of_work import Units
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The signature of a webhook: who sent it, and when (RELIABILITY.md (d), row 1).
-#
-#     Gateway-Signature: t=<unix seconds>,v1=<hex of HMAC-SHA256 over "<t>." and the raw body>[,v1=...]
-#
-# Invariants: the body is checked as it came, byte for byte, before anything reads it; a signature is compared in
-# constant time; one that is older or newer than WINDOW_S is refused, so that what was overheard is of use for so long
-# at most. Several v1, and several secrets here, let both sides change a secret without losing an event.
-
+from payments.service.use_case import Units, in_trace_of
 
 HEADER = "Gateway-Signature"
 WINDOW_S = 300
@@ -38,7 +27,16 @@ _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 
 
 class WebhookSignatures:
-    """Verifies with every secret. Raises ValueError when there is none, or a short one."""
+    """Verifies with every secret. Raises ValueError when there is none, or a short one.
+
+    The signature of a webhook: who sent it, and when.
+
+        Gateway-Signature: t=<unix seconds>,v1=<hex of HMAC-SHA256 over "<t>." and the raw body>[,v1=...]
+
+    Invariants: the body is checked as it came, byte for byte, before anything reads it; a signature is compared in
+    constant time; one that is older or newer than WINDOW_S is refused, so that what was overheard is of use for so long
+    at most. Several v1, and several secrets here, let both sides change a secret without losing an event.
+    """
 
     def __init__(self, secrets: Sequence[str], clock: Clock) -> None:
         if not secrets or min(len(secret) for secret in secrets) < SECRET_MIN_CHARACTERS:
@@ -82,14 +80,6 @@ def _read(header: str) -> tuple[str, list[str]]:
     return times[0], signatures
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Taking note of what the gateway tells by its webhook (RELIABILITY.md (d), row 1).
-#
-# Invariants: an event id is taken note of once and for ever, in the unit that carries the event out; what contradicts
-# the payment is kept as REFUSED and changes nothing, and it is answered like any other: a repetition would mend
-# nothing.
-
-
 RECEIVE_EVENT = "receive event"  # the name of its span
 NO_REASON = "the gateway gave no reason"
 
@@ -97,7 +87,12 @@ log = structlog.get_logger(__name__)
 
 
 class ReceiveEvent:
-    """The use case behind POST /webhooks/gateway; an event may come twice, late, and in any order."""
+    """The use case behind POST /webhooks/gateway; an event may come twice, late, and in any order.
+
+    Invariants: an event id is taken note of once and for ever, in the unit that carries the event out; what contradicts
+    the payment is kept as REFUSED and changes nothing, and it is answered like any other: a repetition would mend
+    nothing.
+    """
 
     def __init__(self, units: Units, bookkeeper: Bookkeeper) -> None:
         self._units = units

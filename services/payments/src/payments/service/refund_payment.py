@@ -23,26 +23,25 @@ from payments.domain.refund import (
 from payments.service import events
 from payments.service.queries import visible
 from payments.service.settlement import ATTEMPTS_MAX, Bookkeeper, Settlement
-from payments.service.unit_of_work import Units
+from payments.service.use_case import Units
 from servicekit.auth import Caller
+from servicekit.background import Wake
 from servicekit.errors import KeyReusedError, RequestInFlightError, ServiceError
-from servicekit.idempotency import InFlightKeys
-from servicekit.wake import Wake
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Giving all the money back: orders asks for it when a payment lost against the closing of its order, and when the
-# seller cancels an order that was paid.
-#
-# Invariants: what orders asks for happens once at most, however often it asks; what operators have given back before is
-# not given back again, and the rest is. A request is taken only once its refund is recorded, so that from then on the
-# resumer sees to it.
-
+from servicekit.sql.units import InFlightKeys
 
 log = structlog.get_logger(__name__)
 
 
 class RefundPayment:
-    """The use case behind the group `refund-handler`; a request may come twice."""
+    """The use case behind the group `refund-handler`; a request may come twice.
+
+    Giving all the money back: orders asks for it when a payment lost against the closing of its order, and when the
+    seller cancels an order that was paid.
+
+    Invariants: what orders asks for happens once at most, however often it asks; what operators have given back before
+    is not given back again, and the rest is. A request is taken only once its refund is recorded, so that from then on
+    the resumer sees to it.
+    """
 
     def __init__(self, units: Units, settlement: Settlement, wake: Wake, clock: Clock) -> None:
         self._units = units
@@ -93,14 +92,6 @@ async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement,
     return refund
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Giving a part of the money back, or all of it, because an operator asks for it.
-#
-# Invariants: an operator's key makes at most one refund, whose id follows from the key; the refunds of a payment are
-# together never more than it took, whoever asks at the same moment: the database counts them. A refused request leaves
-# no trace, so that its key may be used again.
-
-
 @dataclass(frozen=True, slots=True)
 class PartRefunded:
     """The refund as far as it came, REQUESTED being "in progress"; `replayed` if an earlier request made it."""
@@ -110,7 +101,12 @@ class PartRefunded:
 
 
 class RefundPart:
-    """The use case behind POST /payments/{payment_id}/refunds."""
+    """The use case behind POST /payments/{payment_id}/refunds.
+
+    Invariants: an operator's key makes at most one refund, whose id follows from the key; the refunds of a payment are
+    together never more than it took, whoever asks at the same moment: the database counts them. A refused request
+    leaves no trace, so that its key may be used again.
+    """
 
     def __init__(self, units: Units, settlement: Settlement, wake: Wake, clock: Clock) -> None:
         self._units = units
@@ -166,15 +162,12 @@ class RefundPart:
         return payment, PartRefunded(refund, replayed=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Trying a refund again that the gateway has refused, because an operator has found out why.
-#
-# Invariant: the refund keeps its id, so that a gateway that has made it after all makes it no second time; of two that
-# retry at once one does, and a refund that is not FAILED is answered as it stands.
-
-
 class RetryRefund:
-    """The use case behind POST /payments/{payment_id}/refunds/{refund_id}/retry; calling it again is harmless."""
+    """The use case behind POST /payments/{payment_id}/refunds/{refund_id}/retry; calling it again is harmless.
+
+    Invariant: the refund keeps its id, so that a gateway that has made it after all makes it no second time; of two
+    that retry at once one does, and a refund that is not FAILED is answered as it stands.
+    """
 
     def __init__(self, units: Units, bookkeeper: Bookkeeper, settlement: Settlement, wake: Wake) -> None:
         self._units = units

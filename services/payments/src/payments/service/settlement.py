@@ -11,8 +11,7 @@ from osenv import Clock
 from payments.domain.errors import GatewayRefusedError, OrderNotPayableError, OrdersUnavailableError, StatusChangedError
 from payments.domain.gateway_event import EventStatus, GatewayEvent, Judgement
 from payments.domain.ledger import capture_posting, refund_posting
-from payments.domain.payment import Payment, StatusChange
-from payments.domain.payment_status import TOOK_MONEY, PaymentStatus
+from payments.domain.payment import TOOK_MONEY, Payment, PaymentStatus, StatusChange
 from payments.domain.refund import Refund, RefundStatus
 from payments.service import events
 from payments.service.gateway import (
@@ -25,20 +24,9 @@ from payments.service.gateway import (
     Refunded,
     RefundOrder,
 )
-from payments.service.payment_meter import NOT_METERED, PaymentMeter, in_trace_of
-from payments.service.unit_of_work import KnownEvent, UnitOfWork, Units
+from payments.service.use_case import NOT_METERED, KnownEvent, PaymentMeter, UnitOfWork, Units, in_trace_of
 from servicekit.errors import ServiceError
-from servicekit.outbox import OutboxPublisher
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The bookkeeper: writes down that money moved, or never will, and tells it. Whoever learns of it, by an answer of the
-# gateway, a question or a webhook, comes here.
-#
-#     status by compare-and-set + history + ledger posting + the event, if one told it + message: one unit, or nothing
-#
-# Invariants: a payment has one capture posting at most, whatever tells of it, how often and in which order; a change is
-# told by exactly one message, through the queue or, while that is away, through the outbox.
-
+from servicekit.sql.outbox import OutboxPublisher
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +36,14 @@ class Bookkeeper:
 
     All raise StatusChangedError when somebody else has changed the payment since: read it again. EventKnownError when
     another delivery of the same event was faster. StorageUnavailableError. Nothing was written or told then.
+
+    The bookkeeper: writes down that money moved, or never will, and tells it. Whoever learns of it, by an answer of the
+    gateway, a question or a webhook, comes here.
+
+        status by compare-and-set + history + ledger posting + the event, if one told it + message: one unit, or nothing
+
+    Invariants: a payment has one capture posting at most, whatever tells of it, how often and in which order; a change
+    is told by exactly one message, through the queue or, while that is away, through the outbox.
     """
 
     def __init__(
@@ -142,17 +138,6 @@ async def _change_status(unit: UnitOfWork, payment: Payment, changed: Payment, c
         raise StatusChangedError("payment", changed.payment_id)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Settlement: from a recorded intent to its end, however often it is begun and wherever it breaks off.
-#
-#     intent (CREATED or REQUESTED, committed) -> hold of the order -> gateway -> bookkeeper
-#
-# Invariants: the gateway is asked only after the intent is committed, always under the same id, and never inside a unit
-# of work; and only while orders holds the order for the payment, so that no card is charged for an order that is over.
-# So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
-# and what the gateway has not decided yet is decided by its webhook, or by asking again.
-
-
 # A loser of a compare-and-set looks again: each time somebody else has got one step further.
 ATTEMPTS_MAX = 5
 
@@ -169,7 +154,17 @@ ASK_FOR_REFUND = "ask for refund"
 
 
 class Settlement:
-    """Finishes payments and refunds. `holding` keeps two of this process's tasks off one of them."""
+    """Finishes payments and refunds. `holding` keeps two of this process's tasks off one of them.
+
+    Settlement: from a recorded intent to its end, however often it is begun and wherever it breaks off.
+
+        intent (CREATED or REQUESTED, committed) -> hold of the order -> gateway -> bookkeeper
+
+    Invariants: the gateway is asked only after the intent is committed, always under the same id, and never inside a
+    unit of work; and only while orders holds the order for the payment, so that no card is charged for an order that is
+    over. So money that moved is written down once: whoever dies before leaves the intent, which is asked about again;
+    and what the gateway has not decided yet is decided by its webhook, or by asking again.
+    """
 
     def __init__(
         self,

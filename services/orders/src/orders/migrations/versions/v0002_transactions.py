@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from servicekit.adapters.migrate import MigrationRefusedError
+from servicekit.sql.schema import MigrationRefusedError
 
 revision = "0002"
 down_revision = "0001"

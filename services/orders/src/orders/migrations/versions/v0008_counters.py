@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from servicekit.adapters.counters import Counted, create_counters, drop_counters
+from servicekit.sql.schema import Counted, create_counters, drop_counters
 
 revision = "0008"
 down_revision = "0007"

@@ -1,1 +1,0 @@
-"""Database, queue and sockets: what the ports of a service stand on."""

@@ -1,0 +1,476 @@
+"""The repositories of orders and their unit of work, through SQLAlchemy.
+
+A status changes by `UPDATE ... WHERE status = old AND version = old`, and its row count decides (bug zoo 33). So does
+the hold that a payment has on the order: whoever has read another one looks again. Units of a product move by one
+conditional UPDATE each.
+
+Each statement costs a round trip on PostgreSQL. There an order is written in one, with its lines, its history and its
+key, it comes in one with its lines, and it is changed in one with the row of its history. Statements are built once:
+building one takes SQLAlchemy longer than SQLite takes to execute it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Row, Select, Update, bindparam, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from orders.adapters.tables import (
+    counters,
+    idempotency_keys,
+    inbox,
+    order_history,
+    order_lines,
+    orders,
+    products,
+    refund_requests,
+    transactions,
+)
+from orders.domain.errors import (
+    ProductExistsError,
+    RefundRequestedError,
+    StatusChangedError,
+    UnknownOrderError,
+    UnknownProductError,
+)
+from orders.domain.order import ChangeReason, Order, OrderLine, OrderStatus, PaymentHold, RefundRequest, StatusChange
+from orders.domain.product import Product
+from orders.service.use_case import OrderFilter, PageKey, StockSums
+from servicekit.errors import RequestInFlightError
+from servicekit.sql.tables import InsertTogether, SqlInbox, SqlTransactionRows
+from servicekit.sql.units import KeyClaim
+
+_ADD_ORDER = InsertTogether(orders, order_lines, order_history, idempotency_keys.table)
+_GET = (
+    select(orders, order_lines.c.product_id, order_lines.c.quantity, order_lines.c.unit_price_minor)
+    .join(order_lines)
+    .where(orders.c.order_id == bindparam("wanted_id"))
+    .order_by(order_lines.c.line_number)
+)
+_LINES_OF = (
+    select(order_lines)
+    .where(order_lines.c.order_id.in_(bindparam("wanted_ids", expanding=True)))
+    .order_by(order_lines.c.order_id, order_lines.c.line_number)
+)
+_AS_IT_WAS_READ = (
+    orders.c.order_id == bindparam("wanted_id"),
+    orders.c.status == bindparam("old_status"),
+    orders.c.version == bindparam("old_version"),
+    orders.c.hold_payment_id.is_not_distinct_from(bindparam("old_hold_payment_id")),
+    orders.c.hold_until_ms.is_not_distinct_from(bindparam("old_hold_until_ms")),
+)
+_SET_HOLD = (
+    update(orders)
+    .where(*_AS_IT_WAS_READ)
+    .values(hold_payment_id=bindparam("new_hold_payment_id"), hold_until_ms=bindparam("new_hold_until_ms"))
+)
+_CHANGE_STATUS = (
+    update(orders)
+    .where(*_AS_IT_WAS_READ)
+    .values(
+        status=bindparam("new_status"),
+        version=bindparam("new_version"),
+        closed_at_ms=bindparam("new_closed_at_ms"),
+        payment_id=bindparam("new_payment_id"),
+        paid_at_ms=bindparam("new_paid_at_ms"),
+        shipped_at_ms=bindparam("new_shipped_at_ms"),
+        completed_at_ms=bindparam("new_completed_at_ms"),
+    )
+)
+_HISTORY_COLUMNS = ("order_id", "old_status", "new_status", "reason", "at_ms", "actor", "trace_id")
+# `inline`: nobody asks for the number that the row gets.
+_ADD_HISTORY = insert(order_history).inline()
+_CHANGED = _CHANGE_STATUS.returning(orders.c.order_id).cte("changed")
+# Adds one row if the order was changed, else none.
+_CHANGE_STATUS_AND_ADD_HISTORY = insert(order_history).from_select(
+    _HISTORY_COLUMNS,
+    select(
+        _CHANGED.c.order_id,
+        *(bindparam(f"history_{name}", type_=order_history.c[name].type) for name in _HISTORY_COLUMNS[1:]),
+    ),
+)
+_HISTORY = (
+    select(order_history).where(order_history.c.order_id == bindparam("wanted_id")).order_by(order_history.c.change_id)
+)
+
+
+class SqlOrders:
+    """Implements `Orders`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, order: Order, first: StatusChange, claim: KeyClaim) -> None:
+        rows = [
+            [_order_row(order)],
+            _line_rows(order),
+            [_history_row(first)],
+            [idempotency_keys.row(claim, order.created_at_ms)],
+        ]
+        try:
+            await _ADD_ORDER.execute(self._connection, rows)
+        except IntegrityError as error:
+            # The other constraints are the domain's invariants; what is left is the primary key of the keys.
+            raise RequestInFlightError(claim.key) from error
+
+    async def get(self, order_id: str) -> Order:
+        rows = (await self._connection.execute(_GET, {"wanted_id": order_id})).all()
+        if not rows:
+            raise UnknownOrderError(order_id)
+        return _order(rows[0], tuple(_line(row) for row in rows))
+
+    async def page(self, wanted: OrderFilter, after: PageKey | None, limit: int) -> list[Order]:
+        query = select(orders).order_by(orders.c.created_at_ms.desc(), orders.c.order_id.desc()).limit(limit)
+        query = _filtered(query, wanted)
+        if after is not None:
+            place = tuple_(orders.c.created_at_ms, orders.c.order_id)
+            query = query.where(place < (after.created_at_ms, after.order_id))
+        return await self._with_lines((await self._connection.execute(query)).all())
+
+    async def change_status(self, order: Order, change: StatusChange) -> None:
+        parameters = _as_it_was_read(order, str(change.old_status), order.version - 1) | {
+            "new_status": change.new_status,
+            "new_version": order.version,
+            "new_closed_at_ms": order.closed_at_ms,
+            "new_payment_id": order.payment_id,
+            "new_paid_at_ms": order.paid_at_ms,
+            "new_shipped_at_ms": order.shipped_at_ms,
+            "new_completed_at_ms": order.completed_at_ms,
+        }
+        row = _history_row(change)
+        if self._connection.dialect.name == "postgresql":
+            parameters |= {f"history_{name}": row[name] for name in _HISTORY_COLUMNS[1:]}
+            result = await self._connection.execute(_CHANGE_STATUS_AND_ADD_HISTORY, parameters)
+        else:
+            result = await self._connection.execute(_CHANGE_STATUS, parameters)
+            if result.rowcount == 1:
+                await self._connection.execute(_ADD_HISTORY, row)
+        if result.rowcount != 1:
+            raise StatusChangedError(order.order_id)
+
+    async def set_hold(self, order: Order, hold: PaymentHold | None) -> None:
+        parameters = _as_it_was_read(order, order.status, order.version) | {
+            "new_hold_payment_id": None if hold is None else hold.payment_id,
+            "new_hold_until_ms": None if hold is None else hold.until_ms,
+        }
+        if (await self._connection.execute(_SET_HOLD, parameters)).rowcount != 1:
+            raise StatusChangedError(order.order_id)
+
+    async def history(self, order_id: str) -> list[StatusChange]:
+        rows = await self._connection.execute(_HISTORY, {"wanted_id": order_id})
+        return [_change(row) for row in rows]
+
+    async def count_by_status(self) -> dict[OrderStatus, int]:
+        return await counters.of_each(self._connection, "orders/", OrderStatus)
+
+    async def count_paid(self) -> int:
+        return await counters.value(self._connection, "paid-orders")
+
+    async def _with_lines(self, rows: Sequence[Row[tuple[object, ...]]]) -> list[Order]:
+        lines: dict[str, list[OrderLine]] = defaultdict(list)
+        for row in await self._connection.execute(_LINES_OF, {"wanted_ids": [row.order_id for row in rows]}):
+            lines[row.order_id].append(_line(row))
+        return [_order(row, tuple(lines[row.order_id])) for row in rows]
+
+
+def _as_it_was_read(order: Order, status: str, version: int) -> dict[str, object]:
+    """The parameters of _AS_IT_WAS_READ; a hold changes by itself, and not with a status."""
+    return {
+        "wanted_id": order.order_id,
+        "old_status": status,
+        "old_version": version,
+        "old_hold_payment_id": None if order.hold is None else order.hold.payment_id,
+        "old_hold_until_ms": None if order.hold is None else order.hold.until_ms,
+    }
+
+
+def _filtered(query: Select[tuple[object, ...]], wanted: OrderFilter) -> Select[tuple[object, ...]]:
+    if wanted.buyer_id is not None:
+        query = query.where(orders.c.buyer_id == wanted.buyer_id)
+    if wanted.status is not None:
+        query = query.where(orders.c.status == wanted.status)
+    if wanted.created_from_ms is not None:
+        query = query.where(orders.c.created_at_ms >= wanted.created_from_ms)
+    if wanted.created_before_ms is not None:
+        query = query.where(orders.c.created_at_ms < wanted.created_before_ms)
+    return query
+
+
+def _order_row(order: Order) -> dict[str, object]:
+    return {
+        "order_id": order.order_id,
+        "buyer_id": order.buyer_id,
+        "status": order.status,
+        "total_minor": order.total_minor,
+        "currency": order.currency,
+        "created_at_ms": order.created_at_ms,
+        "expires_at_ms": order.expires_at_ms,
+        "closed_at_ms": order.closed_at_ms,
+        "payment_id": order.payment_id,
+        "paid_at_ms": order.paid_at_ms,
+        "shipped_at_ms": order.shipped_at_ms,
+        "completed_at_ms": order.completed_at_ms,
+        "version": order.version,
+        "traceparent": order.traceparent,
+        "hold_payment_id": None,  # nothing holds an order that is placed
+        "hold_until_ms": None,
+    }
+
+
+def _line_rows(order: Order) -> list[dict[str, object]]:
+    return [
+        {
+            "order_id": order.order_id,
+            "line_number": number,
+            "product_id": line.product_id,
+            "quantity": line.quantity,
+            "unit_price_minor": line.unit_price_minor,
+        }
+        for number, line in enumerate(order.lines, 1)
+    ]
+
+
+def _history_row(change: StatusChange) -> dict[str, object]:
+    return {
+        "order_id": change.order_id,
+        "old_status": change.old_status,
+        "new_status": change.new_status,
+        "reason": change.reason,
+        "at_ms": change.at_ms,
+        "actor": change.actor,
+        "trace_id": change.trace_id,
+    }
+
+
+def _line(row: Row[tuple[object, ...]]) -> OrderLine:
+    return OrderLine(row.product_id, row.quantity, row.unit_price_minor)
+
+
+def _order(row: Row[tuple[object, ...]], lines: tuple[OrderLine, ...]) -> Order:
+    return Order(
+        order_id=row.order_id,
+        buyer_id=row.buyer_id,
+        lines=lines,
+        total_minor=row.total_minor,
+        currency=row.currency,
+        status=OrderStatus(row.status),
+        created_at_ms=row.created_at_ms,
+        expires_at_ms=row.expires_at_ms,
+        closed_at_ms=row.closed_at_ms,
+        payment_id=row.payment_id,
+        paid_at_ms=row.paid_at_ms,
+        shipped_at_ms=row.shipped_at_ms,
+        completed_at_ms=row.completed_at_ms,
+        version=row.version,
+        traceparent=row.traceparent,
+        hold=None if row.hold_payment_id is None else PaymentHold(row.hold_payment_id, row.hold_until_ms),
+    )
+
+
+def _change(row: Row[tuple[object, ...]]) -> StatusChange:
+    return StatusChange(
+        order_id=row.order_id,
+        old_status=None if row.old_status is None else OrderStatus(row.old_status),
+        new_status=OrderStatus(row.new_status),
+        reason=ChangeReason(row.reason),
+        at_ms=row.at_ms,
+        actor=row.actor,
+        trace_id=row.trace_id,
+    )
+
+
+_ADD_PRODUCT = insert(products)
+_FIND = select(products).where(products.c.product_id.in_(bindparam("wanted_ids", expanding=True)))
+# Orders that refer to the row need not wait for it.
+_GET_LOCKED = select(products).where(products.c.product_id == bindparam("wanted_id")).with_for_update(key_share=True)
+_CHANGE = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"))
+    .values(
+        price_minor=bindparam("new_price_minor"),
+        available=bindparam("new_available"),
+        is_on_sale=bindparam("new_is_on_sale"),
+        version=bindparam("new_version"),
+    )
+)
+_RESERVE = (
+    update(products)
+    .where(
+        products.c.product_id == bindparam("wanted_id"),
+        products.c.available >= bindparam("units"),
+        products.c.is_on_sale,
+        products.c.price_minor == bindparam("wanted_price_minor"),
+    )
+    .values(available=products.c.available - bindparam("units"), reserved=products.c.reserved + bindparam("units"))
+)
+_RELEASE = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
+    .values(available=products.c.available + bindparam("units"), reserved=products.c.reserved - bindparam("units"))
+)
+_SELL = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.reserved >= bindparam("units"))
+    .values(reserved=products.c.reserved - bindparam("units"), sold=products.c.sold + bindparam("units"))
+)
+_TAKE_BACK = (
+    update(products)
+    .where(products.c.product_id == bindparam("wanted_id"), products.c.sold >= bindparam("units"))
+    .values(available=products.c.available + bindparam("units"), sold=products.c.sold - bindparam("units"))
+)
+
+
+class SqlProducts:
+    """Implements `Products`.
+
+    Statements are built once: building one takes SQLAlchemy longer than SQLite takes to execute it.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, product: Product) -> None:
+        row = {
+            "product_id": product.product_id,
+            "name": product.name,
+            "price_minor": product.price_minor,
+            "currency": product.currency,
+            "available": product.available,
+            "reserved": product.reserved,
+            "sold": product.sold,
+            "is_on_sale": product.is_on_sale,
+            "version": product.version,
+        }
+        try:
+            await self._connection.execute(_ADD_PRODUCT, row)
+        except IntegrityError as error:
+            # The other constraints are the domain's invariants; what is left is the primary key.
+            raise ProductExistsError(product.product_id) from error
+
+    async def find(self, product_ids: Collection[str]) -> dict[str, Product]:
+        rows = await self._connection.execute(_FIND, {"wanted_ids": list(product_ids)})
+        return {row.product_id: _product(row) for row in rows}
+
+    async def page(self, after: str | None, limit: int, *, is_on_sale: bool | None = None) -> list[Product]:
+        query = select(products).order_by(products.c.product_id).limit(limit)
+        if is_on_sale is not None:
+            query = query.where(products.c.is_on_sale == is_on_sale)
+        if after is not None:
+            query = query.where(products.c.product_id > after)
+        return [_product(row) for row in await self._connection.execute(query)]
+
+    async def get_locked(self, product_id: str) -> Product:
+        row = (await self._connection.execute(_GET_LOCKED, {"wanted_id": product_id})).one_or_none()
+        if row is None:
+            raise UnknownProductError(product_id)
+        return _product(row)
+
+    async def change(self, product: Product) -> None:
+        parameters = {
+            "wanted_id": product.product_id,
+            "new_price_minor": product.price_minor,
+            "new_available": product.available,
+            "new_is_on_sale": product.is_on_sale,
+            "new_version": product.version,
+        }
+        await self._connection.execute(_CHANGE, parameters)
+
+    async def reserve(self, product_id: str, quantity: int, price_minor: int) -> bool:
+        parameters = {"wanted_id": product_id, "units": quantity, "wanted_price_minor": price_minor}
+        result = await self._connection.execute(_RESERVE, parameters)
+        return result.rowcount == 1
+
+    async def release(self, product_id: str, quantity: int) -> None:
+        await self._move(_RELEASE, product_id, quantity, "reserved")
+
+    async def sell(self, product_id: str, quantity: int) -> None:
+        await self._move(_SELL, product_id, quantity, "reserved")
+
+    async def take_back(self, product_id: str, quantity: int) -> None:
+        await self._move(_TAKE_BACK, product_id, quantity, "sold")
+
+    async def _move(self, statement: Update, product_id: str, quantity: int, place: str) -> None:
+        result = await self._connection.execute(statement, {"wanted_id": product_id, "units": quantity})
+        if result.rowcount != 1:
+            raise RuntimeError(f"an order holds {quantity} of {product_id!r}, and fewer are {place}")
+
+    async def stock_sums(self) -> StockSums:
+        row = (
+            await self._connection.execute(
+                select(
+                    func.coalesce(func.sum(products.c.available), 0),
+                    func.coalesce(func.sum(products.c.reserved), 0),
+                    func.coalesce(func.sum(products.c.sold), 0),
+                )
+            )
+        ).one()
+        return StockSums(*(int(units) for units in row))
+
+
+def _product(row: Row[tuple[object, ...]]) -> Product:
+    return Product(
+        product_id=row.product_id,
+        name=row.name,
+        price_minor=row.price_minor,
+        currency=row.currency,
+        available=row.available,
+        reserved=row.reserved,
+        sold=row.sold,
+        is_on_sale=row.is_on_sale,
+        version=row.version,
+    )
+
+
+_FIND_REFUND = select(refund_requests.c.payment_id).where(refund_requests.c.payment_id == bindparam("wanted_id"))
+_REQUEST = insert(refund_requests)
+
+
+class SqlRefunds:
+    """Implements `Refunds`.
+
+    Refund requests in SQL; the primary key decides who asks first.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def is_requested(self, payment_id: str) -> bool:
+        return (await self._connection.execute(_FIND_REFUND, {"wanted_id": payment_id})).one_or_none() is not None
+
+    async def request(self, refund: RefundRequest, at_ms: int) -> None:
+        payment = refund.payment
+        row = {
+            "payment_id": payment.payment_id,
+            "order_id": payment.order_id,
+            "amount_minor": payment.amount_minor,
+            "currency": payment.currency,
+            "reason": refund.reason,
+            "requested_at_ms": at_ms,
+        }
+        try:
+            await self._connection.execute(_REQUEST, row)
+        except IntegrityError as error:
+            # The order was read before; what is left is the primary key.
+            raise RefundRequestedError(payment.payment_id) from error
+
+    async def count(self) -> int:
+        return await counters.value(self._connection, "refund-requests")
+
+
+class SqlUnitOfWork:
+    """Implements `UnitOfWork`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self.products = SqlProducts(connection)
+        self.orders = SqlOrders(connection)
+        self.refunds = SqlRefunds(connection)
+        self.keys = idempotency_keys.of(connection)
+        self.transactions = SqlTransactionRows(transactions, connection)
+        self.inbox = SqlInbox(inbox, connection)
+
+    async def commit(self) -> None:
+        await self._connection.commit()
