@@ -60,8 +60,10 @@ class HttpClient:
         self.badges = badges
         self._urls = itertools.cycle([urls] if isinstance(urls, str) else urls)
         self.give_up_after_s = give_up_after_s
+        # Who waits for a connection stands in a queue, whose end is for those who give up and come again.
         self._client = httpx.AsyncClient(
-            timeout=REQUEST_TIMEOUT_S, transport=transport or PooledConnections(CONNECTIONS_MAX)
+            timeout=httpx.Timeout(REQUEST_TIMEOUT_S, pool=give_up_after_s),
+            transport=transport or PooledConnections(CONNECTIONS_MAX),
         )
 
     async def __aenter__(self) -> Self:
