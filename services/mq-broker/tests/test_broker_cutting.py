@@ -138,11 +138,11 @@ def plain(*bodies: bytes, topic: str = "t") -> Batch:
     return check_batch(topic, 0, len(bodies), b"".join(producer_record(topic, one) for one in bodies), BODY_BYTES_MAX)
 
 
-def case(checkpointed: bool, anew: bool) -> tuple[SimDisk, Cut, Found]:
+def case(checkpointed: bool, anew: int | None) -> tuple[SimDisk, Cut, Found]:
     """A disk, the cut to be made on it, and what has to come of it."""
     disk, end, without = diverged(checkpointed)
-    if anew:
-        return disk.fork(), Cut(0, 9 * LOG_FILE_BYTES), Found(9 * LOG_FILE_BYTES, b"", {}, frozenset())
+    if anew is not None:
+        return disk.fork(), Cut(end, anew), Found(anew, b"", {}, frozenset())
     wanted = found_in(without.fork())
     assert wanted.told
     assert len(wanted.log) == end
@@ -150,29 +150,29 @@ def case(checkpointed: bool, anew: bool) -> tuple[SimDisk, Cut, Found]:
 
 
 BOTH = pytest.mark.parametrize("checkpointed", [False, True])
-ENDS = pytest.mark.parametrize("anew", [False, True])
+LATER = 9 * LOG_FILE_BYTES
+ENDS = pytest.mark.parametrize("anew", [None, 0, LATER])
 
 
 @BOTH
 @ENDS
-def test_the_store_is_as_if_the_tail_had_never_been(checkpointed: bool, anew: bool) -> None:
+def test_the_store_is_as_if_the_tail_had_never_been(checkpointed: bool, anew: int | None) -> None:
     disk, cut, wanted = case(checkpointed, anew)
     before = read_file(disk, LAYOUT.commit_log / ("0" * 20))
     assert found_in(disk, cut) == wanted
     assert found_in(disk.fork()) == wanted
     assert found_in(disk, cut) == wanted, "the same cut again changes nothing"
     kept = tails(disk)
-    if anew:
-        assert kept == {}
-    else:
-        first = min(kept)
-        assert int(first[:20]) == cut.end
-        assert before[cut.end : cut.end + len(kept[first])] == kept[first]
-        assert {len(data) for data in kept.values()} == {int(name.split("-")[1]) for name in kept}
+    first = min(kept)
+    assert int(first[:20]) == cut.end
+    assert before[cut.end : cut.end + len(kept[first])] == kept[first]
+    assert {len(data) for data in kept.values()} == {int(name.split("-")[1]) for name in kept}
 
 
-@pytest.mark.parametrize(("checkpointed", "anew", "step"), [(False, False, 3), (True, False, 1), (True, True, 1)])
-def test_power_that_goes_at_any_call_changes_nothing_of_it(checkpointed: bool, anew: bool, step: int) -> None:
+@pytest.mark.parametrize(
+    ("checkpointed", "anew", "step"), [(False, None, 3), (True, None, 1), (False, 0, 3), (True, LATER, 1)]
+)
+def test_power_that_goes_at_any_call_changes_nothing_of_it(checkpointed: bool, anew: int | None, step: int) -> None:
     base, cut, wanted = case(checkpointed, anew)
     clean = base.fork()
     found_in(clean, cut)
@@ -212,7 +212,7 @@ def pull_plug(disk: SimDisk, calls: int) -> list[str]:
     return tried
 
 
-def wrong_after_a_power_cut(checkpointed: bool, anew: bool) -> list[Found]:
+def wrong_after_a_power_cut(checkpointed: bool, anew: int | None) -> list[Found]:
     """What does not come up as it was when the power goes after the cut, whose note has gone."""
     disk, cut, wanted = case(checkpointed, anew)
     assert found_in(disk, cut) == wanted
@@ -222,7 +222,7 @@ def wrong_after_a_power_cut(checkpointed: bool, anew: bool) -> list[Found]:
 
 @BOTH
 @ENDS
-def test_a_power_cut_after_it_brings_nothing_back(checkpointed: bool, anew: bool) -> None:
+def test_a_power_cut_after_it_brings_nothing_back(checkpointed: bool, anew: int | None) -> None:
     assert wrong_after_a_power_cut(checkpointed, anew) == []
 
 
@@ -230,16 +230,16 @@ def test_a_power_cut_after_it_brings_nothing_back(checkpointed: bool, anew: bool
 def test_a_cut_that_were_not_synced_would_come_back(checkpointed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zoo bug 8: so the test above would see it."""
     monkeypatch.setattr(SegmentFiles, "take_sync", lambda self: lambda: None)
-    assert wrong_after_a_power_cut(checkpointed, anew=False)
+    assert wrong_after_a_power_cut(checkpointed, anew=None)
 
 
 @BOTH
 @ENDS
-def test_the_winner_s_records_get_the_numbers_of_those_that_were_cut(checkpointed: bool, anew: bool) -> None:
+def test_the_winner_s_records_get_the_numbers_of_those_that_were_cut(checkpointed: bool, anew: int | None) -> None:
     """Also after a power cut that takes everything but the log from what came after the cut."""
     disk, cut, _ = case(checkpointed, anew)
-    master_disk = SimDisk() if anew else diverged(checkpointed)[2].fork()
-    with opened(master_disk, cut if anew else None) as (master, _), opened(disk, cut) as (slave, told):
+    master_disk = diverged(checkpointed)[2].fork() if anew is None else SimDisk()
+    with opened(master_disk, None if anew is None else cut) as (master, _), opened(disk, cut) as (slave, told):
         slave.on_copied = told.add
         write(master, SeededRng(99), 20)
         run(copy_all(master, slave, SeededRng(3)))
@@ -271,7 +271,7 @@ def keyed(key: str) -> Batch:
 
 
 def test_the_watermark_says_nothing_beyond_the_cut() -> None:
-    disk, cut, _ = case(True, False)
+    disk, cut, _ = case(True, None)
     before = read_watermark(disk, LAYOUT)
     assert before is not None
     assert before > cut.end
@@ -281,7 +281,7 @@ def test_the_watermark_says_nothing_beyond_the_cut() -> None:
 
 
 def test_the_timer_is_made_anew() -> None:
-    disk, cut, _ = case(True, False)
+    disk, cut, _ = case(True, None)
     disk.make_dirs(LAYOUT.timer)
     disk.open(LAYOUT.timer_manifest, create=True).pwrite(b"{}", 0)
     found_in(disk, cut)
@@ -289,7 +289,7 @@ def test_the_timer_is_made_anew() -> None:
 
 
 def test_a_cut_in_the_middle_of_a_record_is_refused_and_changes_nothing() -> None:
-    disk, cut, _ = case(True, False)
+    disk, cut, _ = case(True, None)
     for end in (cut.end - 1, cut.end + 1):
         one = disk.fork()
         before = one.fingerprint()
@@ -299,7 +299,7 @@ def test_a_cut_in_the_middle_of_a_record_is_refused_and_changes_nothing() -> Non
 
 
 def test_a_beginning_that_is_no_file_of_ours_is_refused_and_changes_nothing() -> None:
-    disk, _, _ = case(True, False)
+    disk, _, _ = case(True, None)
     before = disk.fingerprint()
     with pytest.raises(ValueError, match="mappedFileSizeCommitLog"), opened(disk, Cut(0, LOG_FILE_BYTES + 1)):
         pass
@@ -307,7 +307,7 @@ def test_a_beginning_that_is_no_file_of_ours_is_refused_and_changes_nothing() ->
 
 
 def test_a_log_without_its_first_files_can_be_cut_whole() -> None:
-    disk, _, _ = case(True, False)
+    disk, _, _ = case(True, None)
     with opened(disk) as (store, _):
         store.log.files.drop(store.log.files.starts[:1])
     found = found_in(disk, Cut(LOG_FILE_BYTES))
@@ -316,14 +316,14 @@ def test_a_log_without_its_first_files_can_be_cut_whole() -> None:
 
 
 def test_a_log_that_ends_before_the_cut_stays_as_it_is() -> None:
-    disk, _, _ = case(True, False)
+    disk, _, _ = case(True, None)
     wanted = found_in(disk.fork())
     assert found_in(disk, Cut(len(wanted.log) + 100)) == wanted
     assert tails(disk) == {}
 
 
 def test_a_disk_without_room_for_what_is_cut_keeps_the_log() -> None:
-    disk, cut, _ = case(True, False)
+    disk, cut, _ = case(True, None)
     wanted = found_in(disk.fork())
 
     def full(call: str, path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_note_of_numbers_of_cut_records_does_not_count() -> None:
 
 @pytest.mark.parametrize("kept", [1, 2])
 def test_files_behind_the_cut_that_a_power_cut_left_behind_a_gap_go(kept: int) -> None:
-    disk, cut, wanted = case(True, False)
+    disk, cut, wanted = case(True, None)
     names = disk.list_dir(LAYOUT.commit_log)
     disk.remove_tree(LAYOUT.commit_log / names[kept])
     assert found_in(disk, cut) == wanted

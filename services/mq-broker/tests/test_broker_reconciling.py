@@ -186,7 +186,7 @@ def test_a_log_without_a_common_record_goes_if_the_same_master_began_both(
     history_of_mine: EpochHistory, changes: dict[str, Any]
 ) -> None:
     for mine, theirs, expected in (
-        ("first", "first", CutLog(Cut(100))),
+        ("first", "first", CutLog(Cut(100, begin=changes.get("log_begin", 0)))),
         ("first", "other", Refuse),
         ("first", "", Refuse),  # the master is of an earlier version
         ("", "", Refuse),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mq_broker.core.replica_state import BrokerRole
+import pytest
+
+from mq_broker.core.replica_state import BrokerRole, Epoch
+from mq_broker.replication.feed import Feed
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
 from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, promoted, until
 from mqproto.codes import ResponseCode
@@ -147,19 +150,28 @@ async def test_on_a_disk_that_takes_no_writes_any_more_no_file_waits_for_a_slave
         assert master.at_work.store.log_begin > 0
 
 
+@asynccontextmanager
+async def newcomer(
+    clock: SimClock, network: Network, master: Member, slave: Member, hold: Callable[[Member], object] = hold_log
+) -> AsyncIterator[Member]:
+    """A second slave, which begins where the master's log begins now, without the first file, and has no record."""
+    await send_waiting_and_two_files(clock, master)
+    await slave.stop()
+    await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
+    await clean(clock, master)
+    third = Member("c:10912", clock, network, BrokerRole.SLAVE, 2, slave.options)
+    network.members[third.name] = third
+    hold(master)
+    await third.start()
+    await until(clock, lambda: third.broker is not None and third.broker.replication.is_connected)
+    assert third.at_work.store.log_begin == third.at_work.store.log_end == master.at_work.store.log_begin > 0
+    yield third
+    await third.stop()
+
+
 async def test_a_slave_without_records_follows_a_successor_whose_log_begins_earlier() -> None:
     clock = SimClock()
-    async with pair(clock) as (network, master, slave):
-        await send_waiting_and_two_files(clock, master)
-        await slave.stop()
-        await until(clock, lambda: master.at_work.replication.status().in_sync_replicas == 1)
-        await clean(clock, master)
-        third = Member("c:10912", clock, network, BrokerRole.SLAVE, 2, slave.options)
-        network.members[third.name] = third
-        hold_log(master)
-        await third.start()
-        await until(clock, lambda: third.broker is not None and third.broker.replication.is_connected)
-        assert third.at_work.store.log_begin == third.at_work.store.log_end == master.at_work.store.log_begin > 0
+    async with pair(clock) as (network, master, slave), newcomer(clock, network, master, slave) as third:
         await slave.start()
         successor = (await promoted(clock, network, master, slave)).store
         assert successor.log_begin == 0
@@ -168,4 +180,30 @@ async def test_a_slave_without_records_follows_a_successor_whose_log_begins_earl
         await third.start()
         await until(clock, lambda: third.broker is not None and third.broker.store.log_end == successor.log_end)
         assert third.log_bytes == slave.log_bytes
-        await third.stop()
+
+
+async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The successor was not told the numbers of its queues before it was promoted, so it begins with 0."""
+
+    async def held(_feed: Feed) -> None:
+        await asyncio.Event().wait()
+
+    def hold_all(_master: Member) -> None:
+        monkeypatch.setattr(Feed, "_send_states", held)
+
+    clock = SimClock()
+    async with (
+        pair(clock) as (network, master, slave),
+        newcomer(clock, network, master, slave, hold_all) as third,
+    ):
+        successor = (await promoted(clock, network, master, third)).store
+        monkeypatch.undo()
+        network.heal()
+        await master.at_work.replication.superseded(Epoch(2, 0), third.name)
+        await until(clock, lambda: master.broker is not None and master.broker.replication.is_connected)
+        assert master.at_work.store.confirmation.end == successor.log_end  # and not what was cut
+        assert await send(clock, third) is ResponseCode.SUCCESS
+        await until(clock, lambda: master.broker is not None and master.broker.store.log_end == successor.log_end)
+        assert master.at_work.store.queue_end("other", 0) == successor.queue_end("other", 0) == 1

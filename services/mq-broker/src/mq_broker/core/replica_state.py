@@ -113,8 +113,9 @@ REPLICA_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log has to end at `end`, where a record ends; or it is dropped, and begins anew, empty, at `begin`, where a
-    file of the master's log begins. With `begin`, `end` says nothing more.
+    """The log has to end at `end`, where a record ends; what stands from there on is kept in quarantine/. With `begin`
+    the rest of it goes, too, and nothing of that is kept: it begins anew, empty, at `begin`, where a file of the
+    master's log begins, and so do its queues.
     """
 
     end: int

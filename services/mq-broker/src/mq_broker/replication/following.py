@@ -171,12 +171,12 @@ class Following:
 
     async def _prepare_cut(self, cut: Cut) -> None:
         begin, end = self._node.store.log_begin, self._node.store.log_end
-        if cut.begin is None:
+        if cut.end < end:
             log.critical(
                 "from offset %d on this log is not the master's: %d bytes are cut off, and kept in quarantine/",
                 cut.end, end - cut.end,
             )  # fmt: skip
-        else:
+        if cut.begin is not None:
             log.warning("this log, from %d to %d, begins anew at %d, where the master's begins", begin, end, cut.begin)
         await self._node.remember(lambda state: replace(state, cut=cut))
         self.has_cut = True
@@ -367,7 +367,7 @@ class Reconciliation:
     begin: int
     end: int
     first_master_id: str = ""
-    _is_kin: bool = field(default=False, init=False)  # whether both logs were begun by the same master
+    _anew_at: int | None = field(default=None, init=False)  # where to begin if no record matches; None: another broker
     _floor: int = field(default=0, init=False)  # below it one of the logs has nothing
     _at: int = field(default=0, init=False)  # where the records are that are being compared
     _low: int = field(default=0, init=False)  # no boundary of records above the floor and up to here is known to differ
@@ -398,7 +398,8 @@ class Reconciliation:
         return None
 
     def _first(self, hello: MasterHello) -> Action:
-        self._is_kin = bool(self.first_master_id) and self.first_master_id == hello.first_master_id
+        if self.first_master_id and self.first_master_id == hello.first_master_id:
+            self._anew_at = hello.log_begin
         if self.end < hello.log_begin:
             return CutLog(Cut(self.end, begin=hello.log_begin))  # what comes next is not to be had any more
         candidate = common_end(self.history, self.end, hello.history, hello.log_end)
@@ -431,8 +432,8 @@ class Reconciliation:
         return StartFollowing(self.end) if self._same == self.end else CutLog(Cut(self._same))
 
     def _without_match(self) -> CutLog | Refuse:
-        if self._is_kin:
-            return CutLog(Cut(self.begin))
+        if self._anew_at is not None:
+            return CutLog(Cut(self.begin, self._anew_at))
         return Refuse(
             f"no record of this log, from {self.begin} to {self.end}, is in the master's: they are different brokers' "
             "stores, or this one is of another time; start the slave with an empty storePathRootDir"

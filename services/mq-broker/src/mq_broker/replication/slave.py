@@ -51,9 +51,9 @@ class SlaveReplication:
         await self._node.remember(lambda state: state)
 
     def take_up(self) -> None:
-        """Nobody sees what is not confirmed, as far as is known."""
+        """Nobody sees what is not confirmed, as far as is known; of what comes behind the log, nothing is yet."""
         node = self._node
-        node.store.confirm_from(node.file.state.confirmed)
+        node.store.confirm_from(min(node.file.state.confirmed, node.store.log_end))
         node.store.on_grown(self._grown)
         log.info("SLAVE, has seen epoch %s, the log ends at %d", node.file.state.epoch, node.store.log_end)
 

@@ -214,13 +214,13 @@ class LogCutter:
         """
         self._require_boundary(cut)
         durable = self._durable()
+        for begin, end in self._parts_from(cut.end, durable or 0):
+            self.quarantine.keep_cut(self.log.files, begin, end)
         if cut.begin is None:
-            for begin, end in self._parts_from(cut.end, durable or 0):
-                self.quarantine.keep_cut(self.log.files, begin, end)
             self._forget_from(cut.end, None if durable is None else min(durable, cut.end))
             self._shorten(cut.end)
         else:
-            self._forget_from(0, cut.begin)  # nothing is kept of what the master has had and deleted
+            self._forget_from(0, cut.begin)
             self.log.files.drop(self.log.files.starts + self.log.files.stray)
             self.log.files.ensure(cut.begin)
         self.log.files.take_sync()()
