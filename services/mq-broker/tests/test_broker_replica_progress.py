@@ -392,10 +392,16 @@ class TestMerge:
             side.in_.merge(said(entry(Progress(1)) + wrong))
         assert side.known is None
 
-    def test_other_topics_and_queues_are_passed_over_until_they_are_there(self) -> None:
+    def test_queues_that_a_topic_lacks_and_deleted_topics_are_passed_over_until_they_are_there(self) -> None:
         side = Side([1, 2, 3])
+        side.topics.delete("u", {})
         side.in_.merge(said(entry(Progress(2), topic="u") + entry(Progress(2), queue_id=7)))
         assert side.offsets.places() == []
+
+    def test_a_group_keeps_its_place_in_a_topic_that_this_side_was_never_told_of(self) -> None:
+        side = Side([1, 2, 3])
+        side.in_.merge(said(entry(Progress(2), topic="u")))
+        assert side.offsets.progress("g", "u", 0) is not None
 
     def test_what_is_ahead_of_the_log_waits_for_it(self) -> None:
         side = Side([1, 2, 3])

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, Progress, version_of
 from mq_broker.core.replica_state import BrokerRole, Epoch
 from mq_broker.replication.feed import Feed
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
@@ -198,6 +199,7 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
         pair(clock) as (network, master, slave),
         newcomer(clock, network, master, slave, hold_all) as third,
     ):
+        master.at_work.consumer_offsets.begin("g", "other", 0, 3)
         successor = (await promoted(clock, network, master, third)).store
         monkeypatch.undo()
         network.heal()
@@ -207,3 +209,5 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
         assert await send(clock, third) is ResponseCode.SUCCESS
         await until(clock, lambda: master.broker is not None and master.broker.store.log_end == successor.log_end)
         assert master.at_work.store.queue_end("other", 0) == successor.queue_end("other", 0) == 1
+        known = [one.at_work.consumer_offsets.progress("g", "other", 0) for one in (master, third)]
+        assert known == [Progress(0, (), version_of(RENEWALS_PER_TERM, 0))] * 2  # it was not told of the topic either

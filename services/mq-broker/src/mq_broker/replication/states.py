@@ -331,7 +331,9 @@ class ProgressIn:
     that it does not matter in which order, how late or how often they are heard of.
 
     A forgotten offset is not told: it was forgotten with its topic or with its group, and the documents of those say so
-    (states.py). An offset from before that is not taken over.
+    (states.py). An offset from before that is not taken over. That of a topic that is not known here, and was not
+    deleted, is: a replica may be promoted before it is told of its master's topics (ADR 140), and without an offset a
+    group begins at the end, and passes over messages.
 
     A message that its group has sent back is finished because its retry stands further on in the log. So progress
     travels with the end of the log that it depends on, and the receiver keeps it aside until its own log reaches as
@@ -340,8 +342,7 @@ class ProgressIn:
     Renewals do not wait. A master may have lost messages, and say with a renewed version that what members know of
     their numbers does not count for the new ones: everything that it says at the beginning of a link is looked at
     before the first bytes of its log, which bring the new ones, and a renewal is on the slave's disk before them. Nor
-    does the offset wait of a queue in which the group has none here: without one a group begins at the end, and passes
-    over messages.
+    does the offset wait of a queue in which the group has none.
 
     Invariants: nothing that is finished is lost, and no reset is undone; nothing is finished beyond the end of its
     queue, nor, where the group has an offset, ahead of the log that it depends on; of each queue two reports wait at
@@ -424,7 +425,8 @@ class ProgressIn:
             whole = progress if ahead is None else ahead[0].reconciled(progress)
             self._ahead[place] = whole, end
         config = self._topics.get(topic)
-        if config is None or (queue_id >= config.queue_count and self._store.queue(topic, queue_id) is None):
+        count = config.queue_count if config else 0 if topic in self._topics.deleted() else QUEUE_COUNT_MAX
+        if queue_id >= count and self._store.queue(topic, queue_id) is None:
             return False
         before = self._offsets.progress(*place)
         if self._offsets.reconcile(group, topic, queue_id, progress, end) == progress.cut(end):
