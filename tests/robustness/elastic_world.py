@@ -144,14 +144,18 @@ class ElasticWorld(GroupWorld):
                 raise
 
     async def renew_topic(self, seconds: float) -> None:
-        """It is deleted, and made again after a while, also while the disk is too full for messages."""
+        """It is deleted, and made again after a while, also while the disk is too full for messages.
+
+        A message that comes due meanwhile makes the topic by itself, with as many queues as it needs: then fewer are
+        refused.
+        """
         self._disturbed(*self.GROUPS)
         held = {record.body: _place(record) for record in await self._records()}
         ends = self._ends()
         self.model.topic_deleted(held, ends)
         await self.until_done(self.admin.delete_topic(TOPIC))
         await self.clock.advance(seconds)
-        await self.until_done(self.admin.update_topic(TOPIC, read_queue_count=2, write_queue_count=2))
+        await self.resize(read=2, write=2)
         await self.clock.advance(BEGUN_AGAIN_S)
 
     async def step_wall(self, seconds: int) -> None:
