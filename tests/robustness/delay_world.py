@@ -38,7 +38,6 @@ from mqproto.codes import ResponseCode
 from mqproto.properties import TIMER_DELAY_MS, TIMER_DELIVER_MS, UNIQ_KEY
 from mqproto.record import Record
 from osenv import SeededRng, SimClock, SimDisk
-from osenv.sim_clock import settle
 
 TOPIC, QUEUES = "orders", 2
 KEYS = ("", "a", "b")
@@ -201,7 +200,7 @@ class DelayWorld:
     async def advance(self, seconds: float) -> None:
         """While the disk refuses, a minute at the most: every ten seconds all of it is tried again."""
         await self.clock.advance(min(seconds, 60.0) if self.is_refusing else seconds)
-        await settle(SETTLE_ROUNDS)
+        await self.clock.settle()
 
     async def wall_jumps(self, days: int) -> None:
         self.clock.set_wall_ms(self.clock.wall_ms() + days * A_DAY_MS)
@@ -242,7 +241,7 @@ class DelayWorld:
         self.model.may_be_carried()
         self.disk.used_share = used_share
         cleaning = asyncio.ensure_future(self.broker.retention.round())
-        await settle(SETTLE_ROUNDS)
+        await self.clock.settle()
         while not cleaning.done():
             await self.clock.advance(0.05)
             await self._see()  # what is delivered may be gone a moment later
@@ -294,7 +293,7 @@ class DelayWorld:
         self._is_answered = False
         self._fork = Fork(self.disk, calls, lambda: self._certain_end(power=power))
         await work()
-        await settle(SETTLE_ROUNDS)
+        await self.clock.settle()
         await self._die(self._fork, power=power, seed=seed)
         self._is_answered = True
         if again:
@@ -366,7 +365,7 @@ class DelayWorld:
         await self._look()
 
     async def _look(self) -> None:
-        await settle(SETTLE_ROUNDS)
+        await self.clock.settle()
         for job in self._jobs:
             if job.done():
                 job.result()

@@ -105,15 +105,19 @@ class SimClock:
         if seconds < 0:
             raise ValueError(f"time does not go back, not even by {-seconds} s")
         end_ns = self._now_ns + _ns(seconds)
-        await settle(self._settle_rounds)
+        await self.settle()
         while self._timers and self._timers[0][0] <= end_ns:
             due_ns, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
             self._now_ns = max(self._now_ns, due_ns)
             timer.callback()
-            await settle(self._settle_rounds)
+            await self.settle()
         self._now_ns = max(self._now_ns, end_ns)  # a task may have advanced further meanwhile
+
+    async def settle(self) -> None:
+        """Let everything run that can run now, with as many rounds as after a timer."""
+        await settle(self._settle_rounds)
 
     async def until(self, condition: Callable[[], object], *, within_s: float = 600.0, step_s: float = 0.5) -> None:
         """Let time pass in steps of `step_s` seconds until `condition()`, or what it returns when awaited, is true.
