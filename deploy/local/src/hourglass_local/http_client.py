@@ -60,7 +60,7 @@ class HttpClient:
         self.badges = badges
         self._urls = itertools.cycle([urls] if isinstance(urls, str) else urls)
         self.give_up_after_s = give_up_after_s
-        # Who waits for a connection stands in a queue, whose end is for those who give up and come again.
+        # A request that gives up its wait for a connection would begin again at the end of the pool's queue.
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(REQUEST_TIMEOUT_S, pool=give_up_after_s),
             transport=transport or PooledConnections(CONNECTIONS_MAX),

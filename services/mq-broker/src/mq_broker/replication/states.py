@@ -424,11 +424,16 @@ class ProgressIn:
             ahead = self._ahead.get(place)
             whole = progress if ahead is None else ahead[0].reconciled(progress)
             self._ahead[place] = whole, end
-        config = self._topics.get(topic)
-        count = config.queue_count if config else 0 if topic in self._topics.deleted() else QUEUE_COUNT_MAX
-        if queue_id >= count and self._store.queue(topic, queue_id) is None:
+        if queue_id >= self._queue_count_max(topic) and self._store.queue(topic, queue_id) is None:
             return False
         before = self._offsets.progress(*place)
         if self._offsets.reconcile(group, topic, queue_id, progress, end) == progress.cut(end):
             self._out.agrees(place)
         return before is not None and progress.renewals > before.renewals
+
+    def _queue_count_max(self, topic: str) -> int:
+        """How many queues of the topic progress is taken over for, beside those that are there."""
+        config = self._topics.get(topic)
+        if config is not None:
+            return config.queue_count
+        return 0 if topic in self._topics.deleted() else QUEUE_COUNT_MAX

@@ -183,9 +183,8 @@ class Settlement:
         self._clock = clock
         self._charge_late_max_ms = charge_late_max_ms
         self._held: set[str] = set()
-        self._unknown_since: dict[
-            str, float
-        ] = {}  # payment id -> when the gateway said so first, without a break since
+        # By payment id: when the gateway first said that it knows of no charge, without a break since.
+        self._unknown_since: dict[str, float] = {}
 
     def is_held(self, its_id: str) -> bool:
         """Whether a task of this process has the payment or refund in hand."""
