@@ -17,12 +17,11 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hourglass_loadtest.machine import describe_code, describe_machine
-from hourglass_loadtest.run import timed_start
+from hourglass_loadtest.machine import describe_run
+from hourglass_loadtest.run import STOP_TIMEOUT_S, timed_start
 from hourglass_local.cluster import Cluster
 from mqclient import Admin, Message, MessageQueue, Producer
 
@@ -30,7 +29,6 @@ EVIDENCE = Path("docs/evidence/restarts.json")
 TOPICS, QUEUES, MESSAGES, ROUNDS = 5_000, 4, 2, 5
 DESCRIPTORS = 1_024
 AT_ONCE = 64  # requests of this program under way
-STOP_TIMEOUT_S = 60.0
 
 
 async def fill(cluster: Cluster, topics: int) -> dict[str, float]:
@@ -82,9 +80,7 @@ async def measure(folder: Path, topics: int, rounds: int) -> dict[str, Any]:
                 await require_messages(cluster, topics)
     for after, seconds in starts.items():
         found[f"start_after_{after}_s"] = {
-            "min": round(min(seconds), 2),
-            "median": round(statistics.median(seconds), 2),
-            "max": round(max(seconds), 2),
+            name: round(of(seconds), 2) for name, of in (("min", min), ("median", statistics.median), ("max", max))
         }
     return found
 
@@ -96,19 +92,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help=f"for the results; without it {EVIDENCE}, if the topics are {TOPICS}")
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))  # the broker inherits it
-    code, machine = describe_code(Path.cwd()), describe_machine()
+    document = describe_run() | {
+        "topics": options.topics,
+        "queues": options.topics * QUEUES,
+        "descriptors": DESCRIPTORS,
+    }
     with tempfile.TemporaryDirectory(prefix="hourglass-restarts-") as folder:
         results = asyncio.run(measure(Path(folder), options.topics, options.rounds))
     print(json.dumps(results))
     out = options.out or (EVIDENCE if options.topics == TOPICS else None)
     if out is not None:
-        document: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "code": code}
-        document |= {
-            "machine": machine,
-            "topics": options.topics,
-            "queues": options.topics * QUEUES,
-            "descriptors": DESCRIPTORS,
-        }
         out.write_text(json.dumps(document | {"results": results}, indent=2) + "\n")
     return 0
 

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ import psutil
 from hourglass_local.process import MIB
 
 SYNCS, SYNC_BYTES = 101, 4_096
+
+
+def describe_run() -> dict[str, Any]:
+    """The head of the results of a run: the time, the code in this folder, and the machine, as they are now."""
+    time_now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"time": time_now, **describe_code(Path.cwd()), "machine": describe_machine()}
 
 
 def describe_machine() -> dict[str, Any]:

@@ -27,10 +27,6 @@ from hourglass_local.waiting import alongside
 from mqclient import Admin, MQClientError
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Runs of a benchmark, and their results.
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # What a bench found, as a JSON document.
 
 
@@ -242,10 +238,6 @@ def write_profile(
         parts.append(f"--- {name} ---\n" + "\n".join(lines).strip() + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(parts), encoding="utf-8")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How long restarts and catching up take.
 
 
 # ----------------------------------------------------------------------------------------------------------------------

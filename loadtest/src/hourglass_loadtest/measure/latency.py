@@ -24,10 +24,6 @@ from hourglass_local.waiting import eventually
 from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How long a message takes from its producer to its consumer.
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # What has arrived, and when.
 
 

@@ -132,7 +132,7 @@ async def memory(url: str, workload: Workload, broker: BrokerMeter) -> dict[str,
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A broker with `messages` stored; what the bench then does with it is measured there (restarts.py).
+# A broker with `messages` stored; what the bench then does with it is measured there (run.py).
 
 
 async def fill(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:

@@ -27,7 +27,7 @@ from mqclient import Admin, Message, Producer
 # ----------------------------------------------------------------------------------------------------------------------
 # Very many messages that wait: what they take of the broker, and what a producer notices of them.
 #
-# The starts of the broker that follow are measured by the bench itself (restarts.py).
+# The starts of the broker that follow are measured by the bench itself (run.py).
 
 
 WAITING_TOPIC = "bench-waiting"

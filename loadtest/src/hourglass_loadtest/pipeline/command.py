@@ -6,7 +6,6 @@ import argparse
 import json
 import platform
 import subprocess
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 from hourglass_loadtest.pipeline.benches import METRICS, measure_silver, measure_source
 from hourglass_loadtest.run import DIGITS
 
@@ -51,13 +50,9 @@ async def run_pipeline(options: argparse.Namespace, console: Console) -> None:
     runs = 1 if options.quick else options.runs
     sizes = [events // part for events in options.events or SIZES]
     session = ["--master", options.master, "--memory", options.memory]
-    document: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **describe_code(Path.cwd()),
-        "machine": describe_machine() | {"pyspark": version("pyspark"), "pyarrow": version("pyarrow"), "java": _java()},
-        "master": options.master,
-        "driver_memory": options.memory,
-    }
+    document = describe_run()
+    document["machine"] |= {"pyspark": version("pyspark"), "pyarrow": version("pyarrow"), "java": _java()}
+    document |= {"master": options.master, "driver_memory": options.memory}
     with TemporaryDirectory(prefix="hourglass-pipeline-") as name:
         folder = Path(name)
         if options.only != SILVER:

@@ -8,13 +8,11 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import page
 from hourglass_loadtest.shop.ending import wait_for_the_end
@@ -149,9 +147,7 @@ def document_of(
     """The whole report; code and machine are described as they are now."""
     return {
         "title": title,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **describe_code(Path.cwd()),
-        "machine": describe_machine(),
+        **describe_run(),
         "run": dict(description)
         | {"seed": options.seed, "stages": [[s.visits_per_s, s.seconds] for s in options.stages]},
         "results": dict(results),

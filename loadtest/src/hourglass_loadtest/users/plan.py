@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The plan of the users: their names, their stages.
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # The names of requests, in Locust's statistics and in the report.
 
 
