@@ -191,7 +191,6 @@ def _message_ids(rows: _Rows) -> pa.Array:
 # Invariant: both ways give the same: of a name that comes twice the later value, and null for what cannot be read.
 
 
-_MAP = pa.map_(pa.string(), pa.string())
 _BOTH_SEPARATORS = b"\x01\x02"
 _NOT_SEPARATORS = bytes(set(range(256)) - set(_BOTH_SEPARATORS))
 SHAPES_MAX = 1_024  # sequences of names that are remembered

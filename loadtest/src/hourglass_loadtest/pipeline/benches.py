@@ -24,7 +24,6 @@ from hourglass_local.waiting import alongside
 
 BODY_BYTES = 1024
 IN_FLIGHT = 1_024  # so that sends go out in batches
-SOURCE_METRICS = ("rows_per_s", "wall_s", "outside_reader_share")
 
 
 async def measure_source(folder: Path, messages: int, runs: int, session: list[str]) -> dict[str, Any]:

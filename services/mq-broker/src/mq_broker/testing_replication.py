@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from mq_broker.core.batches import Batch, check_batch
@@ -326,11 +325,6 @@ def hold_log(master: Member) -> Callable[[], None]:
 
     feed.read = held  # type: ignore[method-assign]
     return allowed.release
-
-
-def replica_path(root: Path = STORE_ROOT) -> Path:
-    """Where a member remembers its role and epoch."""
-    return StoreLayout(root).config / "replica.json"
 
 
 # Ready-made parts for tests of copies: stores without a broker around them, and all kinds of records for a master.
