@@ -100,6 +100,9 @@ EXCEPTIONS = {
     # Runs a server, in a folder of its own and on a port that is free.
     "servicekit.testing.postgresql": {"read_text", "shutil", "tempfile", "time"},
     "analytics.benchmarks.measurements": {"tempfile"},  # a folder for each run
+    "hourglass_invariants.__main__": {"time"},  # the moment that is checked
+    "hourglass_invariants.checking": {"iterdir", "read_text"},  # its own SQL files
+    "order_timers.__main__": {"write_text"},  # --out
     "pyspark_mq.data_source": {"shutil"},  # which Python Spark's workers will run
 }
 # One module of mqclient asks the resolver for the name servers (MISSION L6).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from order_timers.availability import in_parallel, in_series, outage_minutes
+from order_timers.comparison import POLLER_AT_30, forty_five_minutes, last_seat
 from order_timers.designs import (
     DELAY_QUEUE,
     DELAY_QUEUE_BY_SERVER,
@@ -16,7 +16,7 @@ from order_timers.designs import (
     POLLER_BY_SERVER,
     Design,
 )
-from order_timers.outcome import Outcome
+from order_timers.order_book import Outcome
 from order_timers.scenarios import (
     A_YEAR_OF_TWO,
     CALM,
@@ -26,10 +26,12 @@ from order_timers.scenarios import (
     TWO_INSTANCES,
     TWO_RESTART,
     Scenario,
+    Workload,
+    in_parallel,
+    in_series,
+    outage_minutes,
 )
 from order_timers.simulation import simulate
-from order_timers.stories import POLLER_AT_30, forty_five_minutes, last_seat
-from order_timers.workload import Workload
 
 WORKLOAD = Workload(orders=80)
 _played: dict[tuple[str, str], Outcome] = {}

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from order_timers.delay_queue import DelayQueue
-from order_timers.message_queue import MessageQueueTimers, create_topic
+from order_timers.designs import DelayQueue, MessageQueueTimers, TimerNotSetError, create_topic
 from order_timers.order_book import Order, OrderBook, Status
-from order_timers.port import TimerNotSetError
 from osenv import SimClock
 
 MINUTE_MS = 60_000

@@ -12,14 +12,11 @@ from rich.console import Console
 
 from order_timers import comparison
 from order_timers.__main__ import main
-from order_timers.comparison import Comparison
+from order_timers.comparison import POLLER_AT_30, Comparison, LastSeat, Scanned, show
 from order_timers.designs import DELAY_QUEUE, DESIGNS, POLLER
-from order_timers.outcome import Outcome
-from order_timers.report import show
-from order_timers.scenarios import CALM, SCENARIOS
+from order_timers.order_book import Outcome
+from order_timers.scenarios import CALM, SCENARIOS, Workload
 from order_timers.simulation import simulate
-from order_timers.stories import POLLER_AT_30, LastSeat, Scanned
-from order_timers.workload import Workload
 
 ROOT = Path(__file__).parents[3]
 EVIDENCE = json.loads((ROOT / "docs" / "evidence" / "order-timers.json").read_text(encoding="utf-8"))
@@ -68,7 +65,7 @@ def short_comparison(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(comparison, "DESIGNS", (POLLER, DELAY_QUEUE))
     monkeypatch.setattr(comparison, "SCENARIOS", (CALM,))
     monkeypatch.setattr(comparison, "SEAT_DESIGNS", (POLLER_AT_30,))
-    monkeypatch.setattr("order_timers.report.SCENARIOS", (CALM,))
+    monkeypatch.setattr("order_timers.comparison.SCENARIOS", (CALM,))
     return ["--orders", "5", "--minutes", "2"]
 
 

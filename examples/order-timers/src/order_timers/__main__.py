@@ -12,10 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from order_timers.adapters.result_file import write_json
-from order_timers.comparison import compare
-from order_timers.report import show
-from order_timers.workload import Workload
+from order_timers.comparison import compare, show
+from order_timers.scenarios import Workload
 
 EXIT_FAILED = 1
 WIDTH_MIN = 120  # a table that is cut tells nothing
@@ -32,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         comparison = asyncio.run(compare(workload, status.update))
     if options.out is not None:
         try:
-            write_json(options.out, comparison.document())
+            options.out.write_text(json.dumps(comparison.document(), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             print(f"order_timers: {options.out} could not be written: {error}", file=sys.stderr)
             return EXIT_FAILED

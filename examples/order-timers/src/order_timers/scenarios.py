@@ -1,11 +1,73 @@
-"""What happens to the shop while the buyers trade."""
+"""What the shop goes through: its buyers, what happens to its instances, and how much of a year an outage may take."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from order_timers.availability import outage_minutes
+from osenv import SeededRng
+
+MINUTES_A_YEAR = 365.25 * 24 * 60
+PAID_SHARE = 0.5
+
+
+def outage_minutes(availability: float) -> float:
+    """The minutes of a year in which a service of this availability may be away: 52.6 for 99.99 %."""
+    return (1 - availability) * MINUTES_A_YEAR
+
+
+def in_series(*availabilities: float) -> float:
+    """Of parts that are all needed: their failures add up."""
+    result = 1.0
+    for availability in availabilities:
+        result *= availability
+    return result
+
+
+def in_parallel(*availabilities: float) -> float:
+    """Of parts that stand in for each other and fail independently: all have to be away at once."""
+    return 1 - in_series(*(1 - availability for availability in availabilities))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOrder:
+    """An order, in milliseconds since the beginning; `pays_at_ms` is None for a buyer who never pays."""
+
+    order_id: str
+    at_ms: int
+    pays_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """So many orders over so many minutes, each with a window to pay; repeatable from its seed.
+
+    With `fixed` it is these orders instead.
+    """
+
+    orders: int = 240
+    minutes: int = 60
+    window_minutes: int = 30  # MISSION X3
+    seed: int = 1
+    fixed: tuple[PlannedOrder, ...] = ()
+
+    @property
+    def window_ms(self) -> int:
+        return self.window_minutes * 60_000
+
+    def plan(self) -> Sequence[PlannedOrder]:
+        """The orders, in the order of their times."""
+        if self.fixed:
+            return self.fixed
+        rng = SeededRng(self.seed)
+        moments = sorted(rng.randrange(0, self.minutes * 60_000) for _ in range(self.orders))
+        planned = []
+        for number, at_ms in enumerate(moments):
+            pays_after_ms = rng.randrange(1_000, self.window_ms - 1_000)
+            pays_at_ms = at_ms + pays_after_ms if rng.random() < PAID_SHARE else None
+            planned.append(PlannedOrder(f"order-{number:04}", at_ms, pays_at_ms))
+        return planned
 
 
 class Act(enum.Enum):

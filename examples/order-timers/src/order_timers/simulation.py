@@ -11,13 +11,9 @@ from functools import partial
 from typing import Any
 
 from mq_broker.embedded import EmbeddedBroker
-from order_timers.designs import Design, Surroundings
-from order_timers.message_queue import PAYMENT_WINDOW_LEVEL, create_topic
-from order_timers.order_book import Order, OrderBook
-from order_timers.outcome import Outcome, measure, stuck_orders
-from order_timers.port import TimerNotSetError
-from order_timers.scenarios import Act, Event, Scenario
-from order_timers.workload import PlannedOrder, Workload
+from order_timers.designs import PAYMENT_WINDOW_LEVEL, Design, Surroundings, TimerNotSetError, create_topic
+from order_timers.order_book import Order, OrderBook, Outcome, measure, stuck_orders
+from order_timers.scenarios import Act, Event, PlannedOrder, Scenario, Workload
 from osenv import SimClock
 
 NOON_MS = 1_699_963_200_000  # a day's 12:00:00: the beginning

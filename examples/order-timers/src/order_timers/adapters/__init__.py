@@ -1,1 +1,0 @@
-"""The file that the comparison is kept in."""
