@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gift_lottery.adapters.database import open_database
-from gift_lottery.consumer import TOPIC, build_consumer
-from gift_lottery.draw import wins
-from gift_lottery.lottery import GROUP, Lottery, Standing
-from gift_lottery.order_event import OrderEvent
-from gift_lottery.ticket import TicketStatus
+from gift_lottery.app import TOPIC, build_consumer
+from gift_lottery.database import open_database
+from gift_lottery.lottery import GROUP, Lottery, OrderEvent, Standing, TicketStatus, wins
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, ClientConfig, Message, Producer
 from orders.domain.order import ChangeReason, Order, OrderLine, Origin, Payment, place

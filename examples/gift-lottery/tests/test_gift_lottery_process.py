@@ -9,8 +9,8 @@ import pytest
 
 from gift_lottery import app
 from gift_lottery.__main__ import main
-from gift_lottery.config import Config, ConfigError, from_environment
-from gift_lottery.order_event import MalformedEventError, read_event
+from gift_lottery.app import Config, ConfigError, from_environment
+from gift_lottery.lottery import MalformedEventError, read_event
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import Admin, Message, Producer
 

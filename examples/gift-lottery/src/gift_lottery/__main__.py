@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import telemetry
-from gift_lottery import app
-from gift_lottery.config import Config, ConfigError, from_environment
+from gift_lottery.app import Config, ConfigError, from_environment, serve, show_winners
 from mqclient import MQClientError
 from osenv.process import stop_event
 
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gift_lottery: {error}", file=sys.stderr)
         return EXIT_USAGE
     if command == "winners":
-        print(asyncio.run(app.show_winners(config)))
+        print(asyncio.run(show_winners(config)))
         return 0
     telemetry.configure("gift-lottery", config.log_level)
     exit_code = 0
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _serve(config: Config) -> None:
-    await app.serve(config, stop_event())
+    await serve(config, stop_event())
 
 
 if __name__ == "__main__":

@@ -1,20 +1,46 @@
-"""The lottery's SQLite file, opened so that it keeps what it promises.
+"""The lottery's own SQLite file: its tables, and how it is opened so that it keeps what it promises.
 
-A commit is on the disk (WAL, synchronous=FULL); a transaction takes the write lock before it reads.
+Invariants that the database itself holds: an order has one ticket at most, and the pot is never negative. The inbox has
+a row for each event that was consumed, written in the transaction of the ticket (MISSION I2). A commit is on the disk
+(WAL, synchronous=FULL); a transaction takes the write lock before it reads.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, MetaData, String, Table, event
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from gift_lottery.tables import metadata, pot
+from mqclient.sqlalchemy import InboxTable
 
+ID_LENGTH_MAX = 64
 BUSY_TIMEOUT_MS = 5_000
 POT = "gifts"
+
+metadata = MetaData()
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("order_id", String(ID_LENGTH_MAX), primary_key=True),
+    Column("buyer_id", String(ID_LENGTH_MAX), nullable=False),
+    Column("status", String(10), nullable=False),
+    Column("drawn_at_ms", BigInteger, nullable=False),
+    Index("ix_tickets_status", "status", "order_id"),
+)
+
+# One row: how many gifts nobody has yet.
+pot = Table(
+    "pot",
+    metadata,
+    Column("name", String(10), primary_key=True),
+    Column("gifts", BigInteger, nullable=False),
+    CheckConstraint("gifts >= 0", name="ck_pot_gifts"),
+)
+
+inbox = InboxTable(metadata)
 
 
 async def open_database(path: str, gifts: int) -> AsyncEngine:

@@ -1,1 +1,0 @@
-"""The database that the lottery keeps its tickets in."""
