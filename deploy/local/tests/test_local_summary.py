@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hourglass_invariants.checking import CheckResult, Violation
-from hourglass_invariants.checks import Check, Kind
+from hourglass_invariants.checking import Check, CheckResult, Kind, Violation
 from hourglass_local.cluster import StopReport
 from hourglass_local.endings import Deed
 from hourglass_local.pair import PairLogs

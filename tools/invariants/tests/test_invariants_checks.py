@@ -19,7 +19,7 @@ from shop_rows import (
 from sqlalchemy import text
 
 from hourglass_invariants import Kind, Violation, check
-from hourglass_invariants.adapters.sql_files import read_checks
+from hourglass_invariants.checking import read_checks
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments
 from sandbox_gateway import sql as gateway

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from hourglass_invariants import SchemaMismatchError, Sources, SourceUnavailableError, check
 from hourglass_invariants.__main__ import app
-from hourglass_invariants.adapters.sql_files import read_checks
-from hourglass_invariants.checks import parse_check
+from hourglass_invariants.checking import parse_check, read_checks
 from hourglass_invariants.wanted import WANTED
 from orders.adapters import tables as orders
 from payments.adapters import tables as payments

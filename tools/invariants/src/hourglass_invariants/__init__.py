@@ -10,16 +10,23 @@ Checks marked `always` hold at any moment; `quiet` ones hold for what nobody has
 from hourglass_invariants.checking import (
     COMPLETION_AFTER_MS,
     GRACE_MS,
+    Check,
     CheckResult,
+    Kind,
     Sources,
     Violation,
     check,
     run_checks,
 )
-from hourglass_invariants.checks import Check, Kind
-from hourglass_invariants.errors import InvariantsError, SchemaMismatchError, SourceUnavailableError
-from hourglass_invariants.snapshot import read_sources
-from hourglass_invariants.wanted import WANTED, Columns, Rows
+from hourglass_invariants.sources import read_sources
+from hourglass_invariants.wanted import (
+    WANTED,
+    Columns,
+    InvariantsError,
+    Rows,
+    SchemaMismatchError,
+    SourceUnavailableError,
+)
 
 __all__ = [
     "COMPLETION_AFTER_MS",

@@ -1,7 +1,11 @@
 """What the checks read of each database: tables and columns, under the names that the services give them.
 
 A test holds that every one of them is in the tables.py of its service; at run time a database that lacks one is refused
-by name, because a check that reads nothing would find nothing.
+by name, because a check that reads nothing would find nothing. What prevents a check:
+
+InvariantsError
+├── SourceUnavailableError   a database is not there or does not answer: start it, or name another
+└── SchemaMismatchError      a database was made by another version, or is another one: name the right one
 """
 
 from __future__ import annotations
@@ -10,7 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from hourglass_invariants.errors import SchemaMismatchError
+
+class InvariantsError(Exception):
+    """The checks have not run; nothing is known about the shop."""
+
+
+class SourceUnavailableError(InvariantsError):
+    """A database cannot be read."""
+
+
+class SchemaMismatchError(InvariantsError):
+    """A database lacks what the checks read."""
+
 
 Columns: TypeAlias = tuple[str, ...]
 Rows: TypeAlias = Sequence[tuple[object, ...]]
@@ -49,7 +64,7 @@ _GATEWAY = {
     "refunds": _columns("refund_id charge_id amount_minor currency status refunded_at_ms"),
 }
 
-# Schema -> table -> columns, in the order in which the databases are read (see snapshot).
+# Schema -> table -> columns, in the order in which the databases are read (see sources).
 WANTED: Mapping[str, Mapping[str, Columns]] = MappingProxyType(
     {"orders": _ORDERS, "payments": _PAYMENTS, "gateway": _GATEWAY}
 )

@@ -1,1 +1,0 @@
-"""Files and databases: what the checks are read from and run on."""
