@@ -10,8 +10,7 @@ from rich.console import Console
 from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave
 from hourglass_loadtest.shop.options import LoadOptions, target_of
 from hourglass_local.cluster import SYNC_MASTER, Cluster
-from hourglass_local.demo import FolderError
-from hourglass_local.left import LevelLateness, NothingLeftError, read_left
+from hourglass_local.left import FolderError, LevelLateness, NothingLeftError, read_left
 
 LATENESS = {"16": LevelLateness(40, 1, 2, 3)}
 LOG_BYTES = 3 * 1024 * 1024

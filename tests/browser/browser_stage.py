@@ -12,9 +12,8 @@ from browser_people import Person, a_person, artefacts_folder
 from playwright.async_api import Browser
 
 from hourglass_local.cluster import Cluster
-from hourglass_local.delay_levels import with_payment_window
+from hourglass_local.cluster_shop import ShopSettings, with_payment_window
 from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_settings import ShopSettings
 
 PRICE_MINOR = 15_800  # MISSION X2
 

@@ -18,9 +18,8 @@ from browser_people import a_browser, a_person
 from playwright.async_api import expect
 
 from hourglass_local.cluster import Cluster
-from hourglass_local.delay_levels import with_payment_window
+from hourglass_local.cluster_shop import ShopSettings, with_payment_window
 from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_settings import ShopSettings
 
 PASSED_MS = 39_500  # the browser's clock is moved on by so much: nobody has to wait for it
 SCREEN: dict[str, Any] = {"viewport": {"width": 900, "height": 760}, "device_scale_factor": 1}

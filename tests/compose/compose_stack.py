@@ -13,7 +13,7 @@ from typing import Any
 
 from compose_images import run
 
-from hourglass_local.badges import Badges
+from hourglass_local.http_client import Badges
 from servicekit.auth import parse_keys
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,8 @@ import httpx
 from compose_stack import JAEGER, ORDERS, PAYMENTS
 from trace_checks import Life, check_life, spans_of_jaeger
 
-from hourglass_local.badges import Badges
-from hourglass_local.payment_desk import REFUNDED, PaymentDesk
-from hourglass_local.shop import CLOSED, PAID, Order, Product, Shop
+from hourglass_local.http_client import Badges
+from hourglass_local.shop import CLOSED, PAID, REFUNDED, Order, PaymentDesk, Product, Shop
 from telemetry.trace_tree import ReceivedSpan
 
 BUYER = "buyer-1"

@@ -15,8 +15,7 @@ from docker_files import module_of
 from typer.testing import CliRunner
 
 from hourglass_local.ports import LOOPBACK, free_ports
-from hourglass_local.probes import is_in_sync
-from hourglass_local.process import ManagedProcess
+from hourglass_local.process import ManagedProcess, is_in_sync
 from hourglass_local.queue_processes import broker, name_server, stopped_at_the_end, wait_known
 from hourglass_local.testing_traffic import QUICK, load, stored_bodies
 from hourglass_local.waiting import eventually

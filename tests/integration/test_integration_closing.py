@@ -12,12 +12,11 @@ import pytest
 from hourglass_local.books import is_closed_early
 from hourglass_local.buyers import Buyers
 from hourglass_local.cluster import QUICK_CHECKS, Cluster
-from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL
-from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import NOBODY_PAYS, make_plan
-from hourglass_local.shop import CLOSED, Shop
+from hourglass_local.shop import CLOSED, PaymentDesk, Shop
 from hourglass_local.waiting import eventually
 from mqclient import Admin
+from orders.domain.delay_levels import PAYMENT_WINDOW_LEVEL
 
 ORDERS, BUYERS = 40, 8
 # Level 16 is the time to pay; a message that could not be handled comes back after level 3, 4, ..., here 1 s.

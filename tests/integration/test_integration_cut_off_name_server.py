@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 
 from hourglass_local.ports import LOOPBACK, free_ports
-from hourglass_local.probes import is_in_sync
+from hourglass_local.process import is_in_sync
 from hourglass_local.queue_processes import broker, name_server, stopped_at_the_end, wait_known
 from hourglass_local.testing_traffic import QUICK, Inbox, Load, consuming, load
 from hourglass_local.waiting import eventually

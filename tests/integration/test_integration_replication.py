@@ -12,8 +12,7 @@ import pytest
 
 from hourglass_local.cluster import ASYNC_FLUSH, SYNC_MASTER, Cluster
 from hourglass_local.pair import PairLogs, first_difference, settled_logs
-from hourglass_local.probes import replica_status
-from hourglass_local.process import ManagedProcess
+from hourglass_local.process import ManagedProcess, replica_status
 from hourglass_local.testing_traffic import QUICK, consuming
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, Producer, SendStatus

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER
-from hourglass_local.configured import ConfiguredBroker, ConfiguredCluster
 from hourglass_local.pair import PairLogs, first_difference, settled_logs
-from hourglass_local.probes import replica_status
+from hourglass_local.process import replica_status
+from hourglass_local.queue_processes import ConfiguredBroker, ConfiguredCluster
 from hourglass_local.testing_traffic import QUICK, consuming
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, MessageQueue, Producer, SendStatus

@@ -21,7 +21,7 @@ import pytest
 
 from hourglass_local.cluster import ASYNC_FLUSH, SYNC_MASTER, Cluster
 from hourglass_local.pair import first_difference, settled_logs
-from hourglass_local.probes import is_in_sync, replica_status
+from hourglass_local.process import is_in_sync, replica_status
 from hourglass_local.testing_traffic import QUICK, Load, load, stored_bodies
 from hourglass_local.waiting import eventually
 from mqclient import (

@@ -22,10 +22,10 @@ import pytest_asyncio
 from capabilities import which
 
 from hourglass_local.cluster import Cluster
+from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.ports import LOOPBACK, free_ports
-from hourglass_local.probes import http_ready
+from hourglass_local.process import http_ready
 from hourglass_local.shop import CLOSED, PENDING, Product, Shop
-from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs/containers.md"

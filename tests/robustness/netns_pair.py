@@ -19,8 +19,7 @@ from netns_network import CLIENT, HOSTS, NODES, Places
 from hourglass.mq.v1 import admin_service_pb2 as admin_pb
 from hourglass.mq.v1 import admin_service_pb2_grpc as admin_pb_grpc
 from hourglass.mq.v1 import common_pb2 as common_pb
-from hourglass_local.probes import grpc_serving, replica_status
-from hourglass_local.process import ManagedProcess
+from hourglass_local.process import ManagedProcess, grpc_serving, replica_status
 from hourglass_local.waiting import eventually
 from mq_broker.core.replica_state import ReplicaState
 from mq_broker.replication.node import REPLICA

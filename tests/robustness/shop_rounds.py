@@ -45,14 +45,12 @@ from shop_truth import Truth, problems
 from shop_victims import Faults, victims_of
 from sweep import Outcome
 
-from hourglass_local.books import read_books
+from hourglass_local.books import Standing, read_books
 from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.http_client import CONNECTIONS_MAX, ShopError
-from hourglass_local.payment_desk import PaymentDesk
-from hourglass_local.probes import http_ready
-from hourglass_local.shop import Shop
-from hourglass_local.shop_settings import ShopSettings
-from hourglass_local.standing import Standing
+from hourglass_local.process import http_ready
+from hourglass_local.shop import PaymentDesk, Shop
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin, TransactionPhase
 from servicekit.http.client import PooledConnections

@@ -15,9 +15,8 @@ from shop_plan import Purchase, Way
 from shop_truth import Truth
 
 from hourglass_local.http_client import RefusedError
-from hourglass_local.payment_desk import DECLINED, Payment, PaymentDesk
 from hourglass_local.plan import Then
-from hourglass_local.shop import CLOSED, PAID, Order, Shop
+from hourglass_local.shop import CLOSED, DECLINED, PAID, Order, Payment, PaymentDesk, Shop
 from hourglass_local.waiting import eventually
 
 T = TypeVar("T")

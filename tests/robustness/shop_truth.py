@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from hourglass_local.books import Books
-from hourglass_local.payment_desk import CAPTURED, DECLINED, REFUNDED, Payment
-from hourglass_local.shop import CLOSED, COMPLETED, SHIPPED, Order
+from hourglass_local.shop import CAPTURED, CLOSED, COMPLETED, DECLINED, REFUNDED, SHIPPED, Order, Payment
 
 SERVER_ERROR = 500  # the one that a service gives for what it did not expect; 503 is an answer
 SHOWN_CHARACTERS = 300

@@ -23,9 +23,8 @@ from shop_truth import Truth, problems
 from shop_victims import Away
 
 from hourglass_local.books import Books
-from hourglass_local.payment_desk import DECLINED, REFUNDED
 from hourglass_local.plan import Then
-from hourglass_local.shop import CLOSED
+from hourglass_local.shop import CLOSED, DECLINED, REFUNDED
 from hourglass_local.testing import GOOD, payment
 
 

@@ -18,8 +18,8 @@ import httpx
 from order_lives import PAYMENT_HANDLER
 
 from hourglass_local.cluster import Cluster
+from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.http_client import HttpClient
-from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import eventually
 from mqclient import Admin, Message, Producer, SubscriptionGroupConfig
 from mqclient.errors import NoRouteError

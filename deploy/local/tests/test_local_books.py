@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hourglass_local.books import Books, kept_minor, money_problems, order_problems, stock_problems
-from hourglass_local.payment_desk import DECLINED, PARTIALLY_REFUNDED, REFUNDED
 from hourglass_local.plan import RACE_MS, Pays
-from hourglass_local.races import Races
-from hourglass_local.shop import Order, Product
+from hourglass_local.shop import DECLINED, PARTIALLY_REFUNDED, REFUNDED, Order, Product
+from hourglass_local.summary import Races
 from hourglass_local.testing import (
     BEFORE,
     EXPIRY_MS,

@@ -11,12 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from hourglass_local.buyers import Buyers
-from hourglass_local.endings import Deed
+from hourglass_local.buyers import Buyers, Deed
 from hourglass_local.http_client import HttpClient, RefusedError, ShopError
-from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import Pays, PlannedOrder, Then
-from hourglass_local.shop import Shop
+from hourglass_local.shop import PaymentDesk, Shop
 from hourglass_local.testing import BADGES
 from osenv import RealClock
 from servicekit.auth import Tokens

@@ -10,14 +10,12 @@ import psutil
 import pytest
 
 from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
-from hourglass_local.delay_levels import payment_window_ms, with_payment_window
+from hourglass_local.cluster_shop import ShopSettings, payment_window_ms, with_payment_window
 from hourglass_local.pair import first_difference, settled_logs
-from hourglass_local.payment_desk import CAPTURED, GatewayBook, PaymentDesk
 from hourglass_local.plan import NOBODY_PAYS, make_plan
 from hourglass_local.ports import ClusterPorts, PortInUseError, check_free, free_ports
 from hourglass_local.process import ProcessDiedError
-from hourglass_local.shop import Shop
-from hourglass_local.shop_settings import ShopSettings
+from hourglass_local.shop import CAPTURED, GatewayBook, PaymentDesk, Shop
 from mqclient import Admin, Message, Producer, SendStatus
 
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 from rich.console import Console
 
-from hourglass_local.demo import DemoConfig, DemoConfigError, FolderError, empty_folder, parse_demo_config
+from hourglass_local.demo import Counts, DemoConfig, DemoConfigError, Progress, parse_demo_config
+from hourglass_local.left import FolderError, empty_folder
 from hourglass_local.plan import HABITS, NOBODY_PAYS, PAID_SOON, PAY_FROM_TO_MS, Pays, Then, make_plan
-from hourglass_local.progress import Counts, Progress
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 
 

@@ -10,10 +10,20 @@ import pytest
 
 from hourglass_local.__main__ import EXIT_USAGE, main
 from hourglass_local.cluster import Cluster
-from hourglass_local.delay_levels import with_payment_window
-from hourglass_local.demo import FolderError, empty_folder
-from hourglass_local.left import LEFT_FILE, Left, LevelLateness, NothingLeftError, measured_lateness, read_left
-from hourglass_local.reopen import placeholders, reopened, run_reopened
+from hourglass_local.cluster_shop import with_payment_window
+from hourglass_local.left import (
+    LEFT_FILE,
+    FolderError,
+    Left,
+    LevelLateness,
+    NothingLeftError,
+    empty_folder,
+    measured_lateness,
+    placeholders,
+    read_left,
+    reopened,
+    run_reopened,
+)
 from mqclient import Admin, Message, Producer
 
 LEFT = Left(

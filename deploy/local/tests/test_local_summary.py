@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hourglass_invariants.checking import Check, CheckResult, Kind, Violation
+from hourglass_local.buyers import Deed
 from hourglass_local.cluster import StopReport
-from hourglass_local.endings import Deed
 from hourglass_local.pair import PairLogs
 from hourglass_local.plan import Pays
 from hourglass_local.summary import Lateness, Shopped, percentile, problems, summarize

@@ -37,8 +37,8 @@ from hourglass_loadtest.shop import command as shop_commands
 from hourglass_loadtest.shop.options import OptionsError
 from hourglass_loadtest.telemetry_cost import add_telemetry_parser, run_telemetry
 from hourglass_loadtest.workload import Workload, WorkloadError, load_workloads, parse_workload
-from hourglass_local.demo import FolderError
 from hourglass_local.http_client import ShopError
+from hourglass_local.left import FolderError
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.waiting import NotInTimeError

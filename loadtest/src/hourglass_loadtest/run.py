@@ -21,8 +21,7 @@ from typing import Any
 from hourglass_loadtest.measure.meters import BrokerMeter, MeasureError
 from hourglass_loadtest.workload import Kind, Slave, Workload
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
-from hourglass_local.probes import ReplicaProbe
-from hourglass_local.process import MIB, ManagedProcess
+from hourglass_local.process import MIB, ManagedProcess, ReplicaProbe
 from hourglass_local.waiting import alongside
 from mqclient import Admin, MQClientError
 

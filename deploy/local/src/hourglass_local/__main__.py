@@ -14,13 +14,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; a server that
 
 from rich.console import Console
 
-from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
-from hourglass_local.demo import DemoConfigError, FolderError, empty_folder, parse_demo_config, run_demo
+from hourglass_local.cluster_shop import REAL_DELAY_LEVELS, payment_window_ms
+from hourglass_local.demo import DemoConfigError, parse_demo_config, run_demo
 from hourglass_local.http_client import ShopError
-from hourglass_local.left import NothingLeftError
+from hourglass_local.left import PLACEHOLDERS, FolderError, NothingLeftError, empty_folder, run_reopened
 from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
-from hourglass_local.reopen import PLACEHOLDERS, run_reopened
 from hourglass_local.up import USUAL_PORTS, run_up
 from osenv.process import stop_event
 from telemetry.settings import DEFAULT_PROMETHEUS_PORT, PROMETHEUS_PORT

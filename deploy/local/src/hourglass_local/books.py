@@ -2,17 +2,31 @@
 
 What has to be so: every order is paid or closed, and none expired before its time; every unit is sold by a paid order
 or on sale again; the gateway keeps exactly what the paid orders cost, without what was given back of it, and payments
-says so too. What lies behind these answers, in the databases, is for the invariants (standing.py).
+says so too. What lies behind these answers, in the databases, is for the standing invariants (tools/invariants).
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from hourglass_local.payment_desk import REFUNDED, Payment, PaymentDesk, PaymentStatistics, Refund
-from hourglass_local.shop import PENDING, Order, Product, Shop
+from hourglass_invariants.checking import CheckResult, Sources, Violation, run_checks
+from hourglass_local.cluster import Cluster
+from hourglass_local.cluster_shop import GATEWAY, ORDERS, PAYMENTS
+from hourglass_local.shop import (
+    PENDING,
+    REFUNDED,
+    SHIPPED,
+    Order,
+    Payment,
+    PaymentDesk,
+    PaymentStatistics,
+    Product,
+    Refund,
+    Shop,
+)
 
 NAMED_MAX = 3  # so many ids in a sentence
 
@@ -120,3 +134,46 @@ def some(ids: Iterable[str]) -> str:
     """The first of them, for a sentence."""
     named = sorted(ids)
     return ", ".join(named[:NAMED_MAX]) + (", ..." if len(named) > NAMED_MAX else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """Of a shop that is no cluster of ours: the URL of each service's, and when a shipped order completes by itself."""
+
+    urls: Mapping[str, str]
+    completion_after_ms: int
+
+
+class Standing:
+    """`before` are the products before anything was ordered: their units are the constant of the stock."""
+
+    def __init__(self, shop: Cluster | Databases, before: Mapping[str, Product]) -> None:
+        if isinstance(shop, Cluster):
+            shop = Databases(shop.shop.database_urls, shop.shop.settings.completion_after_ms)
+        self._sources = Sources(shop.urls[ORDERS], shop.urls[PAYMENTS], shop.urls[GATEWAY])
+        self._completion_after_ms = shop.completion_after_ms
+        self._stock = {product_id: product.units for product_id, product in before.items()}
+
+    async def results(self) -> list[CheckResult]:
+        """Every check, with everything finished by now. Raises InvariantsError."""
+        return await run_checks(
+            self._sources,
+            int(time.time() * 1000),
+            grace_ms=0,
+            completion_after_ms=self._completion_after_ms,
+            stock=self._stock,
+        )
+
+    async def violations(self) -> list[Violation]:
+        """Everything that does not hold, or is not finished. Raises InvariantsError."""
+        return [violation for result in await self.results() for violation in result.violations]
+
+    async def is_settled(self, shop: Shop, *, shipped_complete: bool) -> bool:
+        """Whether nothing moves any more: no order waits, unless for its shipment, and every invariant holds.
+
+        With `shipped_complete` shipped orders are waited for, too. Raises InvariantsError, ShopError.
+        """
+        orders = (await shop.statistics()).orders
+        if orders.get(PENDING, 0) or (shipped_complete and orders.get(SHIPPED, 0)):
+            return False
+        return not await self.violations()

@@ -19,13 +19,25 @@ from typing import NoReturn, Self
 
 import psutil
 
-from hourglass_local.badges import Badges
-from hourglass_local.cluster_shop import GATEWAY, ORDERS, PAYMENTS, ClusterShop
-from hourglass_local.delay_levels import REAL_DELAY_LEVELS, payment_window_ms
+from hourglass_local.cluster_shop import (
+    GATEWAY,
+    ORDERS,
+    PAYMENTS,
+    REAL_DELAY_LEVELS,
+    ClusterShop,
+    ShopSettings,
+    payment_window_ms,
+)
+from hourglass_local.http_client import Badges
 from hourglass_local.ports import LOOPBACK, ClusterPorts, addresses, check_free
-from hourglass_local.probes import grpc_serving, is_in_sync, registered_brokers
-from hourglass_local.process import Check, ManagedProcess, ProcessDiedError
-from hourglass_local.shop_settings import ShopSettings
+from hourglass_local.process import (
+    Check,
+    ManagedProcess,
+    ProcessDiedError,
+    grpc_serving,
+    is_in_sync,
+    registered_brokers,
+)
 from hourglass_local.waiting import eventually
 from telemetry.settings import PROMETHEUS_PORT
 

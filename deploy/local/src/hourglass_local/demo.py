@@ -1,44 +1,50 @@
-"""The demonstration: its settings, its folder, its run."""
+"""The demonstration: its settings, its run, and its progress on the console.
+
+Orders are placed; about half are paid, some of them in the last moment, through a gateway that declines, comes late,
+says things twice and forgets to say them; they are shipped, cancelled, confirmed, refunded in part, or complete by
+themselves; and the rest close by themselves.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import NoReturn, Self
 
 from rich.console import Console
+from rich.status import Status
 
-from hourglass_local.books import read_books
-from hourglass_local.buyers import Buyers
+from hourglass_local.books import Standing, read_books
+from hourglass_local.buyers import Buyers, Deed
 from hourglass_local.cluster import QUICK_CHECKS, SYNC_MASTER, Cluster
-from hourglass_local.delay_levels import with_payment_window
-from hourglass_local.endings import Deed
+from hourglass_local.cluster_shop import ShopSettings, with_payment_window
 from hourglass_local.left import Left, measured_lateness
 from hourglass_local.pair import first_difference, settled_logs
-from hourglass_local.payment_desk import PaymentDesk
 from hourglass_local.plan import Pays, make_plan
-from hourglass_local.progress import Counts, Progress
-from hourglass_local.report import print_report
-from hourglass_local.shop import CLOSED, Shop
-from hourglass_local.shop_settings import ShopSettings
-from hourglass_local.standing import Standing
-from hourglass_local.summary import Shopped, problems, summarize
+from hourglass_local.shop import CLOSED, PaymentDesk, Shop
+from hourglass_local.summary import Shopped, print_report, problems, summarize
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 from mqclient import Admin
-from osenv import RealDisk
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What can be set about the demonstration: DEMO_ORDERS, and the folder.
-
 
 ORDERS_VARIABLE = "DEMO_ORDERS"
 ORDERS_MIN, ORDERS_MAX = len(Pays), 100_000  # at least one buyer of each kind
+COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
+WATCH_INTERVAL_S, SETTLE_INTERVAL_S = 0.2, 0.25
+EXIT_GOOD, EXIT_FAILED = 0, 1
+PLAIN_INTERVAL_S = 2.0
+SHOWN_MIN_S = 0.05  # less would be printed as 0.0
+
+SHOP = ShopSettings(
+    completion_after_ms=5_000,
+    gateway_failures="declined=0.08,late=0.1:1500,duplicated=0.1,reordered=0.1,never=0.05",
+    gateway_silence_ms=2_000,
+    sandbox_sign_in=True,
+)
 
 
 class DemoConfigError(ValueError):
@@ -69,68 +75,6 @@ def parse_demo_config(environment: Mapping[str, str], folder: Path) -> DemoConfi
     if not (text.isascii() and text.isdigit()):
         raise DemoConfigError(f"{ORDERS_VARIABLE}={text!r} is not a whole number of {ORDERS_MIN} to {ORDERS_MAX}")
     return DemoConfig(folder=folder, orders=int(text))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The folder of a demonstration or a load: emptied at its start, kept afterwards, and used by one at a time.
-#
-# Invariant: nothing is deleted in a folder that does not have our mark, so that a mistyped path costs nobody his files.
-
-
-MARK = ".hourglass-demo"
-
-
-class FolderError(RuntimeError):
-    """The folder cannot be used; the message says why."""
-
-
-@contextmanager
-def empty_folder(folder: Path) -> Iterator[None]:
-    """Empty `folder` and hold it. Raises FolderError."""
-    mark = folder / MARK
-    try:
-        if folder.exists() and any(folder.iterdir()) and not mark.exists():
-            raise FolderError(f"{folder} is not empty and not the folder of an earlier demonstration; choose another")
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(f"{folder} cannot be used: {error}") from error
-    with held_folder(folder):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path != mark:
-                path.unlink()
-        yield
-
-
-@contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
-    """Hold `folder` as it is, so that nobody else empties or opens it. Raises FolderError."""
-    try:
-        lock = RealDisk().lock(folder / MARK)
-    except OSError as error:
-        raise FolderError(f"{folder} is being used by another demonstration") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The demonstration: orders are placed; about half are paid, some of them in the last moment, through a gateway that
-# declines, comes late, says things twice and forgets to say them; they are shipped, cancelled, confirmed, refunded in
-# part, or complete by themselves; and the rest close by themselves.
-
-
-COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
-WATCH_INTERVAL_S, SETTLE_INTERVAL_S = 0.2, 0.25
-SHOP = ShopSettings(
-    completion_after_ms=5_000,
-    gateway_failures="declined=0.08,late=0.1:1500,duplicated=0.1,reordered=0.1,never=0.05",
-    gateway_silence_ms=2_000,
-    sandbox_sign_in=True,
-)
-EXIT_GOOD, EXIT_FAILED = 0, 1
 
 
 async def run_demo(config: DemoConfig, console: Console) -> int:
@@ -260,3 +204,58 @@ class _Demonstration:
     async def _messages_stored(self) -> int:
         async with Admin(self._cluster.url) as admin:
             return sum(status.messages_stored for status in await admin.broker_statuses())
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Where the orders are; `next_close_s` is the time to the next expiry, None when none is known."""
+
+    total: int
+    placed: int = 0
+    paid: int = 0
+    closed: int = 0
+    next_close_s: float | None = None
+
+    def __str__(self) -> str:
+        waiting = max(0, self.placed - self.paid - self.closed)
+        text = f"placed {self.placed:,} of {self.total:,}   paid {self.paid:,}   waiting {waiting:,}"
+        text += f"   closed {self.closed:,}"
+        if not waiting or self.next_close_s is None:
+            return text
+        if self.next_close_s >= SHOWN_MIN_S:
+            return f"{text}   next closing in {self.next_close_s:.1f} s"
+        return f"{text}   closing"
+
+
+class Progress:
+    """A context manager. `show` may be called as often as one likes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._printed_at = float("-inf")
+        self._printed = ""
+
+    def say(self, sentence: str) -> None:
+        """A line that stays."""
+        self._console.print(sentence, highlight=False)
+
+    def show(self, counts: Counts) -> None:
+        """The state of things now; without a terminal a line every two seconds, if something is new."""
+        text = str(counts)
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._printed_at >= PLAIN_INTERVAL_S and text != self._printed:
+            self._printed_at, self._printed = time.monotonic(), text
+            self.say(text)
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()

@@ -1,4 +1,4 @@
-"""An HTTP client as a buyer's program would have it: whoever gets no answer asks again.
+"""An HTTP client as a buyer's program would have it, with a token for each caller: without an answer it asks again.
 
 Invariant: a request is repeated as it is, with the key and the token of its first try, so that it is carried out once.
 """
@@ -14,7 +14,8 @@ from typing import Any, Self
 
 import httpx
 
-from hourglass_local.badges import Badges
+from osenv import RealClock
+from servicekit.auth import ROLES, Keys, Tokens
 from servicekit.http.client import PooledConnections
 
 REQUEST_TIMEOUT_S = 5.0
@@ -22,9 +23,35 @@ GIVE_UP_AFTER_S = 30.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 0.5
 PAGE_SIZE = 200
 CONNECTIONS_MAX = 64
-
 IDEMPOTENCY_KEY, REPLAYED = "Idempotency-Key", "Idempotency-Replayed"
 PROBLEM_PREFIX = "urn:hourglass:problem:"
+SELLER_ID, OPERATOR_ID = "seller-1", "operator-1"
+LIFETIME_S = 24 * 3600
+
+
+class Badges:
+    """Issued when they are asked for the first time, and used until the end. Raises ValueError for unusable keys."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._tokens = Tokens(keys, RealClock())
+        self._issued: dict[tuple[str, str], str] = {}
+
+    def buyer(self, buyer_id: str) -> str:
+        return self._badge(buyer_id, "buyer")
+
+    @property
+    def seller(self) -> str:
+        return self._badge(SELLER_ID, "seller")
+
+    @property
+    def operator(self) -> str:
+        return self._badge(OPERATOR_ID, "operator")
+
+    def _badge(self, subject: str, role: str) -> str:
+        known = (subject, role)
+        if known not in self._issued:
+            self._issued[known] = self._tokens.issue(subject, ROLES[role], LIFETIME_S)
+        return self._issued[known]
 
 
 class ShopError(RuntimeError):

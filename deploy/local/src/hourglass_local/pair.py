@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hourglass_local.probes import replica_status
-from hourglass_local.process import ProcessError
+from hourglass_local.process import ProcessError, replica_status
 from hourglass_local.waiting import NotInTimeError, eventually
 
 SETTLE_TIMEOUT_S = 10.0

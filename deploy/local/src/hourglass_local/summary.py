@@ -1,4 +1,4 @@
-"""What a demonstration came to, and whether that is as it has to be."""
+"""What a demonstration came to, whether that is as it has to be, and the same as tables for people."""
 
 from __future__ import annotations
 
@@ -7,19 +7,39 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.table import Table
 
 from hourglass_invariants.checking import CheckResult
-from hourglass_local.books import Books, is_closed_early, money_problems, order_problems, some, stock_problems
-from hourglass_local.buyers import PaymentAttempt
+from hourglass_local.books import (
+    Books,
+    is_closed_early,
+    kept_minor,
+    money_problems,
+    order_problems,
+    some,
+    stock_problems,
+)
+from hourglass_local.buyers import Deed, PaymentAttempt
 from hourglass_local.cluster import StopReport
-from hourglass_local.endings import Deed
 from hourglass_local.left import LevelLateness
 from hourglass_local.pair import PairLogs
-from hourglass_local.payment_desk import DECLINED, PARTIALLY_REFUNDED, REFUNDED
-from hourglass_local.plan import HABITS, Pays
+from hourglass_local.plan import CURRENCY, HABITS, RACE_MS, Pays
 from hourglass_local.process import MIB, ManagedProcess
-from hourglass_local.races import Races
-from hourglass_local.shop import CLOSED, COMPLETED, PENDING, Order, Product
+from hourglass_local.shop import (
+    CLOSED,
+    COMPLETED,
+    DECLINED,
+    PARTIALLY_REFUNDED,
+    PENDING,
+    REFUNDED,
+    Order,
+    Payment,
+    Product,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,46 @@ class ProcessUsage:
 
     rss_peak_mib: float
     cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Races:
+    """Payments that were aimed at the expiry of their order, and either won in its last 300 ms, or lost.
+
+    `won` paid the order, the money being taken RACE_MS before the expiry or later; `refunded` were taken, met a closed
+    order and went back; `refused` came when payments had heard of the closing, or were declined, and nothing was
+    charged.
+    """
+
+    won: int
+    refunded: int
+    refused: int
+
+    @property
+    def total(self) -> int:
+        return self.won + self.refunded + self.refused
+
+    @classmethod
+    def of(
+        cls, attempts: Iterable[PaymentAttempt], orders: Mapping[str, Order], payments: Mapping[str, Payment]
+    ) -> Self:
+        """`orders` and `payments` are those at the end."""
+        won = refunded = refused = 0
+        for attempt in attempts:
+            if attempt.planned.pays is not Pays.AT_EXPIRY:
+                continue
+            if attempt.payment is None or attempt.payment.status == DECLINED:
+                refused += 1
+                continue
+            payment = payments.get(attempt.payment.payment_id)
+            order = orders.get(attempt.payment.order_id)
+            if payment is None or order is None or payment.captured_at_ms is None:
+                continue
+            if payment.status == REFUNDED:
+                refunded += 1
+            elif order.payment_id == payment.payment_id and payment.captured_at_ms >= order.expires_at_ms - RACE_MS:
+                won += 1
+        return cls(won, refunded, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +147,7 @@ class Summary:
 
     `paid` are orders whose goods their buyers get, `closed` the others; some of these were cancelled, and `expired` is
     the rest. `raced` counts the payments that were aimed at the expiry of their order, and either won in its last
-    300 ms or lost, by a refund or by a refusal; races.py says it exactly. `paid_twice_same_key` counts the payments
+    300 ms or lost, by a refund or by a refusal; `Races` says it exactly. `paid_twice_same_key` counts the payments
     that were asked for again with the same Idempotency-Key, and answered with the first one. Money is conserved if
     gateway, database of payments and orders agree; `stock_before` and `stock_after` are the units on sale.
     `lateness_ms_by_level` is what the broker itself says of its delay levels, of which 16 is the time to pay.
@@ -238,3 +298,77 @@ def _available(products: Mapping[str, Product]) -> int:
 def _usage(process: ManagedProcess) -> ProcessUsage:
     usage = process.usage
     return ProcessUsage(round(usage.rss_peak_bytes / MIB, 1), round(usage.cpu_seconds, 2))
+
+
+def print_report(console: Console, summary: Summary, shopped: Shopped, folder: Path) -> None:
+    """The tables, and where to look further."""
+    console.print(_outcome(summary, shopped), _invariants(shopped), _processes(summary), sep="\n")
+    console.print(
+        f"Look at {folder}/: summary.json, logs/, orders.db, payments.db and gateway.db (SQLite), broker-a-store/ (the"
+        " commit log) and broker-a-s-store/ (the slave's).\n`make up` keeps it running; the shop's pages are then at"
+        " http://127.0.0.1:8001/shop, its interfaces are described at http://127.0.0.1:8001/docs and"
+        " http://127.0.0.1:8002/docs, and `.venv/bin/python -m mqadmin haStatus -n 127.0.0.1:9876` shows master and"
+        " slave.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _outcome(summary: Summary, shopped: Shopped) -> Table:
+    lateness, races = summary.close_lateness_ms, shopped.races
+    gateway = shopped.books.payment_statistics.gateway
+    table = Table()
+    table.add_column("orders and payments")
+    table.add_column("result", justify="right")
+    table.add_row("orders placed", f"{summary.orders_placed:,}")
+    table.add_row("ended paid", f"{summary.paid:,}")
+    table.add_row("  shipped / completed", f"{summary.shipped:,} / {summary.completed:,}")
+    table.add_row("closed by themselves", f"{summary.expired:,}")
+    table.add_row(
+        "cancelled by buyers / by the seller", f"{summary.cancelled_by_buyers:,} / {summary.cancelled_by_seller:,}"
+    )
+    table.add_row("still pending", f"{summary.pending:,}")
+    table.add_row(f"paid within {RACE_MS} ms of the expiry (raced)", f"{summary.raced:,}")
+    table.add_row("  won / refunded / refused", f"{races.won:,} / {races.refunded:,} / {races.refused:,}")
+    table.add_row("paid twice with the same key, charged once", f"{summary.paid_twice_same_key:,}")
+    table.add_row("paid long after the expiry, refused", f"{_refused_late(shopped):,}")
+    table.add_row("payments declined", f"{summary.declined:,}")
+    table.add_row("payments refunded / in part", f"{summary.refunded:,} / {summary.partly_refunded:,}")
+    table.add_row("gateway captured - refunded", f"{_money(gateway.captured_minor)} - {_money(gateway.refunded_minor)}")
+    table.add_row("what the paid orders come to", _money(kept_minor(shopped.books)))
+    table.add_row("money conserved", "yes" if summary.money_conserved else "NO")
+    table.add_row("units on sale before / after", f"{summary.stock_before:,} / {summary.stock_after:,}")
+    table.add_row("stock conserved", "yes" if summary.stock_conserved else "NO")
+    table.add_row("closed late by, p50 / p99 / max", f"{lateness.p50:,} / {lateness.p99:,} / {lateness.max:,} ms")
+    table.add_row("messages stored", f"{summary.messages_stored:,}")
+    table.add_row("log of broker-a / of its slave", f"{summary.log_bytes:,} / {summary.slave_log_bytes:,} bytes")
+    table.add_row("both logs are the same, byte for byte", "yes" if summary.logs_identical else "NO")
+    table.add_row("duration", f"{summary.duration_s:.1f} s")
+    return table
+
+
+def _refused_late(shopped: Shopped) -> int:
+    return sum(attempt.planned.pays is Pays.TOO_LATE and attempt.payment is None for attempt in shopped.attempts)
+
+
+def _money(minor: int) -> str:
+    return f"{minor // 100:,}.{minor % 100:02} {CURRENCY}"
+
+
+def _invariants(shopped: Shopped) -> Table:
+    table = Table()
+    table.add_column("standing invariant (what it says: tools/invariants)")
+    table.add_column("violations", justify="right")
+    for result in shopped.invariants:
+        table.add_row(result.check.name.replace("_", " "), str(len(result.violations)))
+    return table
+
+
+def _processes(summary: Summary) -> Table:
+    table = Table()
+    table.add_column("process")
+    table.add_column("memory, peak", justify="right")
+    table.add_column("CPU", justify="right")
+    for name, usage in summary.processes.items():
+        table.add_row(name, f"{usage.rss_peak_mib:.0f} MiB", f"{usage.cpu_seconds:.1f} s")
+    return table

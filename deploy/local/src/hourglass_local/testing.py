@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hourglass_local.badges import Badges
 from hourglass_local.books import Books
 from hourglass_local.buyers import PaymentAttempt
-from hourglass_local.payment_desk import CREATED, REFUNDED, GatewayBook, Payment, PaymentStatistics, Refund
+from hourglass_local.http_client import Badges
 from hourglass_local.plan import Pays, PlannedOrder
-from hourglass_local.shop import CLOSED, PENDING, Order, Product
+from hourglass_local.shop import (
+    CLOSED,
+    CREATED,
+    PENDING,
+    REFUNDED,
+    GatewayBook,
+    Order,
+    Payment,
+    PaymentStatistics,
+    Product,
+    Refund,
+)
 
 EXPIRY_MS = 10_000
 PRICE_MINOR = 93_300

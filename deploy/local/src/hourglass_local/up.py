@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from hourglass_local.cluster import SYNC_MASTER, Cluster
+from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.process import ManagedProcess, ProcessDiedError
-from hourglass_local.shop_settings import ShopSettings
 
 NAME_SERVER_PORT, BROKER_PORT = 9876, 10911  # these are the services' own defaults
 ORDERS_PORT, PAYMENTS_PORT, GATEWAY_PORT = 8001, 8002, 8003

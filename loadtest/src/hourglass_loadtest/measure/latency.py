@@ -19,7 +19,7 @@ from hourglass_loadtest.measure.meters import (
     start_on_time,
 )
 from hourglass_loadtest.workload import Flush, Workload
-from hourglass_local.probes import ReplicaProbe
+from hourglass_local.process import ReplicaProbe
 from hourglass_local.waiting import eventually
 from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
 

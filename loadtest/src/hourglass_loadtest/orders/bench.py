@@ -21,10 +21,10 @@ from hourglass_loadtest.orders.processes import CpuMeters
 from hourglass_loadtest.orders.profiled import BEGIN
 from hourglass_loadtest.run import RunError
 from hourglass_local.cluster import Cluster
+from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_settings import ShopSettings
 from hourglass_local.waiting import NotInTimeError, alongside, eventually
 from mqclient import Admin
 

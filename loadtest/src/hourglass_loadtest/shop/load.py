@@ -28,7 +28,7 @@ from hourglass_loadtest.shop.summary import (
     watch_processes,
 )
 from hourglass_loadtest.users.plan import LoadPlan, Records, Stage, read_records
-from hourglass_local.delay_levels import payment_window_ms, with_payment_window
+from hourglass_local.cluster_shop import payment_window_ms, with_payment_window
 from osenv.process import stop_event
 
 BUYERS = 256

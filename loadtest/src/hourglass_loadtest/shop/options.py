@@ -14,16 +14,20 @@ from rich.console import Console
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave, remembered_lateness
 from hourglass_loadtest.users.plan import Stage, parse_stages, usual_stages
-from hourglass_local.badges import Badges
+from hourglass_local.books import Databases, Standing
 from hourglass_local.cluster import SYNC_MASTER, Cluster
-from hourglass_local.delay_levels import PAYMENT_WINDOW_LEVEL, payment_window_ms, with_payment_window
-from hourglass_local.demo import empty_folder
-from hourglass_local.left import LevelLateness
+from hourglass_local.cluster_shop import (
+    WEEK_MS,
+    ShopSettings,
+    payment_window_ms,
+    read_keys,
+    with_payment_window,
+)
+from hourglass_local.http_client import Badges
+from hourglass_local.left import LevelLateness, empty_folder
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
-from hourglass_local.shop_settings import WEEK_MS, ShopSettings, read_keys
-from hourglass_local.standing import Databases, Standing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What can be asked of a load: options of the command line, and LOAD_* variables for a shop that runs already.
@@ -227,7 +231,7 @@ def _cluster(folder: Path, options: LoadOptions, *, quick_retries: bool) -> Clus
     return Cluster(
         folder,
         slaves_of=SYNC_MASTER if options.pair else None,
-        delay_levels=_delay_levels(options.payment_window, quick=quick_retries),
+        delay_levels=with_payment_window(options.payment_window, quick_retries=quick_retries),
         commit_log_file_bytes=COMMIT_LOG_FILE_BYTES,
         shop=ShopSettings(
             postgresql=options.database == POSTGRESQL,
@@ -298,10 +302,3 @@ def _pids(cluster: Cluster) -> dict[str, int]:
     pids = {process.name: process.pid for process in cluster.processes if process.running}
     server = cluster.shop.postgresql
     return pids | ({"postgresql": server.pid} if server is not None and server.is_running else {})
-
-
-def _delay_levels(window: str, *, quick: bool) -> str:
-    """RocketMQ's, or a second for each retry; level 16 is the time to pay."""
-    if not quick:
-        return with_payment_window(window)
-    return f"{'1s ' * (PAYMENT_WINDOW_LEVEL - 1)}{window} 1h 2h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hourglass_local.configured import ConfiguredCluster
+from hourglass_local.queue_processes import ConfiguredCluster
 from mqproto.config_source import read_properties
 
 ONE_PAIR = Path(__file__).parents[2] / "conf/one-pair"
