@@ -19,7 +19,7 @@ import orders.config
 import payments.adapters.tables
 import payments.config
 from mq_broker.config import BrokerConfig
-from mqadmin.app import app
+from mqadmin.__main__ import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs/runbooks").glob("*.md") if path.stem != "README")

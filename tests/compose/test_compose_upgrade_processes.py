@@ -19,7 +19,7 @@ from hourglass_local.process import ManagedProcess, is_in_sync
 from hourglass_local.queue_processes import broker, name_server, stopped_at_the_end, wait_known
 from hourglass_local.testing_traffic import QUICK, load, stored_bodies
 from hourglass_local.waiting import eventually
-from mqadmin.app import app
+from mqadmin.__main__ import app
 from mqclient import Admin, MessageQueue, Producer, SendStatus
 
 UPGRADE = module_of("upgrade")

@@ -15,7 +15,7 @@ from storm_excuses import Again
 from storm_faults import Faults
 from storm_machines import BROKER_NAME, PACE, STEP_S
 
-from mqadmin.restoring import Restore
+from mqadmin.backups import Restore
 from mqclient import MessageQueue, MQClientError
 from osenv import SimDisk
 

@@ -12,7 +12,7 @@ from mq_broker.config import BrokerConfig
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import StoreLayout, refuse_newer
-from mqadmin.restoring import NO_STORE_YET, Restore
+from mqadmin.backups import NO_STORE_YET, Restore
 from mqadmin.testing import Operator, operated
 from osenv import SeededRng, SimDisk
 from osenv.disk import read_file

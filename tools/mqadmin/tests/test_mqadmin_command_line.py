@@ -10,9 +10,9 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mqadmin import exits
-from mqadmin.app import app
-from mqadmin.refusals import REFUSED
+from mqadmin import errors
+from mqadmin.__main__ import app
+from mqadmin.errors import REFUSED
 from mqadmin.testing import run_command
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ class TestReadme:
 
     def test_the_exit_codes_are_those_of_the_program(self) -> None:
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-        assert codes == {value for name, value in vars(exits).items() if name.isupper()}
+        assert codes == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 
 class TestRefused:

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.embedded_broker import find
-from mqadmin.app import app
+from mqadmin.__main__ import app
 from mqadmin.testing import Operator, operated
 from mqclient import (
     Admin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,7 @@ import pytest
 import typer
 
 from mq_broker.embedded import EmbeddedBroker
-from mqadmin import asking_back
-from mqadmin.pacing import Pace
+from mqadmin.dlq_replay import Pace
 from mqadmin.testing import Operator, Outcome, operated
 from mqclient import (
     Admin,
@@ -194,12 +194,13 @@ class TestConfirmation:
 
         class Terminal:
             stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+            exit = staticmethod(sys.exit)
 
         def no(question: str, **_: Any) -> bool:
             found.append(question)
             return False
 
-        monkeypatch.setattr(asking_back, "sys", Terminal)
+        monkeypatch.setattr("mqadmin.errors.sys", Terminal)
         monkeypatch.setattr(typer, "confirm", no)
         return found
 

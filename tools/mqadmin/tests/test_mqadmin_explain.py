@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqadmin.lives import LABELS, Life, detail, lives_of
+from mqadmin.explaining import LABELS, Life, detail, lives_of
 from mqadmin.testing import Operator, Outcome, operated
 from mqclient import (
     Admin,

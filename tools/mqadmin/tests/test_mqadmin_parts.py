@@ -8,12 +8,20 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from mqadmin import exits
-from mqadmin.bodies import body_text, printable
-from mqadmin.errors import exit_code_of
-from mqadmin.output import JsonStream, Table, show, show_table
-from mqadmin.targets import ask_each
-from mqadmin.times import duration_text, parse_time, time_fields, time_text
+from mqadmin.errors import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, exit_code_of
+from mqadmin.output import (
+    JsonStream,
+    Table,
+    body_text,
+    duration_text,
+    parse_time,
+    printable,
+    show,
+    show_table,
+    time_fields,
+    time_text,
+)
+from mqadmin.world import ask_each
 from mqclient import (
     BrokerRejectedError,
     BrokerUnreachableError,
@@ -158,7 +166,7 @@ class TestAskingSeveral:
         ]
         with pytest.raises(typer.Exit) as ended:
             answers.end()
-        assert ended.value.exit_code == exits.FAILED
+        assert ended.value.exit_code == EXIT_FAILED
         assert capsys.readouterr().err == "mqadmin: b: nobody listens\n"
 
     async def test_what_the_client_does_not_even_ask_ends_it(self) -> None:
@@ -178,13 +186,13 @@ class TestAskingSeveral:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (NoRouteError("x"), exits.FAILED),
-        (OutcomeUnknownError("x"), exits.FAILED),
-        (OSError("x"), exits.FAILED),
-        (BrokerRejectedError(ResponseCode.NO_PERMISSION, "x", "b"), exits.FAILED),
-        (BrokerRejectedError(ResponseCode.QUERY_NOT_FOUND, "x", "b"), exits.NOT_FOUND),
-        (IllegalArgumentError("x"), exits.USAGE),
-        (UnknownTransportError("x"), exits.USAGE),
+        (NoRouteError("x"), EXIT_FAILED),
+        (OutcomeUnknownError("x"), EXIT_FAILED),
+        (OSError("x"), EXIT_FAILED),
+        (BrokerRejectedError(ResponseCode.NO_PERMISSION, "x", "b"), EXIT_FAILED),
+        (BrokerRejectedError(ResponseCode.QUERY_NOT_FOUND, "x", "b"), EXIT_NOT_FOUND),
+        (IllegalArgumentError("x"), EXIT_USAGE),
+        (UnknownTransportError("x"), EXIT_USAGE),
     ],
 )
 def test_an_error_has_its_exit_code(error: MQClientError | OSError, code: int) -> None:

@@ -74,7 +74,7 @@ class TestRecall:
 
     def test_a_person_at_a_terminal_is_asked(self, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[tuple[str, bool]] = []
-        monkeypatch.setattr("mqadmin.recalls.confirm", lambda question, *, yes: asked.append((question, yes)))
+        monkeypatch.setattr("mqadmin.sending.confirm", lambda question, *, yes: asked.append((question, yes)))
         operator(*RECALL, "-k", "order-17")
         operator(*RECALL, "-i", "some-id", "-y")
         assert asked == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from typer.main import get_command
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.embedded.embedded_broker import find
-from mqadmin import asking_back
-from mqadmin.app import app
+from mqadmin.__main__ import app
 from mqadmin.testing import Operator, operated
 from mqclient import LocalTransactionState, Message, TransactionProducer
 from mqclient.testing import RecordingTransactionListener
@@ -143,12 +143,13 @@ class TestDecisions:
 
         class Terminal:
             stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+            exit = staticmethod(sys.exit)
 
         def no(what: str, **_: Any) -> bool:
             asked.append(what)
             return False
 
-        monkeypatch.setattr(asking_back, "sys", Terminal)
+        monkeypatch.setattr("mqadmin.errors.sys", Terminal)
         monkeypatch.setattr(typer, "confirm", no)
         id_ = prepare(operator, FIRST)
         outcome = operator("tx", command, "-i", id_)

@@ -2,7 +2,7 @@
 
 Sub-commands and flags have RocketMQ's names; README.md has all of them, with the exit codes and the JSON.
 
-- `app` puts the sub-commands together; each module beside it that registers commands holds one subject.
-- `errors` makes exit codes of errors, `world` is what commands need from outside, `options`, `times`, `bodies` and
-  `output` are the common parts of what goes in and comes out.
+- `__main__` puts the sub-commands together; each module beside it that registers commands holds one subject.
+- `errors` makes exit codes of errors, `world` is what commands need from outside, `options` and `output` are the common
+  parts of what goes in and comes out.
 """

@@ -1,4 +1,4 @@
-"""clusterList, brokerStatus, brokerConfig: the brokers as they are."""
+"""clusterList, brokerStatus, brokerConfig, delayStatus: the brokers, and what waits in them to be delivered."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from mqadmin.delay_levels import delay_text, level_fields, level_name
-from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, NameServers, WholeCluster
-from mqadmin.output import Cell, Table, show
-from mqadmin.targets import MASTER_ID, Answers, ask_each, ask_status, broker_fields, brokers_of, require_one_target
-from mqadmin.times import duration_text, time_fields, time_text
-from mqadmin.world import World
-from mqclient import Admin, BrokerStatus, ClusterBroker
+from mqadmin.errors import say
+from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers, WholeCluster
+from mqadmin.output import Cell, Table, duration_text, show, time_fields, time_text
+from mqadmin.world import MASTER_ID, Answers, World, ask_each, ask_status, broker_fields, brokers_of, require_one_target
+from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+
+PANEL = "Brokers"
+TIMER_LEVEL = -1
+COLUMNS = ("broker", "level", "delay", "waiting", "next due", "delivered", "p50 ms", "p99 ms", "max ms")
 
 commands = typer.Typer()
-PANEL = "Brokers"
 
 MoreStats = Annotated[
     bool, typer.Option("-m", "--moreStats", metavar=NO_VALUE, help="What each broker stores and has to deliver.")
@@ -200,3 +201,78 @@ def broker_config(
     ]
     show(document, *tables, as_json=as_json)
     answers.end()
+
+
+EveryLevel = Annotated[
+    bool, typer.Option("-a", "--all", metavar=NO_VALUE, help="Also levels that nothing waits in or came out of.")
+]
+
+
+@commands.command("delayStatus", rich_help_panel=PANEL)
+def delay_status(
+    context: typer.Context,
+    *,
+    name_servers: NameServers,
+    broker_address: BrokerAddress = None,
+    cluster: Cluster = None,
+    show_all: EveryLevel = False,
+    as_json: AsJson = False,
+) -> None:
+    """What waits in each delay level and in the timer, and how late it came since the broker started."""
+    if broker_address is not None and cluster is not None:
+        raise typer.BadParameter("-b is one broker and -c are those of a cluster; give one of the two, or none")
+
+    answers = World.of(context).ask(
+        name_servers, lambda admin: ask_status(admin, broker_address=broker_address, cluster=cluster)
+    )
+    document = {
+        "brokers": [
+            {**broker_fields(broker), "delay_levels": [level_fields(level) for level in status.delay_levels]}
+            for broker, status in answers.given
+        ],
+        "failed": answers.failures(),
+    }
+    levels = [(broker, level) for broker, status in answers.given for level in status.delay_levels]
+    busy = [(broker, level) for broker, level in levels if show_all or level.waiting or level.delivered]
+    show(document, Table(COLUMNS, [_level_row(*one) for one in busy]), as_json=as_json)
+    if len(busy) < len(levels) and not as_json:
+        say(f"{len(levels) - len(busy)} unused levels are left out; -a shows them")
+    answers.end()
+
+
+def _level_row(broker: ClusterBroker, level: DelayLevelStatus) -> Sequence[Cell]:
+    late = (level.lateness_p50_ms, level.lateness_p99_ms, level.lateness_max_ms)
+    return (
+        broker.broker_name or broker.address,
+        level_name(level),
+        delay_text(level),
+        level.waiting,
+        time_text(level.next_due_timestamp_ms),
+        level.delivered,
+        *(late if level.delivered else (None, None, None)),
+    )
+
+
+def level_name(level: DelayLevelStatus) -> str:
+    """The level's number, or `timer`."""
+    return "timer" if level.level == TIMER_LEVEL else str(level.level)
+
+
+def delay_text(level: DelayLevelStatus) -> str | None:
+    """The level's delay; None for the timer, where each message has its own, and for a level that is none any more."""
+    return duration_text(level.delay_ms) if level.delay_ms else None
+
+
+def level_fields(level: DelayLevelStatus) -> dict[str, Any]:
+    """The level in a JSON document."""
+    late = bool(level.delivered)
+    return {
+        "level": level.level,
+        "delay_ms": level.delay_ms or None,
+        "waiting": level.waiting,
+        **time_fields("next_due_at", level.next_due_timestamp_ms),
+        "delivered": level.delivered,
+        "lateness_p50_ms": level.lateness_p50_ms if late else None,
+        "lateness_p99_ms": level.lateness_p99_ms if late else None,
+        "lateness_max_ms": level.lateness_max_ms if late else None,
+    }

@@ -8,12 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mqadmin import exits
-from mqadmin.errors import SENSELESS, say
+from mqadmin.errors import EXIT_FAILED, EXIT_NOT_FOUND, SENSELESS, say
 from mqadmin.groups import PANEL
 from mqadmin.options import AsJson, Group, NameServers
-from mqadmin.output import Table, show
-from mqadmin.times import time_fields, time_text
+from mqadmin.output import Table, show, time_fields, time_text
 from mqadmin.world import World
 from mqclient import (
     Admin,
@@ -234,7 +232,7 @@ def consumer_status(
     for one, error in failed:
         say(f"{one}: {error}")
     if failed:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(EXIT_FAILED)
     _end_without_members(group, are_there=bool(members))
 
 
@@ -278,11 +276,11 @@ def consume_message_directly(
     )
     show(document, table, as_json=as_json)
     if outcome.result is not ConsumeResult.CR_SUCCESS:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _end_without_members(group: str, *, are_there: bool) -> None:
     """Raises typer.Exit with a sentence when nobody lives."""
     if not are_there:
         say(f"no member of group {group} lives")
-        raise typer.Exit(exits.NOT_FOUND)
+        raise typer.Exit(EXIT_NOT_FOUND)

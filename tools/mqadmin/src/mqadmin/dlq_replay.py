@@ -1,4 +1,4 @@
-"""dlq replay: dead letters sent again, to their group or to their topics."""
+"""dlq replay: dead letters sent again, to their group or to their topics, and not faster than an operator wants."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mqadmin import exits
-from mqadmin.asking_back import confirm
-from mqadmin.bodies import printable
-from mqadmin.dlq_list import (
+from mqadmin.dlq import (
     ALL,
     DONE,
     EVERY_STATE,
@@ -28,20 +25,12 @@ from mqadmin.dlq_list import (
     named_letters,
     wanted_letters,
 )
-from mqadmin.errors import say
+from mqadmin.errors import EXIT_FAILED, EXIT_NOT_FOUND, confirm, say
 from mqadmin.options import NO_VALUE, AsJson, Group, NameServers, Yes
-from mqadmin.output import JsonStream
-from mqadmin.pacing import Pace
+from mqadmin.output import JsonStream, printable
 from mqadmin.world import World
-from mqclient import (
-    Admin,
-    DeadLetter,
-    DeadLetterFilter,
-    MQClientError,
-    RejectedError,
-    ReplayTarget,
-    SendResult,
-)
+from mqclient import Admin, DeadLetter, DeadLetterFilter, MQClientError, RejectedError, ReplayTarget, SendResult
+from osenv import Clock
 
 commands = typer.Typer()
 
@@ -69,6 +58,22 @@ Again = Annotated[
 ]
 
 
+class Pace:
+    """No more than `per_second` steps a second, evenly spread; None: no waiting."""
+
+    def __init__(self, clock: Clock, per_second: float | None) -> None:
+        self._clock = clock
+        self._interval_s = 1 / per_second if per_second else 0.0
+        self._next_at = clock.monotonic()
+
+    async def wait(self) -> None:
+        """Return when the next step may be made. A late step is not made up for."""
+        left_s = self._next_at - self._clock.monotonic()
+        if left_s > 0:
+            await self._clock.sleep(left_s)
+        self._next_at = max(self._next_at, self._clock.monotonic()) + self._interval_s
+
+
 @dataclass
 class Replay:
     """What is to be replayed, and how far it is."""
@@ -91,7 +96,7 @@ class Replay:
                 if letter.state not in self.wanted.states:
                     id_ = letter.message.message_id
                     say(f"the dead letter {id_} {DONE[letter.state]}; --again sends it all the same")
-                    raise typer.Exit(exits.FAILED)
+                    raise typer.Exit(EXIT_FAILED)
             return
         async for _ in admin.dead_letters(self.group, self.wanted):
             self.count += 1
@@ -180,7 +185,7 @@ def replay_letters(
     world.ask(name_servers, replay.look)
     if not replay.count:
         say(f"group {group} has no such dead letters")
-        raise typer.Exit(exits.NOT_FOUND)
+        raise typer.Exit(EXIT_NOT_FOUND)
     if not dry_run and replay.count > 1:
         confirm(f"Replay {replay.count} dead letters of group {group}, {replay.whereto}?", yes=yes)
     with JsonStream("letters") if as_json else nullcontext() as stream:
@@ -191,7 +196,7 @@ def replay_letters(
     if not as_json:
         typer.echo(_last_line(replay, dry_run=dry_run))
     if replay.refused:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 async def _rehearse(admin: Admin, replay: Replay, stream: JsonStream | None) -> None:

@@ -1,16 +1,19 @@
-"""What goes to stdout: tables for people, one JSON document for programs.
+"""What goes to stdout: tables for people, one JSON document for programs; times as an operator writes and reads them.
 
 Invariants: on a terminal, a table that does not fit its width becomes a block of lines for each row, and NO_COLOR turns
 every escape sequence off; anywhere else every row is one line, without colours. Field names and shapes of the documents
-stand in README.md.
+stand in README.md. The text of strangers is made fit for a terminal and for JSON. Inside, times are milliseconds since
+1970-01-01 UTC.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,11 +24,15 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mqadmin.bodies import printable
+HEX, UTF_8 = "hex", "utf-8"
+UNBOUNDED = 1_000_000  # columns
+ALLOWED = "now, milliseconds since 1970, yyyy-MM-dd#HH:mm:ss:SSS, or ISO 8601 such as 2026-01-31T12:00:00Z"
 
 Cell = str | int | bool | None
 Document = Mapping[str, Any]
-UNBOUNDED = 1_000_000  # columns
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_ROCKETMQ = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 
 
 @dataclass
@@ -137,3 +144,71 @@ class JsonStream:
 def lines(text: str, indent: str) -> Iterable[str]:
     """A text of several lines, each indented and fit for a terminal."""
     return (indent + printable(line, keep="\t") for line in text.removesuffix("\n").split("\n"))
+
+
+def body_text(body: bytes, charset: str = UTF_8) -> tuple[str, str]:
+    """The body as text and what that is: the charset, or `hex` digits for a body that is no text of it."""
+    try:
+        return body.decode(charset), charset
+    except UnicodeError:
+        return body.hex(), HEX
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with everything escaped that a terminal could take for a command, but for the characters of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970. A time without a zone is of this machine's, as in RocketMQ. Raises BadParameter."""
+    text = text.strip()
+    if text == "now":
+        return now_ms
+    if text.isascii() and text.isdigit():
+        return int(text)
+    match = _ROCKETMQ.fullmatch(text)
+    try:
+        moment = datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3]}" if match else text)
+        return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1_000)
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(f"{text!r} is no time; write {ALLOWED}") from None
+
+
+def parse_moment(text: str, now_ms: int) -> datetime:
+    """As `parse_time`, for calls that take a datetime. Raises BadParameter."""
+    try:
+        return _EPOCH + timedelta(milliseconds=parse_time(text, now_ms))
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is no time; write {ALLOWED}") from None
+
+
+def iso_time(ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_text(ms: int, *, beside_ms: int | None = None) -> str:
+    """For people, and for `parse_time`; the date is left out beside a time of the same day. `-` for 0."""
+    if not ms:
+        return "-"
+    date, _, time = iso_time(ms).partition("T")
+    if beside_ms is not None and iso_time(beside_ms).startswith(date):
+        return time
+    return f"{date} {time}"
+
+
+def time_fields(name: str, ms: int) -> dict[str, str | int | None]:
+    """A time in a JSON document: `name` as ISO 8601 and `name_ms` as a number; null for 0, which is no time."""
+    return {name: iso_time(ms) if ms else None, f"{name}_ms": ms or None}
+
+
+def duration_text(ms: int) -> str:
+    """A length of time for people, in the unit that fits: `14 ms`, `2.5 s`, `30 min`, `2 h`."""
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= unit_ms:
+            return f"{ms / unit_ms:.3g} {unit}"
+    return f"{ms} ms"

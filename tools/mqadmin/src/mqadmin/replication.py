@@ -7,13 +7,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mqadmin.asking_back import confirm
 from mqadmin.brokers import PANEL, Interval
-from mqadmin.errors import say
+from mqadmin.errors import confirm, say
 from mqadmin.options import NO_VALUE, AsJson, NameServers, WholeCluster, Yes
 from mqadmin.output import Cell, Table, show
-from mqadmin.targets import Answers, broker_fields
-from mqadmin.world import World
+from mqadmin.world import Answers, World, broker_fields
 from mqclient import Admin, BrokerRole, ClusterBroker, HaAnswer, HaStatus, MasterSwitch, ReplicaStatus
 
 commands = typer.Typer()

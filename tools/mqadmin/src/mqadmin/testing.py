@@ -23,7 +23,7 @@ from unittest.mock import patch
 import typer.testing
 from typer.main import get_command
 
-from mqadmin.app import app
+from mqadmin.__main__ import app
 from mqadmin.options import NAME_SERVER_VARIABLE
 from mqadmin.world import World
 from mqclient import (

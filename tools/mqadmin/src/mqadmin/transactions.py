@@ -7,15 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mqadmin import exits
-from mqadmin.asking_back import confirm
-from mqadmin.bodies import HEX, body_text
-from mqadmin.errors import say
-from mqadmin.messages import KNOWN_PROPERTIES
+from mqadmin.errors import EXIT_FAILED, EXIT_NOT_FOUND, confirm, say
+from mqadmin.messages import KNOWN_PROPERTIES, MESSAGES_DEFAULT, MESSAGES_MAX
 from mqadmin.options import AsJson, NameServers, Yes
-from mqadmin.output import Table, show
-from mqadmin.queries import MESSAGES_DEFAULT, MESSAGES_MAX
-from mqadmin.times import time_fields, time_text
+from mqadmin.output import HEX, Table, body_text, show, time_fields, time_text
 from mqadmin.world import World
 from mqclient import MessageExt, TransactionDetails, TransactionInfo, TransactionPhase
 
@@ -75,7 +70,7 @@ def list_transactions(
         say(f"there are more; these {max_transactions} are the oldest. -m takes up to {MESSAGES_MAX}")
     if not found.transactions:
         say("no such transaction is open or parked")
-        raise typer.Exit(exits.NOT_FOUND)
+        raise typer.Exit(EXIT_NOT_FOUND)
 
 
 @commands.command("show")
@@ -128,7 +123,7 @@ def _decide(context: typer.Context, name_servers: str, transaction_id: str, *, c
     show(document, Table(("transaction id", "phase"), [(transaction_id, phase_text(phase))]), as_json=as_json)
     if phase is not (TransactionPhase.COMMITTED if commit else TransactionPhase.ROLLED_BACK):
         say(f"transaction {transaction_id} had been {phase_text(phase)} before, and stays so")
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 def phase_text(phase: TransactionPhase) -> str:
