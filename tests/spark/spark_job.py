@@ -20,9 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from analytics.pipeline.stream import start_bronze
-from analytics.queue_choice import Queue
 from analytics.session import SessionOptions, open_session
+from analytics.stream import Queue, start_bronze
 from analytics.warehouse import Warehouse
 from pyspark_mq.data_source import MqDataSource
 from pyspark_mq.options import read_options

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 from standalone_cluster import WORKERS, StandaloneCluster
 
-from analytics.event_kinds import TOPICS
+from analytics.events import TOPICS
 from analytics.generator.generate import generate
 from analytics.generator.generation import Generation
 from analytics.jobs.reconciliation_kinds import Kind

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from job_process import JobProcess
 
-from analytics.event_kinds import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
+from analytics.events import ORDER_EVENTS_TOPIC, PAYMENT_EVENTS_TOPIC
 from hourglass_local.cluster import Cluster
 from mqclient import Admin, Message, MessageQueue, Producer
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from analytics.benchmarks.adapters import reader_log
-from analytics.benchmarks.adapters.event_log import tasks_of
-from analytics.benchmarks.adapters.reader_log import ReaderTime
+from analytics.benchmarks import ReaderTime, append_time, read_times, tasks_of
 
 
 def job(stages: list[int], group: str | None) -> dict[str, Any]:
@@ -44,12 +42,12 @@ def test_a_stage_counts_for_the_job_that_ran_it_first() -> None:
 
 def test_readers_add_their_lines_to_one_file(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    assert reader_log.read(path) == []
+    assert read_times(path) == []
     for rows in (5, 7):
         time = ReaderTime(rows=rows, batches=1)
         with time.inside():
             pass
-        reader_log.append(path, time)
-    found = reader_log.read(path)
+        append_time(path, time)
+    found = read_times(path)
     assert [time.rows for time in found] == [5, 7]
     assert all(time.inside_s >= 0.0 for time in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from analytics import event_kinds as kinds
+from analytics import events as kinds
 from analytics.events import MEMBERS
 from analytics.jobs import silver
 from analytics.testing import BUYER, START_MS, BronzeRows

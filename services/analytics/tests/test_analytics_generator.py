@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from analytics.generator.command import add_generate_parser, generation_of
+from analytics.generator.generate import add_generate_parser, generation_of
 from analytics.generator.generation import Generation
 from analytics.generator.stories import FAULTS, FAULTY, SOUND, STORIES
 from analytics.jobs.reconciliation_kinds import Kind

@@ -21,13 +21,11 @@ from analytics_stories import DAY_MS, HOUR_MS, tell_stories, tell_two_days, whol
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics.events import events, read_bodies, rejects
-from analytics.jobs.bronze import bronze, unique
+from analytics.events import EVENTS, REJECTS, events, read_bodies, rejects
+from analytics.jobs.bronze import BRONZE, bronze, start_of, unique
 from analytics.jobs.gold import GOLD_TABLES, GoldInputs, order_totals, stock_turnover
 from analytics.jobs.gold_durations import SHARES, class_from_ms, class_to_ms, quantiles
 from analytics.jobs.silver import ORDERS, PAYMENTS, TIMER_TOPIC, TIMERS, orders, payments, timers
-from analytics.jobs.times import start_of
-from analytics.schemas import BRONZE, EVENTS, REJECTS
 from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from mq_broker.core.delays import Lateness
 from orders.testing import running_orders

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import ArrayType, StructType
 
+from analytics.events import EVENTS, REJECTS
+from analytics.jobs.bronze import BRONZE
 from analytics.jobs.gold import GOLD_TABLES
 from analytics.jobs.reconciliation import FINDINGS
 from analytics.jobs.silver import ORDERS, PAYMENTS, TIMERS
-from analytics.schemas import BRONZE, EVENTS, REJECTS
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 TABLES = {

@@ -185,7 +185,7 @@ def test_every_kind_of_the_messages_is_tested() -> None:
 
 def test_what_is_under_way_is_found_only_when_its_grace_is_over(spark: SparkSession) -> None:
     from analytics.jobs.reconciliation import reconcile
-    from analytics.jobs.reconciliation_accounts import Grace
+    from analytics.jobs.reconciliation_kinds import Grace
 
     rows = {kind: row | {"order_id": kind, "last_stored_at": at(40)} for (kind, *_), row in FAULTY.items()}
     orders = silver(spark, *(with_own_payments(row) for row in rows.values()))
@@ -272,7 +272,7 @@ def with_own_payments(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_books_that_agree_with_the_messages_are_no_finding(spark: SparkSession) -> None:
-    from analytics.jobs.reconciliation_books import reconcile_books
+    from analytics.jobs.reconciliation import reconcile_books
 
     rows = [with_own_payments(row) for row in SOUND if row["order_id"] != "waits"]
     payments = [payment for row in rows for payment in payment_rows(row)]
@@ -283,7 +283,7 @@ def test_books_that_agree_with_the_messages_are_no_finding(spark: SparkSession) 
 
 
 def test_books_that_differ_are_found_on_the_side_where_they_do(spark: SparkSession) -> None:
-    from analytics.jobs.reconciliation_books import reconcile_books
+    from analytics.jobs.reconciliation import reconcile_books
 
     heard = {name: with_own_payments(paid(name)) for name in ("same", "unbooked", "later", "dearer", "unrefunded")}
     heard["unheard-refund"] = with_own_payments(closed("unheard-refund", captures=[capture()]))

@@ -15,17 +15,14 @@ from rich.console import Console
 
 from analytics import __main__ as program
 from analytics import options as wanted
-from analytics.adapters.books import BooksUrls
-from analytics.adapters.broker_lateness import LatenessFileError, read_broker_lateness
-from analytics.adapters.stopping import StoppedError
-from analytics.options import OptionsError, TablesOptions
-from analytics.pipeline.stream import batch_of
-from analytics.queue_choice import TOPIC_PATTERN
-from analytics.report.compare import compare_lateness
-from analytics.report.page import page_of
+from analytics.adapters import BooksUrls, LatenessFileError, StoppedError, read_broker_lateness
+from analytics.options import OptionsError
+from analytics.report.figures import compare_lateness
 from analytics.report.pictures import CHARTS, draw, duration
+from analytics.report.write import EXIT_FOUND, EXIT_GOOD, page_of, say_verdict
 from analytics.session import SessionOptions, master_of, settings_of
-from analytics.verdict import EXIT_FOUND, EXIT_GOOD, say_verdict
+from analytics.stream import TOPIC_PATTERN, batch_of
+from analytics.tables import TablesOptions
 from analytics.warehouse import Warehouse, WarehouseError
 
 AT = "2026-11-22T10:00:00+00:00"

@@ -13,9 +13,9 @@ from analytics_rows import Row
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from analytics.pipeline.run import run_backfill
-from analytics.pipeline.tables import Progress, read_since
-from analytics.schemas import BRONZE
+from analytics.jobs.bronze import BRONZE
+from analytics.pipeline import run_backfill
+from analytics.tables import Progress, read_since
 from analytics.testing import START_MS, BronzeRows, at, bronze_dataframe
 from analytics.warehouse import DAY, Warehouse
 

@@ -68,7 +68,7 @@ def test_late_and_repeated_messages_change_no_finding(spark: SparkSession) -> No
 def test_a_shop_at_work_has_no_finding_at_any_moment(spark: SparkSession, hours: float) -> None:
     from analytics.generator.generate import generate
     from analytics.jobs.reconciliation import reconcile
-    from analytics.jobs.reconciliation_accounts import Grace
+    from analytics.jobs.reconciliation_kinds import Grace
 
     wanted = twenty_thousand(0, late_share=0.05)
     at = wanted.start + timedelta(hours=hours)

@@ -17,23 +17,18 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from analytics import options as wanted
-from analytics.adapters.books import BooksError
-from analytics.adapters.broker_lateness import LatenessFileError
-from analytics.adapters.stopping import StoppedError, stopped_by_signals
-from analytics.benchmarks.measurements import NAME as BENCH
-from analytics.benchmarks.measurements import run_bench
-from analytics.generator.command import NAME as GENERATE
-from analytics.generator.command import run_generate, truth_path
+from analytics.adapters import BooksError, LatenessFileError, StoppedError, stopped_by_signals
+from analytics.benchmarks import NAME as BENCH
+from analytics.benchmarks import run_bench
+from analytics.generator.generate import NAME as GENERATE
+from analytics.generator.generate import run_generate, truth_path
 from analytics.generator.generation import Generation
-from analytics.live import run_live
-from analytics.options import PROGRAM, OptionsError, TablesOptions
-from analytics.pipeline.run import run_backfill, run_stream, run_tables
-from analytics.pipeline.source_mark import claim
-from analytics.pipeline.tables import Progress
-from analytics.report.write import Report
+from analytics.options import PROGRAM, OptionsError
+from analytics.pipeline import run_backfill, run_live, run_stream, run_tables
+from analytics.report.write import EXIT_GOOD, Report, say_verdict
 from analytics.session import SessionOptions, open_session
-from analytics.verdict import EXIT_GOOD, say_verdict
-from analytics.warehouse import Warehouse, WarehouseError
+from analytics.tables import Progress, TablesOptions
+from analytics.warehouse import Warehouse, WarehouseError, claim
 from telemetry import TelemetryConfigError
 
 Step = Callable[[SparkSession, Progress], object]

@@ -1,4 +1,9 @@
-"""Bronze -> events: the JSON of the bodies as typed columns, and apart from them what cannot be read (MISSION Y6).
+"""The events that the shop tells, and bronze -> events: the JSON of the bodies as typed columns (MISSION Y6).
+
+What orders and payments write is in their modules service/events.py; a test holds that both agree. A body without
+`version` is of version 1. A version only grows: members are added, none changes its meaning. So members that came later
+are missing in old bodies and are null here, those of a later version than VERSION_KNOWN are not looked at, and only
+what an event is about, its `needs`, has to be there.
 
 Invariants: each bronze row of a topic of the shop becomes one event or one reject, never both, never neither. An event
 has its order_id and the members that its kind needs; its times are of the years 1970 to 9999 and its amounts small
@@ -11,26 +16,128 @@ enough to be added up, so that no later job can fail on one body.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from analytics.event_kinds import KINDS, TOPICS, VERSION_WITHOUT
-from analytics.jobs.times import utc_day
-from analytics.schemas import EVENTS, LINES, REJECTS
+from analytics.jobs.bronze import utc_day
 
+VERSION_KNOWN = 1
+VERSION_WITHOUT = 1  # of a body that does not say
+ORDER_EVENTS_TOPIC = "order-events"
+PAYMENT_EVENTS_TOPIC = "payment-events"
+ORDER_TIMEOUTS_TOPIC = "order-timeouts"
+ORDER_COMPLETIONS_TOPIC = "order-completions"
+CREATED = "created"
+PAID = "paid"
+SHIPPED = "shipped"
+COMPLETED = "completed"
+CLOSED = "closed"
+REFUND_REQUESTED = "refund-requested"
+SUCCEEDED = "succeeded"
+REFUNDED = "refunded"
+EXPIRE = "expire"
+COMPLETE = "complete"
 TEXTS = ("order_id", "buyer_id", "currency", "payment_id", "refund_id", "reason")
 AMOUNTS = ("total_minor", "amount_minor", "refunded_minor")
 TIMES = ("created_at", "expires_at", "paid_at", "shipped_at", "completed_at", "closed_at", "refunded_at")
-
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that Python and Parquet's readers agree on
 # Of one event, its lines together included: nine million of them still fit a bigint.
 AMOUNT_MINOR_MAX = 10**12
 UNITS_MAX = 10**9
-
 _UNREADABLE = "_unreadable"  # where Spark puts a body that is not JSON, or of which a member has another type
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """A kind of event: its topic, its tag, and the members of its body that must be there, beside order_id."""
+
+    topic: str
+    kind: str
+    needs: tuple[str, ...] = ()
+
+
+KINDS = (
+    EventKind(ORDER_EVENTS_TOPIC, CREATED, ("created_at_ms",)),
+    EventKind(ORDER_EVENTS_TOPIC, PAID, ("paid_at_ms",)),
+    EventKind(ORDER_EVENTS_TOPIC, SHIPPED, ("shipped_at_ms",)),
+    EventKind(ORDER_EVENTS_TOPIC, COMPLETED, ("completed_at_ms",)),
+    EventKind(ORDER_EVENTS_TOPIC, CLOSED, ("closed_at_ms",)),
+    EventKind(ORDER_EVENTS_TOPIC, REFUND_REQUESTED, ("payment_id", "amount_minor")),
+    EventKind(PAYMENT_EVENTS_TOPIC, SUCCEEDED, ("payment_id", "amount_minor", "paid_at_ms")),
+    EventKind(PAYMENT_EVENTS_TOPIC, REFUNDED, ("payment_id", "refund_id", "amount_minor", "refunded_at_ms")),
+    EventKind(ORDER_TIMEOUTS_TOPIC, EXPIRE, ("expires_at_ms",)),
+    EventKind(ORDER_COMPLETIONS_TOPIC, COMPLETE, ("shipped_at_ms",)),
+)
+
+TOPICS = tuple(sorted({kind.topic for kind in KINDS}))
+
+LINES = ArrayType(
+    StructType(
+        [
+            StructField("product_id", StringType()),
+            StructField("quantity", LongType()),
+            StructField("unit_price_minor", LongType()),
+        ]
+    )
+)
+
+_WHERE_IT_STOOD = [
+    StructField("topic", StringType()),
+    StructField("broker", StringType()),
+    StructField("queue_id", IntegerType()),
+    StructField("queue_offset", LongType()),
+    StructField("msg_id", StringType()),
+    StructField("stored_at", TimestampType()),
+    StructField("kind", StringType()),
+]
+
+EVENTS = StructType(
+    [
+        *_WHERE_IT_STOOD,
+        StructField("version", IntegerType()),
+        StructField("order_id", StringType()),
+        StructField("buyer_id", StringType()),
+        StructField("currency", StringType()),
+        StructField("total_minor", LongType()),
+        StructField("amount_minor", LongType()),
+        StructField("refunded_minor", LongType()),
+        StructField("payment_id", StringType()),
+        StructField("refund_id", StringType()),
+        StructField("reason", StringType()),
+        StructField("created_at", TimestampType()),
+        StructField("expires_at", TimestampType()),
+        StructField("paid_at", TimestampType()),
+        StructField("shipped_at", TimestampType()),
+        StructField("completed_at", TimestampType()),
+        StructField("closed_at", TimestampType()),
+        StructField("refunded_at", TimestampType()),
+        StructField("lines", LINES),
+    ]
+)
+
+REJECTS = StructType(
+    [
+        *_WHERE_IT_STOOD,
+        StructField("body", BinaryType()),
+        StructField("problem", StringType()),
+        StructField("day", DateType()),
+    ]
+)
+
 MEMBERS = StructType(
     [
         StructField("version", IntegerType()),

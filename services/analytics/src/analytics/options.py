@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analytics.adapters.books import BooksUrls
-from analytics.benchmarks.measurements import add_bench_parser
-from analytics.generator.command import add_generate_parser, generation_of
+from analytics.adapters import BooksUrls
+from analytics.benchmarks import add_bench_parser
+from analytics.generator.generate import add_generate_parser, generation_of
 from analytics.generator.generation import Generation
-from analytics.queue_choice import OFFSETS_PER_BATCH, Queue
 from analytics.session import DEFAULT_MEMORY, SessionOptions
+from analytics.stream import OFFSETS_PER_BATCH, Queue
+from analytics.tables import TablesOptions
 from analytics.warehouse import Warehouse, WarehouseError
 
 PROGRAM = "analytics"
@@ -24,20 +24,6 @@ RUN, LIVE, BACKFILL, REPORT = "run", "live", "backfill", "report"
 
 class OptionsError(ValueError):
     """An option that cannot be used; the message names it and says what is allowed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablesOptions:
-    """What silver, gold, reconciliation and the report are made with.
-
-    `at_rest`: the shop has stopped, so that what is under way now stays so, and is a finding. `as_of` None: now.
-    `books` None: messages are compared with no database. `lateness_file`: what the brokers say of their own lateness.
-    """
-
-    at_rest: bool = False
-    as_of: datetime | None = None
-    books: BooksUrls | None = None
-    lateness_file: Path | None = None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from analytics import event_kinds as kinds
-from analytics.schemas import BRONZE
+from analytics import events as kinds
+from analytics.jobs.bronze import BRONZE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,5 +1,6 @@
 """The warehouse: where each table lies, and how one is written so that nobody ever reads half of it.
 
+    source.txt           which queue this was made from
     bronze/events/       raw messages of the streaming job, a folder a day; Spark's own list says what belongs to it
     bronze/backfill/     raw messages that batch reads have added: a folder for each backfill, then a folder a day
     checkpoints/bronze/  how far the streaming job has read
@@ -9,6 +10,9 @@
 Invariant: a table is written into a folder of its own below `.writing/` and takes the place of the one before by a
 rename, when it is complete. A reader sees the old table or the new one, and in the moment between the renames none.
 What a crash leaves in `.writing/` nobody reads, and the next write of that table removes it.
+
+Offsets of one queue say nothing about another with the same topics. A demonstration begins with an empty queue, so the
+tables of the one before are removed and not mixed with the new ones.
 """
 
 from __future__ import annotations
@@ -17,17 +21,17 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from analytics.adapters.hadoop_files import HadoopFiles
-from analytics.jobs.bronze import PLACE, unique
-from analytics.schemas import BRONZE
+from analytics.jobs.bronze import BRONZE, PLACE, unique
 
 DAY = "day"
 BACKFILL = "backfill"  # the column that says which backfill a row came by
+MARK = "source.txt"
 
 
 class WarehouseError(RuntimeError):
@@ -128,3 +132,72 @@ class Warehouse:
         if streamed is None:
             raise WarehouseError(f"{self.root} has no messages yet: nothing was read from the queue")
         return streamed  # once per offset already
+
+
+def claim(spark: SparkSession, warehouse: Warehouse, source: str) -> bool:
+    """Have the warehouse be of `source`; True when tables of another one were removed. Without a name nothing is done.
+
+    Only what a warehouse consists of is removed, never the folder with whatever else is in it.
+    """
+    if not source:
+        return False
+    files, path = HadoopFiles(spark), f"{warehouse.root}/{MARK}"
+    before = files.read(path)
+    if before == source.encode():
+        return False
+    removed = before is not None or files.exists(warehouse.bronze_checkpoint)
+    for part in warehouse.parts:
+        files.delete(part)
+    files.write(path, source.encode())
+    return removed
+
+
+class HadoopFiles:
+    """Paths are folders or URIs, as Spark takes them. Every method raises Py4JJavaError when the file system does."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        jvm: Any = context._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._input = jvm.org.apache.commons.io.IOUtils
+        self._configuration = context._jsc.hadoopConfiguration()
+
+    def exists(self, path: str) -> bool:
+        where = self._path(path)
+        return bool(where.getFileSystem(self._configuration).exists(where))
+
+    def delete(self, path: str) -> None:
+        """The folder with everything in it; nothing when it is not there."""
+        where = self._path(path)
+        where.getFileSystem(self._configuration).delete(where, True)
+
+    def read(self, path: str) -> bytes | None:
+        """A small file; None when it is not there."""
+        where = self._path(path)
+        system = where.getFileSystem(self._configuration)
+        if not system.exists(where):
+            return None
+        stream = system.open(where)
+        try:
+            return bytes(self._input.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write(self, path: str, data: bytes) -> None:
+        """A small file, in place of the one before; its folder is made."""
+        where = self._path(path)
+        stream = where.getFileSystem(self._configuration).create(where, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a folder, whose new parent is made; nothing when it is not there. Raises OSError when it stays."""
+        old, new = self._path(source), self._path(target)
+        system = old.getFileSystem(self._configuration)
+        if not system.exists(old):
+            return
+        system.mkdirs(new.getParent())
+        if not system.rename(old, new):
+            raise OSError(f"{source} could not become {target}")

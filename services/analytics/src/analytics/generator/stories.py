@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.generator.generation import Chance, Generation, fault, rank
+from analytics.jobs.bronze import DAY_MS, HOUR_MS, MINUTE_MS
 from analytics.jobs.reconciliation_kinds import LATE_HOURS, Kind
-from analytics.jobs.times import DAY_MS, HOUR_MS, MINUTE_MS
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Who orders when, what, and for how much.

@@ -18,7 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from analytics.event_kinds import VERSION_KNOWN
+from analytics.events import VERSION_KNOWN
+from analytics.jobs.bronze import DAY_MS, HOUR_MS, MINUTE_MS, start_of, utc_day
 from analytics.jobs.gold_durations import (
     CLOSE_LATENESS,
     LATENESS_CLASSES,
@@ -37,7 +38,6 @@ from analytics.jobs.silver import (
     is_known_to_orders,
     is_paid,
 )
-from analytics.jobs.times import DAY_MS, HOUR_MS, MINUTE_MS, start_of, utc_day
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Orders -> how many were left unpaid, by the hour and by the day in which they were created (MISSION Y6).

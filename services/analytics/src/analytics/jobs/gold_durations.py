@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
+from analytics.jobs.bronze import elapsed_ms, utc_day
 from analytics.jobs.silver import is_closed
-from analytics.jobs.times import elapsed_ms, utc_day
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Percentiles, exactly: the smallest value that a share of the values does not exceed.

@@ -18,10 +18,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from analytics.event_kinds import (
+from analytics.events import (
     CLOSED,
     COMPLETED,
     CREATED,
+    LINES,
     ORDER_EVENTS_TOPIC,
     ORDER_TIMEOUTS_TOPIC,
     PAID,
@@ -31,9 +32,7 @@ from analytics.event_kinds import (
     SHIPPED,
     SUCCEEDED,
 )
-from analytics.jobs.bronze import PLACE
-from analytics.jobs.times import elapsed_ms, utc_day
-from analytics.schemas import LINES
+from analytics.jobs.bronze import PLACE, elapsed_ms, utc_day
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).

@@ -1,4 +1,4 @@
-"""The streaming job: every message of the queue into bronze, once per offset.
+"""The queue that the tables are made from, and the streaming job: every message of it into bronze, once per offset.
 
 Invariant: offsets are in Spark's checkpoint and files in the sink's own list, both named by batch; a batch that is run
 again writes nothing twice. The job can therefore be killed at any moment and started again.
@@ -7,22 +7,70 @@ again writes nothing twice. The job can therefore be killed at any moment and st
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from analytics.events import TOPICS
 from analytics.jobs.bronze import bronze
-from analytics.queue_choice import Queue
+from analytics.jobs.silver import WAITING_TOPICS
 from analytics.warehouse import DAY, Warehouse
 
+OFFSETS_PER_BATCH = 500_000
 QUERY_NAME = "bronze"
 LOOK_INTERVAL_S = 1  # Spark takes whole seconds
 
+# A pattern, since a queue in which nothing was told yet lacks some of them. What waited says when it was due.
+TOPIC_PATTERN = "|".join(re.escape(topic) for topic in (*TOPICS, *WAITING_TOPICS))
+
 # topic -> broker -> queue -> the next offset to read
 Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """`namesrv_addr` as host:port, several separated by `;`. `group` is the consumer group under which progress is told
+    to the broker, for showing lag only; empty: none.
+    """
+
+    namesrv_addr: str
+    group: str = ""
+    from_slave: bool = False
+    offsets_per_batch: int = OFFSETS_PER_BATCH
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Every message from the first one that the queue has, as it comes; offsets live in Spark's checkpoint."""
+        reader = spark.readStream.format("mq").options(**self._options(), startingOffsets="earliest")
+        reader = reader.option("maxOffsetsPerTrigger", str(self.offsets_per_batch))
+        return (reader.option("group", self.group) if self.group else reader).load()
+
+    def between(self, spark: SparkSession, begin: datetime, end: datetime | None) -> DataFrame:
+        """The messages that were stored from `begin` on, and before `end`. Raises ValueError for times without zone."""
+        reader = spark.read.format("mq").options(**self._options())
+        reader = reader.option("startingTimestamp", str(_ms(begin)))
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")  # a queue may have nothing that new
+        if end is not None:
+            reader = reader.option("endingTimestamp", str(_ms(end)))
+        return reader.load()
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "namesrvAddr": self.namesrv_addr,
+            "subscribePattern": TOPIC_PATTERN,
+            "includeSystemTopics": "true",
+            "readFromSlave": "true" if self.from_slave else "false",
+        }
+
+
+def _ms(at: datetime) -> int:
+    if at.tzinfo is None:
+        raise ValueError(f"{at} has no zone")
+    return round(at.timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""Every table of a warehouse, made from bronze; and what is said while it is made."""
+"""Every table of a warehouse, made from bronze; and what is said while it is made.
+
+Bronze -> silver -> gold -> reconciliation: each job's table is written, in this order, and read back for the next ones.
+Invariant: every table is made from all of bronze, so that it does not matter in how many runs, or in which order, the
+messages came; a run that has nothing new writes the same tables again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,77 +21,33 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.status import Status
 
-from analytics.adapters.books import Books, read_books
-from analytics.events import events, read_bodies, rejects
+from analytics.adapters import Books, BooksUrls, read_books
+from analytics.events import REJECTS, events, read_bodies, rejects
 from analytics.jobs.bronze import PLACE
 from analytics.jobs.gold import GOLD_TABLES, GoldInputs
-from analytics.jobs.reconciliation import FINDINGS, reconcile
-from analytics.jobs.reconciliation_accounts import DEFAULT_GRACE, NO_GRACE
-from analytics.jobs.reconciliation_books import reconcile_books
+from analytics.jobs.reconciliation import FINDINGS, reconcile, reconcile_books
+from analytics.jobs.reconciliation_kinds import DEFAULT_GRACE, NO_GRACE
 from analytics.jobs.silver import ORDERS, PAYMENTS, TIMERS, orders, payments, timers
-from analytics.options import TablesOptions
-from analytics.schemas import REJECTS
 from analytics.warehouse import DAY, Warehouse
 from osenv import Clock, RealClock
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What whoever waits sees: a live line on a terminal, plain lines elsewhere, and a line that stays for each table.
-
-
 PLAIN_INTERVAL_S = 2.0
 
-
-class Progress:
-    """A context manager. `show` may be called as often as one likes."""
-
-    def __init__(self, console: Console, clock: Clock | None = None) -> None:
-        self._console = console
-        self._clock = clock or RealClock()
-        self._status: Status | None = console.status("") if console.is_terminal else None
-        self._printed_at = float("-inf")
-        self._printed = ""
-
-    def say(self, sentence: str) -> None:
-        """A line that stays."""
-        self._console.print(sentence, highlight=False, soft_wrap=True)
-
-    def show(self, text: str) -> None:
-        """What is being done now; without a terminal a line every two seconds, if something is new."""
-        now = self._clock.monotonic()
-        if self._status is not None:
-            self._status.update(text)
-        elif now - self._printed_at >= PLAIN_INTERVAL_S and text != self._printed:
-            self._printed_at, self._printed = now, text
-            self.say(text)
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Show `what` while the block runs; how long it took stays."""
-        self.show(what)
-        begin = self._clock.monotonic()
-        yield
-        self.say(f"{what}: {self._clock.monotonic() - begin:.1f} s")
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Bronze -> silver -> gold -> reconciliation: each job's table written, in this order, and read back for the next ones.
-#
-# Invariant: every table is made from all of bronze, so that it does not matter in how many runs, or in which order, the
-# messages came; a run that has nothing new writes the same tables again.
-
-
 RECONCILIATION = "reconciliation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesOptions:
+    """What silver, gold, reconciliation and the report are made with.
+
+    `at_rest`: the shop has stopped, so that what is under way now stays so, and is a finding. `as_of` None: now.
+    `books` None: messages are compared with no database. `lateness_file`: what the brokers say of their own lateness.
+    """
+
+    at_rest: bool = False
+    as_of: datetime | None = None
+    books: BooksUrls | None = None
+    lateness_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +137,52 @@ class _Writer:
         with self._progress.step(name):
             self.rows[name] = self._warehouse.replace(path, make(), [DAY] if DAY in schema.names else [])
         return self._warehouse.read(self._spark, path, schema)
+
+
+class Progress:
+    """A context manager. `show` may be called as often as one likes."""
+
+    def __init__(self, console: Console, clock: Clock | None = None) -> None:
+        self._console = console
+        self._clock = clock or RealClock()
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._printed_at = float("-inf")
+        self._printed = ""
+
+    def say(self, sentence: str) -> None:
+        """A line that stays."""
+        self._console.print(sentence, highlight=False, soft_wrap=True)
+
+    def show(self, text: str) -> None:
+        """What is being done now; without a terminal a line every two seconds, if something is new."""
+        now = self._clock.monotonic()
+        if self._status is not None:
+            self._status.update(text)
+        elif now - self._printed_at >= PLAIN_INTERVAL_S and text != self._printed:
+            self._printed_at, self._printed = now, text
+            self.say(text)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Show `what` while the block runs; how long it took stays."""
+        self.show(what)
+        begin = self._clock.monotonic()
+        yield
+        self.say(f"{what}: {self._clock.monotonic() - begin:.1f} s")
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+# Bronze -> silver -> gold -> reconciliation: each job's table written, in this order, and read back for the next ones.
+#
+# Invariant: every table is made from all of bronze, so that it does not matter in how many runs, or in which order, the
+# messages came; a run that has nothing new writes the same tables again.

@@ -1,1 +1,0 @@
-"""Files, clocks and databases: what the programs touch outside Spark."""

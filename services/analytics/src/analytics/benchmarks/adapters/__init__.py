@@ -1,1 +1,0 @@
-"""Files and clocks of the measurements."""

@@ -1,1 +1,0 @@
-"""From the queue to the report: the order of the jobs, and what is shown meanwhile."""
