@@ -25,10 +25,10 @@ from analytics.stream import Queue, start_bronze
 from analytics.warehouse import Warehouse
 from pyspark_mq.data_source import MqDataSource
 from pyspark_mq.options import read_options
+from pyspark_mq.pushdown import wanted_by_options
 from pyspark_mq.sink.options import sink_options
 from pyspark_mq.sink.writer import MqStreamWriter
 from pyspark_mq.stream_reader import StreamReader
-from pyspark_mq.wanted import wanted_by_options
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

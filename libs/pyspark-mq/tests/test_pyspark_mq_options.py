@@ -10,7 +10,7 @@ import pytest
 from mqclient import MessageQueue
 from pyspark_mq.errors import OptionError
 from pyspark_mq.options import NoMatchStrategy, PositionKind, ReadOptions, read_options
-from pyspark_mq.wanted import wanted_by_options
+from pyspark_mq.pushdown import wanted_by_options
 
 WHERE = {"namesrvAddr": "127.0.0.1:9876", "subscribe": "orders"}
 QUEUES = '{"orders": {"broker-a": {"0": 17, "1": -2}}}'

@@ -28,16 +28,13 @@ from pyspark.sql.datasource import (
 )
 
 from mqclient import BrokerUnreachableError, IllegalArgumentError, MessageQueue, MessageSelector, RequestTimeoutError
-from pyspark_mq import planning
-from pyspark_mq.admission import admit, waiting_records
-from pyspark_mq.clients import Patience
+from pyspark_mq import batch_reader
+from pyspark_mq.clients import Bounds, Patience
 from pyspark_mq.errors import BrokerAwayError, DataLossError, OptionError, ReadRefusedError
+from pyspark_mq.offsets import OffsetRange, from_json, split, to_json
 from pyspark_mq.options import NoMatchStrategy, Position, PositionKind
-from pyspark_mq.pushdown import VALUES_MAX, push
-from pyspark_mq.queue_bounds import Bounds
-from pyspark_mq.queue_offsets import from_json, to_json
-from pyspark_mq.ranges import OffsetRange, split
-from pyspark_mq.wanted import Wanted
+from pyspark_mq.pushdown import VALUES_MAX, Wanted, push
+from pyspark_mq.stream_reader import admit, waiting_records
 
 Q0, Q1, Q10 = (MessageQueue("orders", "broker-a", number) for number in (0, 1, 10))
 queues = st.builds(MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 3))
@@ -123,7 +120,7 @@ CLUSTER: Any = Cluster({Q0: [1, 1, 10, 20], Q1: [5, 6, 7]})
 
 
 def place(kind: PositionKind, **options: Any) -> dict[MessageQueue, int]:
-    return planning.beginning(Position(kind, "startingOffsets", **options), BOUNDS, CLUSTER)
+    return batch_reader.beginning(Position(kind, "startingOffsets", **options), BOUNDS, CLUSTER)
 
 
 class TestPositions:
@@ -157,7 +154,7 @@ class TestPositions:
 
 class TestWithinBounds:
     def test_what_is_there_is_read_and_empty_queues_are_left_out(self) -> None:
-        found = planning.within_bounds({Q0: 2, Q1: 3}, {Q0: 4, Q1: 3}, BOUNDS, fail_on_data_loss=True)
+        found = batch_reader.within_bounds({Q0: 2, Q1: 3}, {Q0: 4, Q1: 3}, BOUNDS, fail_on_data_loss=True)
         assert found == {Q0: (2, 4)}
 
     @pytest.mark.parametrize(
@@ -182,14 +179,14 @@ class TestWithinBounds:
         self, begin: int, end: int, lost: str, left: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
     ) -> None:
         with pytest.raises(DataLossError, match=f"{lost}.*set failOnDataLoss=false to read what is left"):
-            planning.within_bounds({Q0: begin}, {Q0: end}, BOUNDS, fail_on_data_loss=True)
-        found = planning.within_bounds({Q0: begin}, {Q0: end}, BOUNDS, fail_on_data_loss=False)
+            batch_reader.within_bounds({Q0: begin}, {Q0: end}, BOUNDS, fail_on_data_loss=True)
+        found = batch_reader.within_bounds({Q0: begin}, {Q0: end}, BOUNDS, fail_on_data_loss=False)
         assert found == ({Q0: left} if left else {})
         assert lost in caplog.text
 
     def test_what_only_a_slave_has_told_may_be_more(self) -> None:
         bounds = {Q0: Bounds(2, 4, by_slave=True)}
-        assert planning.within_bounds({Q0: 0}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (0, 9)}
+        assert batch_reader.within_bounds({Q0: 0}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (0, 9)}
 
 
 # ----------------------------------------------------------------------------------------------------- pushdown

@@ -27,10 +27,10 @@ from mqproto.properties import TAGS, encode_properties
 from mqproto.record import OFFSETS, OFFSETS_AT, encode_record, pack_ip, seal
 from pyspark_mq.clients import ClientKey
 from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRefusedError
+from pyspark_mq.offsets import OffsetRange
 from pyspark_mq.partition_reader import RangePartition, RangeReader, ReadPlan, gaps
-from pyspark_mq.ranges import OffsetRange
+from pyspark_mq.pushdown import Wanted
 from pyspark_mq.schema import SCHEMA
-from pyspark_mq.wanted import Wanted
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 PLAN = ReadPlan(

@@ -11,16 +11,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from mqclient import BrokerRefusedError, ClusterBroker, MessageQueue, NoRouteError, QueueStats
 from mqproto.codes import ResponseCode
 from osenv import SimClock
-from pyspark_mq.clients import Patience
+from pyspark_mq.clients import Bounds, Patience, QueueBounds
 from pyspark_mq.errors import BrokerAwayError, DataLossError, UnknownTopicError
+from pyspark_mq.offsets import OffsetRange, to_json
 from pyspark_mq.options import TopicChoice, read_options
 from pyspark_mq.partition_reader import RangePartition
-from pyspark_mq.queue_bounds import Bounds, QueueBounds
-from pyspark_mq.queue_offsets import to_json
-from pyspark_mq.ranges import OffsetRange
+from pyspark_mq.pushdown import Wanted
 from pyspark_mq.schema import SCHEMA
 from pyspark_mq.stream_reader import StreamReader
-from pyspark_mq.wanted import Wanted
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 ALL = ReadAllAvailable()

@@ -26,7 +26,7 @@ from mqclient import Admin, Message, MessageExt, MessageQueue
 from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 from pyspark_mq.errors import OptionError
 from pyspark_mq.sink import batch_writer, stream_writer
-from pyspark_mq.sink import lanes as lanes_module
+from pyspark_mq.sink import partition_sender as lanes_module
 from pyspark_mq.sink.options import (
     BATCH_ID_MAX,
     ROWS_MAX,
@@ -41,8 +41,7 @@ from pyspark_mq.sink.options import (
     WriterIdentity,
     sink_options,
 )
-from pyspark_mq.sink.partition_sender import PartitionSender
-from pyspark_mq.sink.rows import COLUMNS, check_columns, messages
+from pyspark_mq.sink.partition_sender import COLUMNS, PartitionSender, check_columns, messages
 
 QUEUES = 4
 URL = {"namesrvAddr": "127.0.0.1:9876"}

@@ -1,31 +1,38 @@
-"""Clients of the queue in Spark's processes, and how long they wait."""
+"""Clients of the queue in Spark's processes, how long they wait, and what a cluster says about its queues.
+
+Masters are asked which queues there are, and which offsets they have, for a slave may be behind; only while a broker
+has no master its slave answers, and then the end that it tells is not the last word.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from mqclient import MQClientError, OutcomeUnknownError, RetryableError
+from mqclient import BrokerRefusedError, MessageQueue, MQClientError, NoRouteError, OutcomeUnknownError, RetryableError
 from mqclient.sync import SyncAdmin, SyncPullConsumer
+from mqproto.codes import ResponseCode
 from mqproto.names import TOOLS_CONSUMER_GROUP
-from pyspark_mq.errors import BrokerAwayError, ReadRefusedError
+from pyspark_mq.errors import BrokerAwayError, ReadRefusedError, UnknownTopicError
+from pyspark_mq.options import TopicChoice
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Questions to brokers and name servers that may be away for a moment.
-#
-# What can be asked again is asked again, a number of times, with a pause before each; reading changes nothing, so an
-# answer that was lost is no harm. What would not help is raised at once.
-
+MASTER_ID = 0
+PROPERTY_FILTER = "enablePropertyFilter"
 
 logger = logging.getLogger("pyspark_mq.clients")
 
 T = TypeVar("T")
+
+# Questions to brokers and name servers that may be away for a moment.
+#
+# What can be asked again is asked again, a number of times, with a pause before each; reading changes nothing, so an
+# answer that was lost is no harm. What would not help is raised at once.
 
 
 @dataclass(slots=True)
@@ -55,7 +62,6 @@ class Patience:
                 raise ReadRefusedError(f"{what} is not possible: {error}") from error
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The queue's client in a process of Spark's: made at first use, kept for the tasks that follow.
 #
 # Spark forks its Python workers from a daemon, and gRPC does not survive a fork: nothing here happens at import. A
@@ -137,3 +143,134 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first offset that can be read, and the offset of the next message to come.
+
+    `by_slave`: nobody but a slave could be asked, and there may be more. `is_closed`: its topic's permission or number
+    of read queues does not allow to read it now, or its broker is away, and then the offsets are 0.
+    """
+
+    first: int
+    end: int
+    by_slave: bool = False
+    is_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """The questions, asked through `client` with `patience`. Every method raises BrokerAwayError, ReadRefusedError."""
+
+    client: Client
+    patience: Patience
+
+    def of(
+        self, choice: TopicChoice, needed: Iterable[MessageQueue] | None = None, *, waits: bool = False
+    ) -> dict[MessageQueue, Bounds]:
+        """Of every queue that is chosen and can be read, and of those of `needed` that are closed; sorted.
+
+        `needed` are queues that an earlier answer has named. While the broker of one is away there is no answer or, if
+        the caller `waits` for it, the queue is closed. None: this is the first answer, and no broker may be away that a
+        name server remembers to have had one of the topics.
+        Raises UnknownTopicError when a topic or queue that is named does not exist, unless the caller `waits`.
+        """
+        known = frozenset(needed or ())
+
+        def ask() -> dict[MessageQueue, Bounds]:
+            found = self._of_topics(choice, known, waits=waits, is_first=needed is None)
+            absent = known - found.keys()
+            away = self._away(absent)
+            if away and not waits:
+                raise _away_error(away)
+            return found | {queue: Bounds(0, 0, is_closed=True) for queue in absent if queue.broker_name in away}
+
+        return dict(sorted(self.patience.ask("asking for the queues' offsets", ask).items()))
+
+    def _of_topics(
+        self, choice: TopicChoice, known: frozenset[MessageQueue], *, waits: bool, is_first: bool
+    ) -> dict[MessageQueue, Bounds]:
+        existing = self.client.admin.topic_list(with_away=is_first)
+        missing = sorted(set(choice.named_topics) - set(existing))
+        if missing:
+            self._judge_missing(missing, known, waits)
+        found: dict[MessageQueue, Bounds] = {}
+        for topic in choice.topics_of(existing):
+            if is_first and not choice.queues:
+                self._check_whole(topic)
+            found.update({queue: one for queue, one in self._of_topic(topic, known).items() if choice.takes(queue)})
+        absent = sorted(choice.queues - found.keys())
+        if absent and not waits:
+            if away := self._away(absent):
+                raise _away_error(away)
+            names = ", ".join(map(str, absent))
+            raise UnknownTopicError(f"assign names {names}, which cannot be read: no such queue")
+        return found
+
+    def _of_topic(self, topic: str, known: frozenset[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        queues = self.client.consumer.fetch_subscribe_message_queues(topic)
+        try:
+            stats = {one.queue: Bounds(one.min_offset, one.max_offset) for one in self.client.admin.topic_stats(topic)}
+        except NoRouteError:
+            stats = {}  # there is no master at all
+        except BrokerRefusedError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            stats = {}  # no master has it, so those who have it are slaves
+        closed = {queue: replace(stats[queue], is_closed=True) for queue in known & stats.keys()}
+        return closed | {queue: stats.get(queue) or self._by_slave(queue) for queue in queues}
+
+    def _by_slave(self, queue: MessageQueue) -> Bounds:
+        return Bounds(self.client.consumer.min_offset(queue), self.client.consumer.max_offset(queue), by_slave=True)
+
+    def _check_whole(self, topic: str) -> None:
+        """Raise BrokerAwayError while a broker that had the topic a moment ago is away: nothing tells of its queues."""
+        away = self.client.admin.away_brokers(topic)
+        if away:
+            raise BrokerAwayError(
+                f"broker {', '.join(away)}, which has queues of topic {topic!r}, has left all name servers within the "
+                f"last 10 minutes. Start it again, or name the queues to read without it with the option assign"
+            )
+
+    def _judge_missing(self, topics: list[str], known: frozenset[MessageQueue], waits: bool) -> None:
+        """No broker has these. Without any broker, or without theirs, they may be there in a moment."""
+        if not waits and (away := self._away(queue for queue in known if queue.topic in topics)):
+            raise _away_error(away)
+        brokers = sorted({one.broker_name for one in self.client.admin.cluster_list()})
+        if not brokers:
+            raise BrokerAwayError("no broker lives that a name server knows")
+        if not waits:
+            names = ", ".join(map(repr, topics))
+            raise UnknownTopicError(f"no living broker has the topic {names}; the brokers {', '.join(brokers)} live")
+
+    def _away(self, missing: Iterable[MessageQueue]) -> list[str]:
+        """The brokers of these queues that have no master now: only it can say that a queue is not there."""
+        names = {queue.broker_name for queue in missing}
+        if not names:
+            return []
+        masters = {one.broker_name for one in self.client.admin.cluster_list() if one.broker_id == MASTER_ID}
+        return sorted(names - masters)
+
+    def filters_by_sql(self, broker_names: Collection[str]) -> bool:
+        """Whether every broker of these names, masters and slaves, evaluates conditions in SQL92."""
+
+        def ask() -> bool:
+            admin = self.client.admin
+            addresses = [one.address for one in admin.cluster_list() if one.broker_name in broker_names]
+            return all(admin.broker_config(address).get(PROPERTY_FILTER) == "true" for address in addresses)
+
+        return self.patience.ask("asking for the brokers' configuration", ask)
+
+    def at_times(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The first offset of each queue that was stored at or after its time; the queue's end when all are older."""
+        search = self.client.consumer.search_offset
+        return {
+            queue: self.patience.ask(f"searching {queue} for a time", lambda queue=queue: search(queue, times[queue]))  # type: ignore[misc]
+            for queue in sorted(times)
+        }
+
+
+def _away_error(broker_names: Collection[str]) -> BrokerAwayError:
+    names = ", ".join(broker_names)
+    return BrokerAwayError(f"broker {names}, which has queues of this read, has no master with a name server")

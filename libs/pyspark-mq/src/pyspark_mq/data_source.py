@@ -45,7 +45,7 @@ class MqDataSource(DataSource):
         """Raises OptionError."""
         from pyspark_mq.batch_reader import BatchReader, PushdownBatchReader  # noqa: PLC0415 - see above
         from pyspark_mq.options import read_options  # noqa: PLC0415
-        from pyspark_mq.wanted import wanted_by_options  # noqa: PLC0415
+        from pyspark_mq.pushdown import wanted_by_options  # noqa: PLC0415
 
         options = read_options(self.options, streaming=False)
         kind = PushdownBatchReader if options.filter_pushdown else BatchReader
@@ -54,8 +54,8 @@ class MqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Raises OptionError."""
         from pyspark_mq.options import read_options  # noqa: PLC0415 - see above
+        from pyspark_mq.pushdown import wanted_by_options  # noqa: PLC0415
         from pyspark_mq.stream_reader import StreamReader  # noqa: PLC0415
-        from pyspark_mq.wanted import wanted_by_options  # noqa: PLC0415
 
         options = read_options(self.options, streaming=True)
         return StreamReader(options, check_schema(schema), wanted_by_options(options))

@@ -11,7 +11,7 @@ from enum import StrEnum
 from mqclient import MessageQueue
 from mqproto.names import SYSTEM_TOPICS, IllegalNameError, check_group, check_topic, parse_address_list
 from pyspark_mq.errors import OptionError
-from pyspark_mq.queue_offsets import EXAMPLE, from_json, parse_json
+from pyspark_mq.offsets import EXAMPLE, from_json, parse_json
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Options as Spark hands them over, text by text, and what the text has to be.

@@ -17,21 +17,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from mqclient import (
-    MessageQueue,
-    MQClientError,
-    OutcomeUnknownError,
-    PulledFrame,
-    PullStatus,
-    RetryableError,
-)
+from mqclient import MessageQueue, MQClientError, OutcomeUnknownError, PulledFrame, PullStatus, RetryableError
 from mqproto.record import RecordError, SealedRecord, iter_sealed_records
 from osenv import RealClock
 from pyspark_mq.clients import Client, ClientKey, client_of
 from pyspark_mq.columns import Columns
 from pyspark_mq.errors import BrokerAwayError, DataLossError, ReadRefusedError
-from pyspark_mq.ranges import OffsetRange
-from pyspark_mq.wanted import Wanted
+from pyspark_mq.offsets import OffsetRange
+from pyspark_mq.pushdown import Wanted
 
 logger = logging.getLogger("pyspark_mq.reading")
 

@@ -4,12 +4,16 @@ Invariants: an offset names every queue that the query has met, and only grows, 
 were read already, and failOnDataLoss is false; a queue is in an offset, with its beginning, before anything of it is
 read, so that a batch that is run again reads exactly what it has read before.
 What is committed to a group on the broker is for showing lag; it is never asked for.
+
+Of a micro-batch: no offset passes its queue's end, and none goes back unless its queue has become shorter; a limit is
+kept exactly. A queue with something to read gets at least one record of each batch or, when the limit is below the
+number of such queues, one in turn with the others: no queue waits for ever, however fast the others are filled.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,20 +29,16 @@ from pyspark.sql.types import StructType
 
 from mqclient import MessageQueue, MQClientError
 from osenv import Clock, RealClock
-from pyspark_mq import planning
-from pyspark_mq.admission import admit, waiting_records
-from pyspark_mq.batch_reader import client_key, read_plan
-from pyspark_mq.clients import Client, Patience, client_of, close_idle
+from pyspark_mq.batch_reader import beginning, client_key, read_plan, report_closed, report_gone, report_loss
+from pyspark_mq.clients import Bounds, Client, Patience, QueueBounds, client_of, close_idle
+from pyspark_mq.offsets import OffsetRange, Offsets, OffsetsJson, from_json, split, to_json
 from pyspark_mq.options import ReadOptions
 from pyspark_mq.partition_reader import RangePartition, read_range
-from pyspark_mq.queue_bounds import Bounds, QueueBounds
-from pyspark_mq.queue_offsets import OffsetsJson, from_json, to_json
-from pyspark_mq.ranges import OffsetRange, split
-from pyspark_mq.wanted import Wanted
-
-logger = logging.getLogger("pyspark_mq.stream")
+from pyspark_mq.pushdown import Wanted
 
 CHECKPOINT = "the offset in the checkpoint"
+
+logger = logging.getLogger("pyspark_mq.stream")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with client_of(client_key(self._options)) as client:
             cluster = self._cluster(client)
             bounds = cluster.of(self._options.choice)
-            begin = planning.beginning(self._options.starting, bounds, cluster)
+            begin = beginning(self._options.starting, bounds, cluster)
         return to_json(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, offset in begin.items():
             bound = bounds.get(queue)
             if bound is None:
-                planning.report_gone(queue, offset, fail=self._options.fail_on_data_loss)
+                report_gone(queue, offset, fail=self._options.fail_on_data_loss)
                 continue
             if bound.is_closed:
                 ends[queue] = offset
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[queue] = max(offset, bound.end)
             if bound.end < offset and not bound.by_slave:
                 why = f"they were read before, and the queue ends at offset {bound.end} now"
-                planning.report_loss(queue, bound.end, offset, why, fail=self._options.fail_on_data_loss)
+                report_loss(queue, bound.end, offset, why, fail=self._options.fail_on_data_loss)
                 ends[queue] = bound.end  # what comes will have the offsets of what is gone
             elif self._target is not None:
                 ends[queue] = max(offset, min(bound.end, self._target.setdefault(queue, bound.end)))
@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tell_closed(self, queue: MessageQueue, offset: int, bound: Bounds) -> None:
         fail = self._options.fail_on_data_loss
         if fail or queue not in self._closed:
-            planning.report_closed(queue, offset, bound.end, fail=fail)
+            report_closed(queue, offset, bound.end, fail=fail)
         self._closed.add(queue)
 
     def _may_begin(self, queue: MessageQueue) -> bool:
@@ -187,3 +187,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         since = self._admitted_at
         return since is not None and self._clock.monotonic() < since + self._options.max_trigger_delay_s
+
+
+def admit(begin: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
+    """Where a batch of at most `limit` records ends.
+
+    Every queue gets one record, and its share of the rest, rounded down; what rounding leaves over goes to those that
+    lost most by it. When not even one record each is allowed, the queues take turns: what was read until now says whose
+    turn it is.
+    """
+    waiting = {queue: end[queue] - begin[queue] for queue in sorted(end) if end[queue] > begin[queue]}
+    total, count = sum(waiting.values()), len(waiting)
+    if total <= limit:
+        return dict(end)
+    if limit <= count:
+        turn = sum(begin.values()) % count
+        share = dict.fromkeys((*waiting, *waiting)[turn : turn + limit], 1)
+    else:
+        more, beyond = limit - count, total - count
+        share = {queue: 1 + more * (size - 1) // beyond for queue, size in waiting.items()}
+        lost = sorted(waiting, key=lambda queue: (-(more * (waiting[queue] - 1) % beyond), queue))
+        for queue in lost[: limit - sum(share.values())]:
+            share[queue] += 1
+    return {queue: min(begin[queue] + share.get(queue, 0), end[queue]) for queue in end}  # one may have become shorter
+
+
+def waiting_records(begin: Offsets, end: Mapping[MessageQueue, int]) -> int:
+    """How many records lie between."""
+    return sum(end[queue] - begin[queue] for queue in end)

@@ -18,8 +18,7 @@ from pyspark.sql.types import StructType
 from osenv import SystemRng
 from pyspark_mq.errors import OptionError
 from pyspark_mq.sink.options import BATCH_ID_MAX, SinkError, SinkOptions, WriterIdentity, sink_options
-from pyspark_mq.sink.partition_sender import PartitionSender
-from pyspark_mq.sink.rows import check_columns
+from pyspark_mq.sink.partition_sender import PartitionSender, check_columns
 
 logger = logging.getLogger("pyspark_mq.sink")
 
