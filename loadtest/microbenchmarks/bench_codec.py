@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from micro_messages import BATCH_MESSAGES, checked_batch, sealed_batch, wire_batch
-from micro_report import describe
+from micro_setup import BATCH_MESSAGES, checked_batch, describe, sealed_batch, wire_batch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mqproto.record import iter_records, iter_sealed_records

@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from micro_messages import TOPIC, sealed_batch
-from micro_report import describe
+from micro_setup import TOPIC, describe, sealed_batch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mqclient import ConsumeStatus, MessageExt, MessageQueue

@@ -9,9 +9,22 @@ from contextlib import ExitStack
 from itertools import cycle
 from typing import Any
 
-from micro_messages import BATCH_MESSAGES, BORN_IP, TOPIC, checked_batch, wire_batch
-from micro_report import describe, measure, rounds, scaled
-from micro_store import MIB, STORE_MS, LiveStore, fresh, live_store
+from micro_setup import (
+    BATCH_MESSAGES,
+    BORN_IP,
+    MIB,
+    STORE_MS,
+    TOPIC,
+    LiveStore,
+    checked_batch,
+    describe,
+    fresh,
+    live_store,
+    measure,
+    rounds,
+    scaled,
+    wire_batch,
+)
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mq_broker.core.batches import Batch

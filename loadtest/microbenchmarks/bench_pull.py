@@ -5,9 +5,18 @@
 from __future__ import annotations
 
 import pytest
-from micro_messages import BATCH_MESSAGES, BODY_BYTES, TOPIC, checked_batch, wire_batch
-from micro_report import describe
-from micro_store import MIB, STORE_MS, LiveStore, live_store
+from micro_setup import (
+    BATCH_MESSAGES,
+    BODY_BYTES,
+    MIB,
+    STORE_MS,
+    TOPIC,
+    LiveStore,
+    checked_batch,
+    describe,
+    live_store,
+    wire_batch,
+)
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mq_broker.core.pulling import EVERYTHING, SCAN_RECORDS_MAX, Search, Selection

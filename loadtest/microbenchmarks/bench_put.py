@@ -7,9 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from micro_messages import BATCH_MESSAGES, TOPIC, checked_batch, wire_batch
-from micro_report import describe, measure, rounds
-from micro_store import STORE_MS, fresh, live_store
+from micro_setup import (
+    BATCH_MESSAGES,
+    STORE_MS,
+    TOPIC,
+    checked_batch,
+    describe,
+    fresh,
+    live_store,
+    measure,
+    rounds,
+    wire_batch,
+)
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mq_broker.core.batches import CQ_ENTRY, index_keys, patch_batch

@@ -7,9 +7,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from micro_messages import BATCH_MESSAGES, BODY_BYTES, wire_batch
-from micro_report import describe, measure, rounds, scaled
-from micro_store import MIB, LiveStore, store_options, temporary_root
+from micro_setup import (
+    BATCH_MESSAGES,
+    BODY_BYTES,
+    MIB,
+    LiveStore,
+    describe,
+    measure,
+    rounds,
+    scaled,
+    store_options,
+    temporary_root,
+    wire_batch,
+)
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hourglass_loadtest.__main__ import main
-from hourglass_loadtest.report import ratio_of
+from hourglass_loadtest.bench import ratio_of
 
 SMALL = """\
 name: small

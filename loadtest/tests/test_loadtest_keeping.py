@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave
-from hourglass_loadtest.shop.options import LoadOptions, target_of
+from hourglass_loadtest.shop.options import KEEP_MIB, SHOP_FOLDER, LoadOptions, leave, target_of
 from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.left import FolderError, LevelLateness, NothingLeftError, read_left
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hourglass_loadtest.measure.clients import MeasureError, start_on_time
 from hourglass_loadtest.measure.latency import Arrivals, numbered_body
-from hourglass_loadtest.measure.meters import MeasureError, start_on_time
 from hourglass_loadtest.measure.waiting import beside_metrics, due_times_ms, require_none_early
 from hourglass_loadtest.workload import parse_workload
 from mqclient import ConsumeStatus, MessageExt

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass_loadtest.measure.meters import MeasureError
-from hourglass_loadtest.orders.client import HttpConnection, OrdersClient
-from hourglass_loadtest.orders.load import OrdersLoad
+from hourglass_loadtest.measure.clients import MeasureError
+from hourglass_loadtest.orders.client import HttpConnection, OrdersClient, OrdersLoad
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hourglass_loadtest", "orders"]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hourglass_loadtest.pipeline.benches import METRICS, growth
-from hourglass_loadtest.pipeline.program import Watch
+from hourglass_loadtest.pipeline import METRICS, Watch, growth
 
 
 def size(events: int, **values: float) -> dict[str, Any]:

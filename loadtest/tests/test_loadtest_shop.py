@@ -13,11 +13,20 @@ import pytest
 import hourglass_loadtest.users
 from hourglass_loadtest.shop import page
 from hourglass_loadtest.shop.command import add_parsers
-from hourglass_loadtest.shop.ending import Ending, close_lateness_s
 from hourglass_loadtest.shop.load import document_of
 from hourglass_loadtest.shop.options import LoadOptions, OptionsError, read_options, read_outside
 from hourglass_loadtest.shop.overload import Step, overload_results, step_of
-from hourglass_loadtest.shop.summary import Evidence, Fault, ProcessSample, Watched, complaints, generator, summarize
+from hourglass_loadtest.shop.summary import (
+    Ending,
+    Evidence,
+    Fault,
+    ProcessSample,
+    Watched,
+    close_lateness_s,
+    complaints,
+    generator,
+    summarize,
+)
 from hourglass_loadtest.users.plan import (
     DONE,
     MIX,

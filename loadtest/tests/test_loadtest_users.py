@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.shop.locust_run import locust
+from hourglass_loadtest.shop.load import locust
 from hourglass_loadtest.users.plan import DONE, MIX, LoadPlan, Records, Stage, read_records
 from hourglass_local.waiting import eventually
 
@@ -133,7 +133,7 @@ async def test_users_come_on_time_ask_again_when_told_to_and_never_with_another_
 async def test_locust_ends_with_the_driver_however_that_dies(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from hourglass_loadtest.shop.locust_run import locust\n"
+        "from hourglass_loadtest.shop.load import locust\n"
         "from hourglass_loadtest.users.plan import LoadPlan\n"
         "async def main():\n"
         "    async with locust(LoadPlan.read(Path(sys.argv[1])), Path(sys.argv[2])) as run:\n"

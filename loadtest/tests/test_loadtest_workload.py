@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hourglass_loadtest.bench import choose, turns
+from hourglass_loadtest.bench import choose, comparisons, turns
+from hourglass_loadtest.measure.clients import latency_metrics, percentile
 from hourglass_loadtest.measure.latency import lag_metrics
-from hourglass_loadtest.measure.meters import latency_metrics, percentile
-from hourglass_loadtest.report import comparisons
 from hourglass_loadtest.run import Result, Spread
 from hourglass_loadtest.workload import Flush, Kind, WorkloadError, load_workload, load_workloads, parse_workload
 

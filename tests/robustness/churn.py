@@ -16,10 +16,9 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 from hourglass_local.cluster import Cluster
 from hourglass_local.waiting import NotInTimeError, eventually
 from mqclient import Admin, Message, MQClientError, Producer
@@ -134,19 +133,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=EVIDENCE, metavar="FILE")
     options = parser.parse_args()
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    head = describe_run(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         report = asyncio.run(
             churn(Path(folder), members=options.members, rate=options.rate, seconds=options.seconds, seed=options.seed)
         )
-    document = {
-        "time": started,
-        **describe_code(ROOT),
-        "machine": describe_machine(),
-        "seed": options.seed,
-        "rate": options.rate,
-        **asdict(report),
-    }
+    document = {**head, "seed": options.seed, "rate": options.rate, **asdict(report)}
     options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{report}\n")
     return int(report.unconsumed > 0)

@@ -16,10 +16,8 @@ import signal
 import sys
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ledger import Ledger
 from rich.console import Console
@@ -28,7 +26,7 @@ from sweep import Outcome
 from sweeps import NEEDS, SWEEPS
 from worker import EXIT_INTERRUPTED, EXIT_VIOLATION, SEEDS_TIME_S, Worker, replay
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "docs/evidence/robustness.json"
@@ -130,17 +128,6 @@ def table(ledger: Ledger) -> Table:
     return made
 
 
-def evidence(ledger: Ledger, started: datetime, duration_s: float, code: dict[str, Any]) -> dict[str, Any]:
-    """The document docs/evidence/robustness.json; `code` is what was there when the run began."""
-    return {
-        "time": started.isoformat(timespec="seconds"),
-        "duration_s": round(duration_s, 1),
-        **code,
-        "machine": describe_machine(),
-        "sweeps": {name: account.to_json() for name, account in ledger.accounts.items()},
-    }
-
-
 def parse_seeds(text: str) -> list[int]:
     """`1-3,17` is 1, 2, 3 and 17."""
     ranges = [part.partition("-") for part in text.split(",")]
@@ -193,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     time_s = SEEDS_TIME_S if options.seeds else options.hours * 3600
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background of a shell it is ignored
         signal.signal(number, _interrupt)
-    code, started, began = describe_code(ROOT), datetime.now(UTC), time.monotonic()
+    head, began = describe_run(ROOT), time.monotonic()
     interrupted = False
     try:
         Run(ledger, time_s, options.cores, console).run()
@@ -202,7 +189,12 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(table(ledger))
     out = options.out or (None if options.only or options.seeds or interrupted else EVIDENCE)
     if out is not None:
-        document = evidence(ledger, started, time.monotonic() - began, code) | {"left_out": left_out}
+        document = {
+            **head,
+            "duration_s": round(time.monotonic() - began, 1),
+            "sweeps": {name: account.to_json() for name, account in ledger.accounts.items()},
+            "left_out": left_out,
+        }
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         console.print(f"written to {out}", markup=False)
     return EXIT_INTERRUPTED if interrupted else EXIT_VIOLATION if ledger.failed else 0

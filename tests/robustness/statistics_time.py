@@ -19,13 +19,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 from orders.migrations.versions.v0008_counters import COUNTED
 from orders.testing import running_orders
 from payments.testing import running_payments
@@ -209,12 +208,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.orders < 60 * CHANGED:
         parser.error(f"--orders is {options.orders}; {60 * CHANGED} are the least")
-    code, machine = describe_code(Path.cwd()), describe_machine()
+    head = describe_run()
     results = asyncio.run(measure(options.orders))
     out = options.out or (EVIDENCE if options.orders == ORDERS else None)
     if out is not None:
-        document = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "code": code, "machine": machine}
-        out.write_text(json.dumps(document | {"orders": options.orders, "results": results}, indent=2) + "\n")
+        out.write_text(json.dumps(head | {"orders": options.orders, "results": results}, indent=2) + "\n")
     return 0
 
 

@@ -22,7 +22,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -31,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from zoo_bugs import BUGS, Bug
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "docs/evidence/bug-zoo.json"
@@ -207,11 +206,8 @@ def main(arguments: list[str] | None = None) -> int:
     bugs = [bug for bug in BUGS if not options.only or bug.number in options.only]
     if not bugs:
         parser.error(f"the bugs are {', '.join(bug.number for bug in BUGS)}")
-    started, began, console = (
-        datetime.now(UTC),
-        time.monotonic(),
-        Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS),
-    )
+    head, began = describe_run(ROOT), time.monotonic()
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     with ThreadPoolExecutor(options.cores) as pool:
         verdicts = list(pool.map(judge, bugs))
     unsound = check_green(bugs, options.cores)
@@ -223,10 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
     out = options.out or (None if options.only else EVIDENCE)
     if out is not None:
         document = {
-            "time": started.isoformat(timespec="seconds"),
+            **head,
             "duration_s": round(time.monotonic() - began, 1),
-            **describe_code(ROOT),
-            "machine": describe_machine(),
             "caught": f"{caught}/{len(bugs)}",
             "green_without": not unsound,
             "bugs": [verdict.to_json() for verdict in verdicts],

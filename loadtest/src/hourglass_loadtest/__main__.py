@@ -22,16 +22,14 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from rich.console import Console
 
-from hourglass_loadtest.bench import choose, run_bench, run_profile
+from hourglass_loadtest.bench import add_compare_parser, choose, run_bench, run_compare, run_profile
 from hourglass_loadtest.measure import measure
-from hourglass_loadtest.measure.meters import BrokerMeter, MeasureError
+from hourglass_loadtest.measure.clients import BrokerMeter, MeasureError
 from hourglass_loadtest.measure.throughput import produce_beside
 from hourglass_loadtest.micro import run_micro
-from hourglass_loadtest.orders.client import OrdersClient
-from hourglass_loadtest.orders.command import add_parser, run_orders
-from hourglass_loadtest.orders.load import OrdersLoad
-from hourglass_loadtest.pipeline.command import add_pipeline_parser, run_pipeline
-from hourglass_loadtest.report import add_compare_parser, run_compare
+from hourglass_loadtest.orders.bench import add_parser, run_orders
+from hourglass_loadtest.orders.client import OrdersClient, OrdersLoad
+from hourglass_loadtest.pipeline import add_pipeline_parser, run_pipeline
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import command as shop_commands
 from hourglass_loadtest.shop.options import OptionsError

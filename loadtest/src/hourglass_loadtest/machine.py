@@ -1,29 +1,52 @@
-"""What the numbers depend on: the machine, the versions, and the state of the code."""
+"""Evidence of a run: what the numbers depend on (the machine, the versions, the state of the code), and its file."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
+from rich.console import Console
 
 from hourglass_local.process import MIB
 
 SYNCS, SYNC_BYTES = 101, 4_096
+DIGITS = 6
 
 
-def describe_run() -> dict[str, Any]:
-    """The head of the results of a run: the time, the code in this folder, and the machine, as they are now."""
+def describe_run(root: Path | None = None) -> dict[str, Any]:
+    """The head of the results of a run: the time, the code in `root` (this folder) and the machine, as they are now."""
     time_now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"time": time_now, **describe_code(Path.cwd()), "machine": describe_machine()}
+    return {"time": time_now, **describe_code(root or Path.cwd()), "machine": describe_machine()}
+
+
+def write_evidence(path: Path, document: Mapping[str, Any], console: Console) -> None:
+    """Replace the file, with DIGITS behind the points of numbers, and say where it is. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_short(dict(document)), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    console.print(f"Written to {path}.", highlight=False, soft_wrap=True)
+
+
+def _short(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _short(member) for name, member in value.items()}
+        case list() | tuple():
+            return [_short(member) for member in value]
+        case float():
+            return round(value, DIGITS)
+        case _:
+            return value
 
 
 def describe_machine() -> dict[str, Any]:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run, write_evidence
 from hourglass_loadtest.run import RunError
 
 SCALE_VARIABLE = "HOURGLASS_MICRO_SCALE"
@@ -50,25 +49,17 @@ class MicroResult:
 
 def run_micro(folder: Path, out: Path | None, console: Console, *, only: str | None, quick: bool) -> None:
     """Run, print the table, and write the results to `out`. Raises RunError, OSError."""
-    code, machine = describe_code(Path.cwd()), describe_machine()
+    head = describe_run()
     scale = float(os.environ.get(SCALE_VARIABLE, QUICK_SCALE if quick else FULL_SCALE))
     with TemporaryDirectory(prefix="hourglass-micro-") as temporary:
         figures = Path(temporary) / "figures.json"
         with console.status("microbenchmarks", refresh_per_second=1):
             _run_pytest(folder, figures, only, quick=quick, scale=scale)
         results = read_figures(figures)
-    print_table(console, results, machine)
+    print_table(console, results, head["machine"])
     if out is not None:
-        document = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            **code,
-            "machine": machine,
-            "scale": scale,
-            "results": {name: asdict(result) for name, result in results.items()},
-        }
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        console.print(f"Written to {out}.", highlight=False, soft_wrap=True)
+        found = {name: asdict(result) for name, result in results.items()}
+        write_evidence(out, head | {"scale": scale, "results": found}, console)
 
 
 def _run_pytest(folder: Path, figures: Path, only: str | None, *, quick: bool, scale: float) -> None:

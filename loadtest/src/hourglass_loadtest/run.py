@@ -12,13 +12,12 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hourglass_loadtest.measure.meters import BrokerMeter, MeasureError
+from hourglass_loadtest.measure.clients import BrokerMeter, MeasureError
 from hourglass_loadtest.workload import Kind, Slave, Workload
 from hourglass_local.cluster import ASYNC_MASTER, SYNC_MASTER, Cluster
 from hourglass_local.process import MIB, ManagedProcess, ReplicaProbe
@@ -27,9 +26,6 @@ from mqclient import Admin, MQClientError
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a bench found, as a JSON document.
-
-
-DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +54,9 @@ class Result:
         """For JSON."""
         return {
             "workload": self.workload.to_dict(),
-            "summary": {
-                name: {"median": _short(spread.median), "min": _short(spread.min), "max": _short(spread.max)}
-                for name, spread in self.spreads.items()
-            },
-            "runs": [{name: _short(value) for name, value in run.items()} for run in self.runs],
+            "summary": {name: asdict(spread) for name, spread in self.spreads.items()},
+            "runs": list(self.runs),
         }
-
-
-def write_results(path: Path, results: Sequence[Result], code: dict[str, Any], machine: dict[str, Any]) -> None:
-    """Replace the file. Raises OSError."""
-    document = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **code,
-        "machine": machine,
-        "results": {result.workload.name: result.to_dict() for result in results},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _short(value: float) -> float:
-    return round(value, DIGITS)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

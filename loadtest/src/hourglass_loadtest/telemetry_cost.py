@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import statistics
 import subprocess
@@ -24,7 +23,6 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +31,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hourglass_loadtest.machine import describe_code, describe_machine
+from hourglass_loadtest.machine import describe_run, write_evidence
 from hourglass_loadtest.run import COMMIT_LOG_FILE_BYTES, Result, RunError, run_client
 from hourglass_loadtest.workload import Flush, Kind, Workload
 from hourglass_local.cluster import Cluster
@@ -99,19 +97,17 @@ def add_telemetry_parser(commands: argparse._SubParsersAction[argparse.ArgumentP
 async def run_telemetry(options: argparse.Namespace, console: Console) -> int:
     """Measure, print, write; 1 when telemetry that is off costs too much. Raises RunError, ProcessError, OSError."""
     workload = _workload(options)
-    code, machine = describe_code(Path.cwd()), describe_machine()
+    head = describe_run()
     with TemporaryDirectory(prefix="hourglass-telemetry-") as folder, OtlpReceiver(keep=False) as receiver:
         tree = unpack(Path.cwd(), options.before, Path(folder) / "before")
         environments = variants(tree, receiver.endpoint)
         runs = await _measure(Path(folder), environments, workload, receiver, console)
     results = [Result(workload, runs[name]) for name in environments]
-    document = _document(environments, results, options.before) | {**code, "machine": machine}
+    document = head | _document(environments, results, options.before)
     _print(console, list(environments), results, document)
     out = options.out or (None if options.quick else options.evidence / FILE_NAME)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        console.print(f"Written to {out}.", highlight=False, soft_wrap=True)
+        write_evidence(out, document, console)
     return 0 if options.quick or document["claim"]["holds"] else 1
 
 
@@ -186,7 +182,6 @@ def _document(names: Mapping[str, Any], results: Sequence[Result], commit: str) 
     costs = {name: Cost.of(runs[name], runs[BEFORE]) for name in names if name != BEFORE}
     off = costs[OFF]
     return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "before": commit,
         "claim": {
             "sentence": f"telemetry that is off costs under {COST_PERCENT_MAX:g} % of produce throughput",

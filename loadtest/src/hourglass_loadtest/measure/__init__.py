@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass_loadtest.measure import latency, throughput, waiting
-from hourglass_loadtest.measure.meters import BrokerMeter
+from hourglass_loadtest.measure.clients import BrokerMeter
 from hourglass_loadtest.workload import Kind, Workload
 
 _MEASURES = {

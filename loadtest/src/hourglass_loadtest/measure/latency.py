@@ -9,13 +9,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from hourglass_loadtest.measure.clients import GROUP, TOPIC, all_queues, make_consumer, make_topic, send_all, send_one
-from hourglass_loadtest.measure.meters import (
+from hourglass_loadtest.measure.clients import (
+    GROUP,
+    TOPIC,
     BrokerMeter,
     CpuUse,
     MeasureError,
+    all_queues,
     latency_metrics,
+    make_consumer,
+    make_topic,
     percentile,
+    send_all,
+    send_one,
     start_on_time,
 )
 from hourglass_loadtest.workload import Flush, Workload

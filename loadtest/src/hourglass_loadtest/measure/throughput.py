@@ -12,8 +12,20 @@ from types import TracebackType
 from typing import Self
 
 import telemetry
-from hourglass_loadtest.measure.clients import GROUP, TOPIC, group_of, make_consumer, make_topic, send_all, send_one
-from hourglass_loadtest.measure.meters import BrokerMeter, CpuUse, MeasureError, latency_metrics, start_on_time
+from hourglass_loadtest.measure.clients import (
+    GROUP,
+    TOPIC,
+    BrokerMeter,
+    CpuUse,
+    MeasureError,
+    group_of,
+    latency_metrics,
+    make_consumer,
+    make_topic,
+    send_all,
+    send_one,
+    start_on_time,
+)
 from hourglass_loadtest.workload import Workload
 from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
 from osenv.process import stop_event

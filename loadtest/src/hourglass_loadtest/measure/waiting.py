@@ -12,14 +12,17 @@ from datetime import UTC, datetime, timedelta
 from hourglass_loadtest.measure.clients import (
     GROUP,
     TOPIC,
+    BrokerMeter,
+    CpuUse,
+    MeasureError,
     all_queues,
+    latency_metrics,
     make_consumer,
     make_topic,
     send_all,
     send_messages,
 )
 from hourglass_loadtest.measure.latency import NUMBER_BYTES, Arrivals, numbered_body
-from hourglass_loadtest.measure.meters import BrokerMeter, CpuUse, MeasureError, latency_metrics
 from hourglass_loadtest.measure.throughput import BESIDE_TOPIC, ProducerBeside, Sent
 from hourglass_loadtest.workload import Workload
 from mqclient import Admin, Message, Producer

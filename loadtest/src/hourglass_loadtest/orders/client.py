@@ -1,4 +1,4 @@
-"""A client of orders over one connection each, as light as a benchmark needs it."""
+"""A client of orders over one connection each, as light as a benchmark needs it, and the load that it is given."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from random import Random
+from typing import Any
 
-from hourglass_loadtest.measure.meters import MeasureError, latency_metrics, percentile, start_on_time
-from hourglass_loadtest.orders.load import LINES_MAX, QUANTITY_MAX, OrdersLoad
+from hourglass_loadtest.measure.clients import MeasureError, latency_metrics, percentile, start_on_time
 
-# ----------------------------------------------------------------------------------------------------------------------
+LINES_MAX = 3
+QUANTITY_MAX = 2
+LEAD_S = 0.1  # between now and the first intended time
+BEGUN = "begun"  # said when the warm-up is over
+HTTP_PATH = "/orders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrdersLoad:
+    """With `rate_per_s` orders are placed at fixed times, however long the answers take (open loop); without it every
+    connection places its next order as soon as it has its answer (closed loop). `tokens` are those of the buyers,
+    `name` begins the idempotency keys. An order has 1 to LINES_MAX of the products.
+    """
+
+    name: str
+    host: str
+    port: int
+    tokens: Sequence[str]
+    product_ids: Sequence[str]
+    connections: int
+    seconds: float
+    warm_up_s: float
+    rate_per_s: float | None = None
+    seed: int = 16
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str) -> OrdersLoad:
+        members: dict[str, Any] = json.loads(text)
+        return cls(**members)
+
+
 # As much of HTTP/1.1 as POST /orders needs: one request at a time on a connection that stays open.
 #
 # A general client would cost more processor time than the service under test, on the same two cores.
-
 
 HEAD_END, LENGTH = b"\r\n\r\n", b"content-length:"
 
@@ -79,17 +113,12 @@ def _body_bytes(head: bytes) -> int:
     return int(lowered[at + len(LENGTH) : lowered.index(b"\r\n", at)])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Places orders and measures, in a process of its own.
 #
 # In the open loop the intended times are fixed before the first order: a service that stalls is charged with the
 # waiting of every order that was to be placed meanwhile. In the closed loop an order counts from its sending.
 
-
 CREATED = 201
-LEAD_S = 0.1  # between now and the first intended time
-BEGUN = "begun"  # said when the warm-up is over
-HTTP_PATH = "/orders"
 
 
 class OrdersClient:

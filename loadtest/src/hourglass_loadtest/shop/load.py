@@ -1,22 +1,27 @@
-"""`python -m hourglass_loadtest load`: one load on one shop, and its report."""
+"""`python -m hourglass_loadtest load`: one load on one shop, and its report.
+
+Locust is a process of its own: it is gevent's from its first line, and ends with us, however we end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 
-from hourglass_loadtest.machine import describe_run
+from hourglass_loadtest.machine import describe_run, write_evidence
 from hourglass_loadtest.run import RunError
 from hourglass_loadtest.shop import page
-from hourglass_loadtest.shop.ending import wait_for_the_end
-from hourglass_loadtest.shop.locust_run import PAGE_HOST, LocustRun, locust
 from hourglass_loadtest.shop.options import LoadOptions, Target, target_of
 from hourglass_loadtest.shop.summary import (
     LOCUST,
@@ -24,19 +29,26 @@ from hourglass_loadtest.shop.summary import (
     Watched,
     complaints,
     summarize,
+    wait_for_the_end,
     watch_lags,
     watch_processes,
 )
-from hourglass_loadtest.users.plan import LoadPlan, Records, Stage, read_records
+from hourglass_loadtest.users.plan import LEASH_VARIABLE, PLAN_VARIABLE, LoadPlan, Records, Stage, read_records
 from hourglass_local.cluster_shop import payment_window_ms, with_payment_window
 from osenv.process import stop_event
 
 BUYERS = 256
 EXIT_GOOD, EXIT_FAILED = 0, 1
 REPORT_JSON, REPORT_HTML, REPORT_PNG, RECORDS = "report.json", "report.html", "report.png", "records.jsonl"
+EXTRA_S = 60.0  # beyond the stages and the visits' own end
+STOP_MAX_S = 45.0
+LOG_LINES = 15
+PAGE_HOST = "127.0.0.1"
 
 # Something that goes on beside the load, and ends before it or with it.
 Beside = Callable[[Target, Evidence], Coroutine[Any, Any, None]]
+
+LOCUSTFILE = Path(__file__).parents[1] / "users" / "locustfile.py"
 
 
 async def run_load(options: LoadOptions, console: Console, *, title: str = "load", beside: Beside | None = None) -> int:
@@ -162,9 +174,7 @@ def write_report(options: LoadOptions, document: dict[str, Any], loads: Sequence
     (options.folder / REPORT_HTML).write_text(page.page_of(document, svg), encoding="utf-8")
     console.print(f"Report: {options.folder / REPORT_HTML} (and .json, .png)", highlight=False, soft_wrap=True)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text, encoding="utf-8")
-        console.print(f"Written to {options.out}.", highlight=False, soft_wrap=True)
+        write_evidence(options.out, document, console)
 
 
 def verdict(found: Sequence[str], console: Console) -> int:
@@ -179,3 +189,84 @@ def _plan_sentence(options: LoadOptions) -> str:
         return "Locust's page says how many users there are."
     stages = ", ".join(f"{stage.visits_per_s:g}/s for {stage.seconds:g} s" for stage in options.stages)
     return f"Visits: {stages}; level 16 is {options.payment_window}."
+
+
+class LocustRun:
+    """A running Locust; `log` is what it says."""
+
+    def __init__(self, process: asyncio.subprocess.Process, plan: LoadPlan, log: Path) -> None:
+        self._process = process
+        self._plan = plan
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> None:
+        """Return when all stages are over. Raises RunError when Locust fails, or takes far too long."""
+        seconds = sum(stage.seconds for stage in self._plan.stages) + self._plan.finish_s + EXTRA_S
+        try:
+            async with asyncio.timeout(seconds if self._plan.stages else None):
+                code = await self._process.wait()
+        except TimeoutError:
+            raise RunError(
+                f"Locust was not done after {seconds:.0f} s; the end of {self._log}:\n{self._tail()}"
+            ) from None
+        self._check(code)
+
+    async def stop(self) -> None:
+        """Ask it to end; visits that have begun may end. Harmless when it has ended. Raises RunError."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                async with asyncio.timeout(STOP_MAX_S):
+                    await self._process.wait()
+            except TimeoutError:
+                raise RunError(f"Locust did not end within {STOP_MAX_S:g} s") from None
+
+    def _check(self, code: int) -> None:
+        # 1 is its word for requests that failed, which the report counts.
+        if code not in (0, 1):
+            raise RunError(f"Locust ended with code {code}; the end of {self._log}:\n{self._tail()}")
+        if "Traceback" in (text := self._log.read_text(encoding="utf-8", errors="replace")):
+            raise RunError(f"a visit failed in itself; see {self._log}:\n{text[text.index('Traceback') :][:2000]}")
+
+    def _tail(self) -> str:
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-LOG_LINES:])
+
+
+@contextlib.asynccontextmanager
+async def locust(plan: LoadPlan, folder: Path, *, page_port: int | None = None) -> AsyncIterator[LocustRun]:
+    """Locust with this plan; files go to `folder`. With `page_port` it has its page there, and begins when it is told.
+
+    It is gone when the block ends.
+    """
+    plan_file, log = folder / "plan.json", folder / "locust.log"
+    plan.write(plan_file)
+    how = ["--headless"] if page_port is None else ["--web-host", PAGE_HOST, "--web-port", str(page_port)]
+    command = ["-f", str(LOCUSTFILE), *how, "--only-summary", "--stop-timeout", str(round(plan.finish_s) + 5)]
+    leash, held = os.pipe()
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "locust",
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env=os.environ | {PLAN_VARIABLE: str(plan_file), LEASH_VARIABLE: str(leash)},
+            pass_fds=(leash,),
+            start_new_session=True,  # Ctrl-C in the terminal is ours alone
+        )
+    os.close(leash)
+    try:
+        yield LocustRun(process, plan, log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        os.close(held)
+        plan_file.unlink(missing_ok=True)  # it holds tokens

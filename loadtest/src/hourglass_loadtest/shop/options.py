@@ -1,39 +1,32 @@
-"""What may be told to a load: its options, and the targets that it is held to."""
+"""What may be told to a load: its options, the shop that they make, and how much of it stays for the pipeline.
+
+The broker's store and the services' SQLite files stay, for `make pipeline FROM=load`. Invariant: no more than
+`KEEP_MIB` (or --keep) stays, and only of the last load. A store that has grown larger goes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.shop.keeping import KEEP_MIB, SHOP_FOLDER, leave, remembered_lateness
 from hourglass_loadtest.users.plan import Stage, parse_stages, usual_stages
 from hourglass_local.books import Databases, Standing
 from hourglass_local.cluster import SYNC_MASTER, Cluster
-from hourglass_local.cluster_shop import (
-    WEEK_MS,
-    ShopSettings,
-    payment_window_ms,
-    read_keys,
-    with_payment_window,
-)
+from hourglass_local.cluster_shop import WEEK_MS, ShopSettings, payment_window_ms, read_keys, with_payment_window
 from hourglass_local.http_client import Badges
-from hourglass_local.left import LevelLateness, empty_folder
+from hourglass_local.left import LEFT_FILE, Left, LevelLateness, empty_folder, measured_lateness
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
 from hourglass_local.shop import Product, Shop
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What can be asked of a load: options of the command line, and LOAD_* variables for a shop that runs already.
-
-
-REPORT_FOLDER = Path(".load")
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 SEED, RATE_PER_S, SECONDS = 16, 20.0, 300.0
 PAYMENT_WINDOW = "20s"
@@ -42,6 +35,13 @@ PREFIX = "LOAD_"
 # A shop that runs already: orders and payments are needed, the others tell more.
 URL_VARIABLES = ("ORDERS_URL", "PAYMENTS_URL", "AUTH_KEYS_FILE", "QUEUE_URL")
 DATABASE_VARIABLES = ("ORDERS_DATABASE_URL", "PAYMENTS_DATABASE_URL", "GATEWAY_DATABASE_URL")
+# A gateway as they are: it declines, is late, and says things twice or not at all.
+GATEWAY_FAILURES = "declined=0.03,late=0.02:1500,duplicated=0.02,reordered=0.02,never=0.01"
+
+SHOP_FOLDER = "shop"  # in the folder of the report
+KEEP_MIB = 4096
+
+REPORT_FOLDER = Path(".load")
 
 
 class OptionsError(ValueError):
@@ -174,16 +174,12 @@ def _window(text: str) -> str:
     return text
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The shop under load: local processes that this process starts, or one that runs already.
 #
 # Invariant: everything that was started has ended when the block of `target_of` ends.
 
-
 PRODUCTS, UNITS, PRICE_MINOR = 200, 1_000_000, 15_800
 COMMIT_LOG_FILE_BYTES = 256 * MIB
-# A gateway as they are: it declines, is late, and says things twice or not at all.
-GATEWAY_FAILURES = "declined=0.03,late=0.02:1500,duplicated=0.02,reordered=0.02,never=0.01"
 DURABLE: Mapping[str, str] = {}  # PostgreSQL as it comes: a commit is on the disk
 
 
@@ -302,3 +298,34 @@ def _pids(cluster: Cluster) -> dict[str, int]:
     pids = {process.name: process.pid for process in cluster.processes if process.running}
     server = cluster.shop.postgresql
     return pids | ({"postgresql": server.pid} if server is not None and server.is_running else {})
+
+
+async def remembered_lateness(cluster: Cluster) -> dict[str, LevelLateness]:
+    """What the brokers say, as long as they run; nothing of one that was started anew, which has forgotten the rest.
+
+    Raises MQClientError.
+    """
+    if any(len(broker.pids) > 1 for broker in cluster.brokers):
+        return {}
+    return await measured_lateness(cluster)
+
+
+def leave(cluster: Cluster, lateness: Mapping[str, LevelLateness], keep_mib: int) -> str:
+    """Once everything has ended; returns a sentence that says what stays. Raises OSError."""
+    if not all(cluster.store_folder(broker).is_dir() for broker in (*cluster.brokers, *cluster.slaves)):
+        return f"Nothing is left in {cluster.folder}: the brokers have not started."
+    for slave in cluster.slaves:
+        shutil.rmtree(cluster.store_folder(slave))  # the same messages once more
+    used_mib = _used_bytes(cluster.folder) / MIB
+    if used_mib <= keep_mib:
+        replace(Left.of(cluster), lateness_ms_by_level=lateness).write(cluster.folder)
+        return f"Left in {cluster.folder}: {used_mib:.0f} MiB, for `make pipeline FROM=load`."
+    for broker in cluster.brokers:
+        shutil.rmtree(cluster.store_folder(broker))
+    (cluster.folder / LEFT_FILE).unlink(missing_ok=True)
+    return f"The broker's messages were not kept: {used_mib:.0f} MiB are more than the {keep_mib} MiB of --keep."
+
+
+def _used_bytes(folder: Path) -> int:
+    """On the disk: files of a store are as long as they may grow, and mostly holes."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())

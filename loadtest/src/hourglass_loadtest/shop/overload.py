@@ -19,9 +19,8 @@ from typing import Any
 
 from rich.console import Console
 
-from hourglass_loadtest.measure.meters import percentile
+from hourglass_loadtest.measure.clients import percentile
 from hourglass_loadtest.run import RunError
-from hourglass_loadtest.shop.ending import wait_for_the_end
 from hourglass_loadtest.shop.load import document_of, one_load, verdict, window_s, write_report
 from hourglass_loadtest.shop.options import LoadOptions, Target, target_of
 from hourglass_loadtest.shop.summary import (
@@ -32,6 +31,7 @@ from hourglass_loadtest.shop.summary import (
     orders_per_s,
     refused_share,
     summarize,
+    wait_for_the_end,
 )
 from hourglass_loadtest.users.plan import PLACE_ORDER, Stage
 from hourglass_local.waiting import NotInTimeError, eventually

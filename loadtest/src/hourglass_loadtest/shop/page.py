@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hourglass_loadtest.measure.meters import percentile
+from hourglass_loadtest.measure.clients import percentile
 from hourglass_loadtest.shop.summary import LOCUST, REFUSED_FOR_LOAD, Evidence
 from hourglass_loadtest.users.plan import PLACE_ORDER, Request
 

@@ -1,1 +1,0 @@
-"""What the pipeline on Spark costs: reading a topic, and making silver of generated events."""
