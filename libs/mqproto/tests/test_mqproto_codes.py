@@ -1,9 +1,11 @@
-"""The enumerations of `codes` and of the .proto files have the same names and numbers."""
+"""The enumerations of `codes` and of the .proto files have the same names and numbers, and one version of the wire."""
 
 from __future__ import annotations
 
-from hourglass.mq.v1 import broker_service_pb2, common_pb2
-from mqproto.codes import Permission, PullStatus, ResponseCode
+import pytest
+
+from hourglass.mq.v1 import admin_service_pb2, broker_service_pb2, common_pb2, name_service_pb2
+from mqproto.codes import PROTOCOL_VERSION, Permission, PullStatus, ResponseCode
 
 
 def test_response_codes_are_those_of_the_wire() -> None:
@@ -23,3 +25,9 @@ def test_permission_6_is_read_and_write() -> None:
         "READ": 4,
         "READ_WRITE": 6,
     }
+
+
+@pytest.mark.parametrize("file", [admin_service_pb2, broker_service_pb2, common_pb2, name_service_pb2])
+def test_the_packages_are_of_the_version(file: object) -> None:
+    package: str = file.DESCRIPTOR.package  # type: ignore[attr-defined]
+    assert package == f"hourglass.mq.v{PROTOCOL_VERSION}"

@@ -1,4 +1,4 @@
-"""Message properties: their text form, and what has no place in it."""
+"""Message properties: their text form, and what has no place in it; Java's String.hashCode: values that a JVM gave."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mqproto.properties import (
     PropertiesError,
     decode_properties,
     encode_properties,
+    java_string_hash,
     property_start,
     property_value,
 )
@@ -104,3 +105,33 @@ def test_a_single_property_that_is_not_utf8_says_so_and_keeps_no_other_from_bein
     assert encoded.get("good") == "x"
     with pytest.raises(PropertiesError, match="property 'bad' is not UTF-8: invalid start byte"):
         encoded.get("bad")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99_162_322),
+        ("Hello, World!", 1_498_789_909),
+        ("Aa", 2112),
+        ("BB", 2112),
+        ("polygenelubricants", -2_147_483_648),
+        ("ä", 228),
+        ("😀", 0xD83D * 31 + 0xDE00),  # two UTF-16 units
+    ],
+)
+def test_known_values(text: str, value: int) -> None:
+    assert java_string_hash(text) == value
+
+
+def test_lone_surrogates_have_a_hash_as_in_java() -> None:
+    assert java_string_hash("\ud83d") == 0xD83D
+
+
+@given(st.text(max_size=40), st.sampled_from([1, 16, 100]))
+def test_hash_is_the_polynomial_in_signed_32_bits(part: str, times: int) -> None:
+    text = part * times
+    units = memoryview(text.encode("utf-16-le")).cast("H").tolist()
+    total = sum(unit * 31 ** (len(units) - 1 - at) for at, unit in enumerate(units))
+    assert java_string_hash(text) == (total + 2**31) % 2**32 - 2**31
