@@ -72,9 +72,6 @@ def evidence(*requests: Request, stages: tuple[Stage, ...] = (Stage(10.0, 10.0),
     return Evidence(BEGUN, stages, Records(requests, visits, [], [(BEGUN, 1.0), (BEGUN + 1, 1.25)]), Watched())
 
 
-# ------------------------------------------------------------------------------------------------------------- stages
-
-
 def test_stages_are_rates_and_times() -> None:
     stages = parse_stages("10x30, 20.5x60")
     assert stages == [Stage(10.0, 30.0), Stage(20.5, 60.0)]
@@ -100,9 +97,6 @@ def test_the_usual_stages_take_the_whole_time_and_most_of_it_at_the_rate() -> No
     stages = usual_stages(20.0, 300.0)
     assert sum(stage.seconds for stage in stages) == pytest.approx(300.0)
     assert max(stages, key=lambda stage: stage.seconds) == Stage(20.0, 180.0)
-
-
-# ------------------------------------------------------------------------------------------------------------ options
 
 
 def test_options_without_a_word_are_the_usual_stages_on_local_processes() -> None:
@@ -161,9 +155,6 @@ def test_variables_that_do_not_go_together_are_refused(variables: dict[str, str]
         read_outside(variables)
 
 
-# ------------------------------------------------------------------------------------------------ Locust's own process
-
-
 def test_the_users_know_neither_grpc_nor_asyncio_nor_a_service() -> None:
     """gevent changes sockets and threads under whatever is in its process."""
     allowed = {"__future__", "gevent", "geventhttpclient", "locust", "hourglass_loadtest"}
@@ -210,9 +201,6 @@ def test_records_travel_as_lines_and_a_torn_last_line_is_none(tmp_path: Path) ->
     path.write_text(path.read_text() + "\n")
     with pytest.raises(ValueError, match="line 5"):
         read_records(path)
-
-
-# ------------------------------------------------------------------------------------------------------------ figures
 
 
 def test_a_request_that_was_sent_late_is_late_from_its_intended_time() -> None:
@@ -285,9 +273,6 @@ def test_the_first_order_after_a_fault_was_asked_for_after_it() -> None:
     assert fault == {"what": "broker: kill -9", "after_s": 3.0, "back_after_s": 1.5, "first_order_after_s": 2.5}
 
 
-# ----------------------------------------------------------------------------------------------------------- overload
-
-
 @pytest.mark.parametrize(
     ("requests", "sustained"),
     [
@@ -318,9 +303,6 @@ def test_a_refusal_without_a_reason_or_a_time_is_a_complaint() -> None:
     silent = [order(6.0, answer="503"), order(6.0, answer="503 overloaded")._replace(retry_after="")]
     found = overload_results(evidence(order(6.0), *silent, stages=stages), steps, 5.0, 10.0)
     assert found["refusals_that_say_too_little"] == ["2 refusals lack a reason or Retry-After"]
-
-
-# ------------------------------------------------------------------------------------------------------------- report
 
 
 def test_the_report_is_a_page_without_scripts_and_a_picture(tmp_path: Path) -> None:

@@ -189,8 +189,6 @@ class TestWithinBounds:
         assert batch_reader.within_bounds({Q0: 0}, {Q0: 9}, bounds, fail_on_data_loss=True) == {Q0: (0, 9)}
 
 
-# ----------------------------------------------------------------------------------------------------- pushdown
-
 TAG, KEY, TOPIC, BROKER, QUEUE_ID, OFFSET, STORED = (
     (name,) for name in ("tag", "key", "topic", "broker", "queueId", "queueOffset", "storeTimestamp")
 )

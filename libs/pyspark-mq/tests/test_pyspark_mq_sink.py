@@ -221,9 +221,6 @@ class TestIdentity:
         assert ids([("ab", b"c")]) != ids([("a", b"bc")])
 
 
-# ------------------------------------------------------------------------------------------------- to a broker
-
-
 @pytest.fixture
 async def broker() -> AsyncIterator[EmbeddedBroker]:
     async with EmbeddedBroker("sink") as embedded:

@@ -24,9 +24,6 @@ from hourglass_local.process import MIB, ManagedProcess, ReplicaProbe
 from hourglass_local.waiting import alongside
 from mqclient import Admin, MQClientError
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a bench found, as a JSON document.
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -59,9 +56,7 @@ class Result:
         }
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # One run of one workload: a fresh store, name server and broker as processes, and the client as another one.
-
 
 COMMIT_LOG_FILE_BYTES = 1024 * MIB  # as in production
 ROLES = {Slave.NONE: None, Slave.ASYNC: ASYNC_MASTER, Slave.SYNC: SYNC_MASTER}
@@ -189,10 +184,6 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
     return await stream.read()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# cProfile's statistics of broker and client as one text.
-
-
 FUNCTIONS = 40
 
 
@@ -216,11 +207,9 @@ def write_profile(
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # How long a slave that is empty takes to get everything from a master that is at rest.
 #
 # Invariant: a round counts only when the slave has ended where the master ends.
-
 
 CATCH_UP_S_MAX = 120.0
 LOOK_INTERVAL_S = 0.02
@@ -270,14 +259,12 @@ def _rate(size: int, seconds: float) -> float:
     return size / MIB / seconds if seconds else 0.0
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Starts of the broker while very many messages wait: after a clean stop, and after a kill.
 #
 # The broker is killed when it is at rest. What a start takes that has to read the end of the log again depends on the
 # time of the last checkpoint, and is the subject of a microbenchmark (bench_recovery.py).
 #
 # Invariant: a start counts only when every message still waits after it.
-
 
 START_TIMEOUT_S = STOP_TIMEOUT_S = 120.0
 TIMER_LEVEL = -1  # of messages with a time of their own, in the broker's status

@@ -39,9 +39,6 @@ pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
 Gold = dict[str, list[tuple[Any, ...]]]  # the rows of each gold table
 
 
-# ------------------------------------------------------------------------------------ one telling of many small stories
-
-
 @dataclass(frozen=True, slots=True)
 class Silver:
     """What the small stories became."""
@@ -134,9 +131,6 @@ def test_any_order_and_any_repeats_of_the_events_give_the_same_row(spark: SparkS
     assert (first["status"], first["events"], first["refunded_minor"]) == ("CLOSED", 9, 1000)
 
 
-# ------------------------------------------------------------------------------------------------- what cannot be read
-
-
 def test_what_cannot_be_read_is_rejected_with_the_reason_and_nothing_is_lost(spark: SparkSession) -> None:
     told = BronzeRows()
     for tag, body, _ in BAD_BODIES:
@@ -150,9 +144,6 @@ def test_what_cannot_be_read_is_rejected_with_the_reason_and_nothing_is_lost(spa
     rejected = sorted(collected(rejects(read)), key=lambda row: row["queue_offset"])
     assert [(row["kind"], row["body"] and bytes(row["body"]), row["problem"]) for row in rejected] == BAD_BODIES
     assert sorted(row["queue_offset"] for row in collected(events(read))) == [row["queueOffset"] for row in good]
-
-
-# ---------------------------------------------------------------------------------- against the services' own databases
 
 
 ORDER_COLUMNS = ("order_id", "buyer_id", "currency", "total_minor", "status", "payment_id")
@@ -211,9 +202,6 @@ async def test_silver_and_gold_say_what_the_databases_of_orders_and_payments_say
     assert sum(row["units_kept"] for row in units) == stock.sold
 
 
-# --------------------------------------------------------------------------------------------------------------- timers
-
-
 def test_a_timer_is_as_late_as_the_broker_counts_it(spark: SparkSession) -> None:
     told, other = BronzeRows(), BronzeRows("broker-b")
     told.timer("by-level", due_ms=START_MS, delivered_ms=START_MS + 33)
@@ -262,9 +250,6 @@ def test_percentiles_are_exact_and_in_the_brokers_classes_they_are_the_brokers(s
             sum(some),
         )
         assert found[level]["class_from_ms"] <= some[-1]
-
-
-# ----------------------------------------------------------------------------------------------------------------- gold
 
 
 @pytest.fixture(scope="module")
@@ -375,9 +360,6 @@ def test_newer_versions_and_rejects_are_counted(gold: Gold) -> None:
         (2, "order-events", "created", 2, "newer", 1),
     ]
     assert sum(row[5] for row in counts) == 18
-
-
-# ----------------------------------------------------------------------------------------------------- shapes and plans
 
 
 def test_each_job_makes_the_columns_of_its_schema(spark: SparkSession) -> None:

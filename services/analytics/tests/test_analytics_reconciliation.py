@@ -321,9 +321,6 @@ def test_books_that_differ_are_found_on_the_side_where_they_do(spark: SparkSessi
     assert found(as_of=at(9)) == {("amount-mismatch", "dearer", "orders and payments")}
 
 
-# ------------------------------------------------------------------------------------------------- generated orders
-
-
 @pytest.fixture(scope="module")
 def generated(spark: SparkSession) -> Iterator[tuple[DataFrame, DataFrame]]:
     """Bronze and the truth: two faults of each kind among 300 orders, much that is late, twice, and on two brokers."""

@@ -203,9 +203,6 @@ def test_lateness_file_is_that_of_a_demonstration(tmp_path: Path) -> None:
             read_broker_lateness(file)
 
 
-# ------------------------------------------------------------------------------------------------------------ options
-
-
 def test_options_of_a_run_are_read() -> None:
     options = wanted.parse(
         [

@@ -47,8 +47,6 @@ class Shop:
     def remove(self, table: Table, **wanted: Any) -> None:
         self.rows[table] = [row for row in self.rows[table] if not wanted.items() <= row.items()]
 
-    # ------------------------------------------------------------------------------------------------ whole stories
-
     def order(
         self, order_id: str, *changes: tuple[str, str], at_ms: int = LONG_AGO, payment_id: str | None = None
     ) -> None:

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from shop_rows import (
-    AWAITING,
-    COUNTED,
-    JUST_NOW,
-    LONG_AGO,
-    NOW,
-    PRICE,
-    STOCK,
-    Shop,
-    healthy_shop,
-)
+from shop_rows import AWAITING, COUNTED, JUST_NOW, LONG_AGO, NOW, PRICE, STOCK, Shop, healthy_shop
 from sqlalchemy import text
 
 from hourglass_invariants import Kind, Violation, check
@@ -26,8 +16,6 @@ from sandbox_gateway import sql as gateway
 from servicekit.sql.database import Database
 from servicekit.sql.schema import SHARDS
 from servicekit.testing.databases import NewDatabaseUrl
-
-# ------------------------------------------------------------------------------------------------- what can be wrong
 
 PLANTS: dict[str, Callable[[Shop], object]] = {}
 
@@ -208,8 +196,6 @@ def _counted_elsewhere(name: str) -> str:
     """One more, in a shard that no trigger adds to."""
     return f"INSERT INTO counters (name, shard, value) VALUES ('{name}', {SHARDS}, 1)"
 
-
-# -------------------------------------------------------------------------------------------------------- the tests
 
 KINDS = {one.name: one.kind for one in read_checks()}
 DAY_MS = 86_400_000

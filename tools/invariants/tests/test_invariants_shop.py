@@ -210,9 +210,6 @@ async def test_an_order_that_nobody_closes_is_found(shop: Shop) -> None:
     assert [(violation.check, violation.row["order_id"]) for violation in found] == [("stuck_orders", order.order_id)]
 
 
-# -------------------------------------------------------------------------------------------------------- reconciling
-
-
 async def what_is_wrong(shop: Shop) -> set[str]:
     """The checks that find something when everything has had its time."""
     found = await check(shop.sources, shop.clock.wall_ms() + 120_000, stock=STOCK)

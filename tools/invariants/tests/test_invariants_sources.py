@@ -107,9 +107,6 @@ async def test_nothing_is_written(sources: Sources, tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-# ----------------------------------------------------------------------------------------------- the command line
-
-
 def test_the_command_shows_every_check_of_a_healthy_shop_and_returns_0(sources: Sources) -> None:
     shown = CliRunner().invoke(app, options(sources, "--stock", "seat=50"))
     assert shown.exit_code == 0
@@ -150,9 +147,6 @@ def test_a_stock_that_is_no_number_is_wrong_usage(text: str, sources: Sources) -
     shown = CliRunner().invoke(app, options(sources, "--stock", text))
     assert shown.exit_code == 2
     assert "PRODUCT=UNITS" in shown.stderr
-
-
-# --------------------------------------------------------------------------------------------------- the SQL files
 
 
 def test_a_file_says_when_its_invariant_holds_what_it_is_and_where_it_is_promised() -> None:

@@ -275,9 +275,6 @@ async def kill(operator: Operator, log_offset: int) -> None:
     await broker.send_back.send_back("billing", log_offset, delay_level=-1, max_reconsume_times=0)
 
 
-# ------------------------------------------------------------------------------------------------------------- README
-
-
 def dlq_commands() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)

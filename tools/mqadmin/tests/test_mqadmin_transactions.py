@@ -183,9 +183,6 @@ def test_without_a_sub_command_it_says_what_there_is(operator: Operator) -> None
     assert all(command in outcome.stdout for command in ("list", "show", "commit", "rollback"))
 
 
-# ------------------------------------------------------------------------------------------------------------- README
-
-
 def commands() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)

@@ -146,8 +146,6 @@ class Cluster:
             make_process=self._process,
         )
 
-    # ------------------------------------------------------------------------------------------------- addresses
-
     @property
     def url(self) -> str:
         """For mqclient."""
@@ -200,8 +198,6 @@ class Cluster:
     def store_folder(self, broker: ManagedProcess) -> Path:
         """Where the broker keeps its messages."""
         return self.folder / f"{broker.name}-store"
-
-    # ------------------------------------------------------------------------------------------------- life
 
     async def start(self) -> None:
         """Start everything. Raises PortInUseError, ProcessDiedError, ProcessNotReadyError; then nothing runs."""
@@ -277,8 +273,6 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-    # ------------------------------------------------------------------------------------------------- the processes
 
     def _name_server(self, number: int) -> ManagedProcess:
         address = self.name_server_addresses[number]

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from osenv.network import LOOPBACK_IPV4 as LOOPBACK
 from osenv.network import free_ports
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Ports of the loopback interface: whether they are free, and free ones.
-
-
 __all__ = ["LOOPBACK", "PortInUseError", "check_free", "free_ports"]
 
 
@@ -31,10 +27,6 @@ def check_free(ports: Iterable[int]) -> None:
                 raise PortInUseError(
                     f"port {port} is in use; is Hourglass, or something else, running there already?"
                 ) from error
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which process of a cluster has which port.
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,6 @@ class SimDisk:
         self._root = Folder()
         self._changes: list[NameChange] = []  # from the durable names to the names, oldest first
 
-    # ------------------------------------------------------------------------------------------- the port
-
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> _SimFile:
         with _Call(self, "open", path):
             return _SimFile(self, path, self._open(path, create=create), read_only=read_only)
@@ -229,8 +227,6 @@ class SimDisk:
 
     async def offload_in(self, lane: Lane, call: Callable[[], T]) -> T:
         return await self.offload(call)
-
-    # ------------------------------------------------------------------------------------------- accidents
 
     def kill(self) -> None:
         """The process dies: open files and locks are gone, what was written stays (the page cache outlives us)."""
@@ -323,8 +319,6 @@ class SimDisk:
             disk = SimDisk()
             disk._root, disk.used_share = tree, self.used_share
             yield disk
-
-    # ------------------------------------------------------------------------------------------- names
 
     def _change(self, gone: Place | None, added: Place | None, node: Node) -> None:
         if gone is not None:

@@ -12,9 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import (
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from mqclient import MessageQueue, UnreadableBodyError
 from mqclient.message import decompress, offset_message_id
@@ -27,14 +25,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Records as Arrow columns, many at a time.
 #
 # The fixed heads of all records of a frame are one array of numbers, their bodies are slices, and their properties are
 # taken apart together (columns.py); nothing is a Python object of its own but bodies and property values.
 #
 # Invariant: each column says what mqclient's MessageExt says of the same record; only `topic` is always the queue's.
-
 
 _NAMES = (
     "size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "log_offset", "sys_flag", "born_ms", "born_ip",
@@ -181,7 +177,6 @@ def _message_ids(rows: _Rows) -> pa.Array:
     return pa.array(ids, pa.string())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The properties of many records, taken apart together.
 #
 # All texts of a frame are decoded and split at once. Which name stands where is worked out once for each sequence of
@@ -189,7 +184,6 @@ def _message_ids(rows: _Rows) -> pa.Array:
 # too many) is read record by record, as mqclient does it.
 #
 # Invariant: both ways give the same: of a name that comes twice the later value, and null for what cannot be read.
-
 
 _BOTH_SEPARATORS = b"\x01\x02"
 _NOT_SEPARATORS = bytes(set(range(256)) - set(_BOTH_SEPARATORS))

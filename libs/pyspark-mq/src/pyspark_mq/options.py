@@ -13,10 +13,6 @@ from mqproto.names import SYSTEM_TOPICS, IllegalNameError, check_group, check_to
 from pyspark_mq.errors import OptionError
 from pyspark_mq.offsets import EXAMPLE, from_json, parse_json
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Options as Spark hands them over, text by text, and what the text has to be.
-
-
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SCHEMES = ("mq", "mq+http", "mq+dns")
 
@@ -104,10 +100,6 @@ class OptionValues:
         return value
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which topics and queues a read is about: a list, a pattern, or single queues.
-
-
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
     """Exactly one of the first three is there. A pattern takes the queue's own topics only with `with_system_topics`:
@@ -136,9 +128,7 @@ class TopicChoice:
         return not self.queues or queue in self.queues
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Where a read begins or ends: a place of every queue, named in one of five ways (MISSION Y1).
-
 
 LATEST_OFFSET = -1  # in JSON, as in Spark's Kafka source
 EARLIEST_OFFSET = -2
@@ -185,9 +175,7 @@ class Position:
         return self.numbers[queue] if self.kind is PositionKind.TIMESTAMPS else self.timestamp_ms
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # subscribe, subscribePattern and assign: exactly one of them says what is read.
-
 
 CHOICES = ("subscribe", "subscribePattern", "assign")
 ASSIGN_EXAMPLE = '{"orders": {"broker-a": [0, 1]}}'
@@ -243,11 +231,9 @@ def _check_topic(option: str, topic: str) -> None:
         raise OptionError(f"{option}: {error}") from None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The options that say where a read begins and ends.
 #
 # A time for all queues wins over times by queue, and those over offsets, as in Spark's Kafka source.
-
 
 STARTING = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy")
 ENDING = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
@@ -300,12 +286,10 @@ def _refuse(position: Position, kind: PositionKind, number: int, why: str) -> No
         raise OptionError(f"{position.option} says {kind}; {why}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The options of reading, parsed once (MISSION Y1, Y2, Y4); docs/spark.md explains each with an example.
 #
 # Names and meaning are those of Spark's Kafka source where they mean the same. Names are case-insensitive. An unknown
 # one is refused by name, and so is one that the kind of read cannot have.
-
 
 PULL_MESSAGES_MAX = 1_024  # more a broker does not give at once
 

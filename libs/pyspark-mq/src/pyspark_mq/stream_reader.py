@@ -121,8 +121,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Leave no connection behind."""
         close_idle()
 
-    # ------------------------------------------------------------------------------------------------------ inside
-
     def _show_progress(self, processed: dict[MessageQueue, int]) -> None:
         """Tell the group's brokers, so that they can show how far behind it is. A query does not fail by this."""
         changed = {queue: offset for queue, offset in processed.items() if self._shown.get(queue) != offset}

@@ -29,10 +29,6 @@ from hourglass_local.process import ReplicaProbe
 from hourglass_local.waiting import eventually
 from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What has arrived, and when.
-
-
 NUMBER_BYTES = 8
 
 
@@ -75,13 +71,11 @@ class Arrivals:
             raise MeasureError(f"{self._again:,} messages arrived twice although nothing failed")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # From the time at which a message was to be sent until the listener has it.
 #
 # The intended times are fixed before the first message: a queue that stalls is charged with the waiting of every
 # message that was to be sent meanwhile. The messages are sent one by one when they are due, however many are still
 # under way; how late the generator was itself is measured, too.
-
 
 LEAD_S = 0.1  # between now and the first intended time
 ARRIVAL_TIMEOUT_S = 30.0  # after the last message is due
@@ -137,14 +131,12 @@ async def _broker_lateness(url: str, level: int) -> dict[str, float]:
     raise MeasureError(f"the broker says nothing of its delay level {level}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # How far a slave is behind its asynchronous master while a producer sends as fast as it can.
 #
 # The slave is asked again and again how far it is. A message's lag is the time from its acknowledgement until the first
 # answer in which the slave has it, so that it is never too small, and too large by one interval of looking at the most;
 # what a slave has before the acknowledgement has no lag. In bytes, it is what was acknowledged at the time of an
 # answer, and is not in it.
-
 
 LOOK_INTERVAL_S = 0.005
 ALL_THERE_TIMEOUT_S = 60.0

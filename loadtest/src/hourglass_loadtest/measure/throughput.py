@@ -30,9 +30,6 @@ from hourglass_loadtest.workload import Workload
 from mqclient import Admin, ConsumeStatus, Message, MessageExt, Producer
 from osenv.process import stop_event
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Messages a second into the broker, each acknowledged.
-
 
 async def produce(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
     """The latency of a send counts from the call, because the next call waits for it."""
@@ -49,10 +46,6 @@ async def produce(url: str, workload: Workload, broker: BrokerMeter) -> dict[str
         **latency_metrics(latencies_s),
         **cpu_seconds,
     }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Messages a second out of a backlog.
 
 
 WARM_UP_TOPIC = "bench-warm-up"
@@ -129,10 +122,6 @@ async def _require_committed(url: str, topic: str) -> None:
         raise MeasureError(f"the broker has not been told of {stats.lag:,} of the messages that were consumed")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Resident memory of the broker.
-
-
 async def memory(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, float]:
     """Before anybody has connected, and after `messages` were acknowledged."""
     idle_mib = broker.rss_mib()
@@ -143,7 +132,6 @@ async def memory(url: str, workload: Workload, broker: BrokerMeter) -> dict[str,
     return {"rss_idle_mib": idle_mib, "rss_stored_mib": stored_mib}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # A broker with `messages` stored; what the bench then does with it is measured there (run.py).
 
 
@@ -156,13 +144,11 @@ async def fill(url: str, workload: Workload, broker: BrokerMeter) -> dict[str, f
         return {"fill_msg_per_s": workload.messages / (time.perf_counter() - begin)}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # A producer in a process of its own, so that what it sees is not the doing of the consumer beside it.
 #
 # It sends at fixed times, and each send counts from its time. It stops when it is asked to (SIGTERM, or the end of its
 # standard input), and then writes what it has seen to its standard output: pairs of the intended time, on perf_counter,
 # which all processes of a machine share, and the seconds from it until the acknowledgement.
-
 
 BESIDE_TOPIC = "bench-beside"
 STARTED = b"started\n"

@@ -27,11 +27,9 @@ from hourglass_loadtest.measure.throughput import BESIDE_TOPIC, ProducerBeside, 
 from hourglass_loadtest.workload import Workload
 from mqclient import Admin, Message, Producer
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Very many messages that wait: what they take of the broker, and what a producer notices of them.
 #
 # The starts of the broker that follow are measured by the bench itself (run.py).
-
 
 WAITING_TOPIC = "bench-waiting"
 DELAY_MS_MIN, DELAY_MS_MAX = 3_600_000, 40 * 24 * 3_600_000  # no benchmark lasts an hour; 40 days are the most
@@ -83,12 +81,10 @@ def _waiting(workload: Workload) -> Iterator[Message]:
             yield Message(WAITING_TOPIC, body, delay_ms=delay_ms)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # From the time that a message was to be delivered at until the listener has it.
 #
 # All messages are stored before the first of them is due, so that nothing is measured but their delivery; a producer
 # that sends beside it is a process of its own, and measured by itself. The broker's clock is this machine's.
-
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 SENDING_S_MIN, SENT_PER_S_MIN = 2.0, 2_000  # how long the sending may take

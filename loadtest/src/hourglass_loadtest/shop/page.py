@@ -1,4 +1,4 @@
-"""The report of a load: a page with pictures."""
+"""The report of a load: one HTML page without scripts and with nothing from elsewhere, its charts inside."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ from matplotlib.figure import Figure
 from hourglass_loadtest.measure.clients import percentile
 from hourglass_loadtest.shop.summary import LOCUST, REFUSED_FOR_LOAD, Evidence
 from hourglass_loadtest.users.plan import PLACE_ORDER, Request
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The charts of a load, as one picture: PNG to look at, SVG for the page.
-
 
 BUCKETS = 100
 BUCKET_MIN_S = 1.0
@@ -241,10 +237,6 @@ def _kind(one: Request) -> str:
     if one.is_refused:
         return "told to come back later"
     return "refused for a reason" if one.answer.startswith("4") else "failed"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The report as one HTML page: no scripts, nothing from elsewhere.
 
 
 _STYLE = """

@@ -11,17 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The names of requests, in Locust's statistics and in the report.
-
-
 LIST_PRODUCTS, GET_PRODUCT = "GET /products", "GET /products/{id}"
 PLACE_ORDER, GET_ORDER, LIST_ORDERS = "POST /orders", "GET /orders/{id}", "GET /orders"
 PAY, GET_PAYMENT = "POST /payments", "GET /payments/{id}"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A load as stages: so many visits a second for so many seconds, one after the other.
 
 
 PACE_S = 2.0  # every user begins a visit this often, however long the one before takes
@@ -74,11 +66,9 @@ def users_of(stage: Stage, pace_s: float) -> int:
     return max(1, math.floor(stage.visits_per_s * pace_s + 0.5))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What the users are told: where the shop is, who they are, and how they behave. The driver writes it, Locust reads it.
 #
 # It holds tokens, so that its file is its owner's alone.
-
 
 PLAN_VARIABLE = "HOURGLASS_LOAD_PLAN"  # the path of the file
 LEASH_VARIABLE = "HOURGLASS_LOAD_LEASH"  # a pipe whose other end only the driver has: it ends with the driver
@@ -122,7 +112,6 @@ class LoadPlan:
         return cls(**members)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What the users saw: lines of JSON, written by Locust's process and read by the driver. Times are seconds since 1970.
 #
 # ["request", name, intended, begun, seconds, answer, try, retry after]    one request; `seconds` until its answer
@@ -133,7 +122,6 @@ class LoadPlan:
 # `answer` is the status, with the kind of problem if there is one: "201", "503 overloaded", "no answer: ...";
 # "201 replayed" is what the same key was answered before.
 # A request that is made again has its first try's intended time, so that the waiting in between is part of the matter.
-
 
 NO_ANSWER, REPLAYED = "no answer", "replayed"
 DONE, TURNED_AWAY, FAILED, CUT_OFF = "done", "turned away", "failed", "cut off"  # what becomes of a visit

@@ -37,13 +37,11 @@ from hourglass_loadtest.users.plan import (
     Visit,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # One user: visits that begin at intended times, whatever became of those before, and requests that are made again when
 # they are told to come back later.
 #
 # Invariants: the intended times of a user are fixed when it starts, `pace_s` apart; a visit never waits for another
 # one, unless VISITS_MAX of the same user are under way; a request is repeated as it is, with its key.
-
 
 RUN = uuid4().hex[:12]
 CONNECTIONS_MAX = 512  # to each service
@@ -103,8 +101,6 @@ class Shopper(FastHttpUser):
         self._visits = Pool(VISITS_MAX)
         self._next_intended = 0.0
 
-    # ------------------------------------------------------------------------------------------------ when visits begin
-
     def on_start(self) -> None:
         # So that the visits of all users are spread evenly, however many there are.
         self._next_intended = time.time() + self._number * GOLDEN_SECTION % 1.0 * self.plan.pace_s
@@ -139,8 +135,6 @@ class Shopper(FastHttpUser):
             outcome = FAILED
         finally:
             self.records.visit(Visit(type(self).__name__, intended, begun, time.time(), outcome))
-
-    # ------------------------------------------------------------------------------------------------ requests
 
     def key(self) -> str:
         """A new idempotency key; another run on the same shop has others, whatever its seed."""
@@ -211,10 +205,8 @@ def _answer_of(response: Any) -> Answer:
     return Answer(name, status, body, None if retry_after is None else float(retry_after))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What users do in the shop. The first request of a visit is intended for the visit's own time, a later one for the
-# moment in which its buyer has thought enough.
-
+# The first request of a visit is intended for the visit's own time, a later one for the moment in which its buyer has
+# thought enough.
 
 LINES_MAX, QUANTITY_MAX = 3, 2
 PRODUCTS_SHOWN = 20

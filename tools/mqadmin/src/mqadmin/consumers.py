@@ -23,9 +23,6 @@ from mqclient import (
     ProcessQueueInfo,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Members of consumer groups as rows of a table, and as fields of a JSON document.
-
 
 def connections_table(connections: Sequence[ConsumerConnection]) -> Table:
     """One row a member."""
@@ -175,10 +172,6 @@ def _words(data: ConsumerData) -> tuple[str, str, str, str]:
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# consumerConnection, consumerStatus, consumeMessageDirectly: the living members of a group (MISSION L11-L13).
 
 
 commands = typer.Typer()

@@ -12,7 +12,6 @@ from mqproto.properties import RETURNING_PRODUCERS_FROM, SEQUENCE_DIGITS_MAX, WR
 from pyspark_mq.errors import MqSourceError, OptionError
 from pyspark_mq.options import OptionValues
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What the sink raises beside OptionError; the root is that of the data source.
 #
 # MqSourceError
@@ -48,9 +47,7 @@ class ReplayDiffersError(SinkError):
     """Going on would lose rows or send them twice, so the batch stops here."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The options of writing, parsed once (MISSION Y5); docs/spark.md explains each with an example.
-
 
 WRITE_OPTIONS = ("namesrvAddr", "topic", "queueBy", "writeId", "batchId", "sendTimeoutMs")
 SPARKS_OWN = ("checkpointLocation", "path", "queryName")  # Spark hands them on, for sinks that write files
@@ -101,7 +98,6 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Who sends, and under which numbers: from what a replay of the batch has again (ADR "A sink that is recognised").
 #
 # A number is made of the batch id, the kind of waiting, and the place in the lane: the rows of one partition that go to
@@ -110,7 +106,6 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 # Invariants: of one producer and queue no two rows have the same number, over all batches; numbers of a later batch are
 # larger; the same rows in the same order, in the same partition of the same batch, have the same numbers and the same
 # unique ids, whichever process sends them; a row's unique id depends on every row before it in its lane.
-
 
 BATCH_BITS, WAY_BITS = 32, 5
 ROWS_MAX = (1 << (BATCH_BITS - WAY_BITS)) - 1  # of one lane

@@ -129,8 +129,6 @@ class PartitionSender:
             await self._wait()
         self._check()
 
-    # ------------------------------------------------------------------------------------------------------ inside
-
     async def _enqueue(self, request: Request) -> None:
         while self._unsent_bytes > BYTES_UNSENT_MAX:
             await self._wait()

@@ -12,10 +12,6 @@ from pyspark.sql import functions as F
 
 from analytics.jobs.reconciliation_kinds import Kind
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What is to be generated.
-
-
 ORDERS_MAX = 2**31
 FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
 REST_AFTER = timedelta(days=12)  # shipped within 3 days, completed 7 days later; the rest is for what comes late
@@ -68,9 +64,7 @@ class Generation:
 BROKER_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Chance that follows from a seed: each name and row has its own, in every run and on every machine.
-
 
 _HASH_BITS, _FRACTION_BITS = 64, 53
 
@@ -105,11 +99,9 @@ class Chance:
         return F.md5(F.concat_ws("/", F.lit(f"{self.seed}/{name}"), *self.keys))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Which orders have a fault: as many of each kind as asked for, anywhere among the others.
 #
 # Every order has a rank, by a walk through all of them in steps that hit each once; the first ranks have the faults.
-
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # steps of this share of the whole spread best
 
@@ -131,7 +123,6 @@ def fault(rank_: Column, faults: Mapping[Kind, int]) -> Column:
     return chosen
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Where messages stand: broker, queue, and offsets, which follow each other without a gap in every queue.
 
 

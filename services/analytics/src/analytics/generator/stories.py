@@ -15,12 +15,10 @@ from analytics.generator.generation import Chance, Generation, fault, rank
 from analytics.jobs.bronze import DAY_MS, HOUR_MS, MINUTE_MS
 from analytics.jobs.reconciliation_kinds import LATE_HOURS, Kind
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Who orders when, what, and for how much.
 #
 # Invariants: the lines of an order are of different products in one currency, and come to its total unless its story is
 # that they do not. Orders come in the order of their numbers; how many in which hour of the day is in HOUR_WEIGHTS.
-
 
 PAYMENT_WINDOW_MS = 30 * 60_000
 # Few at night, a peak at noon, and the highest in the evening.
@@ -88,12 +86,10 @@ def _lines(chance: Chance, wanted: Generation) -> Column:
     return F.transform(F.sequence(F.lit(0), count.cast("int") - 1), line)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # When the things of an order's story happen; null for what does not. Times are wall-clock milliseconds.
 #
 # Invariants: nothing is told before it has happened, and nothing before what it follows from; an order expires after
 # its time to pay, by the timer that the broker delivers, unless its story is that it does not.
-
 
 COMPLETED_AFTER_MS = 7 * DAY_MS
 HOURS_LATE_MS = (LATE_HOURS + 1) * HOUR_MS
@@ -202,7 +198,6 @@ def _goods(orders: DataFrame, chance: Chance) -> DataFrame:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The stories that an order can live through, and how often: the table that the generator goes by.
 #
 # A story says which messages are told; when they are follows from chance (`moments`). What is wrong in a story is

@@ -39,12 +39,10 @@ from analytics.jobs.silver import (
     is_paid,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> how many were left unpaid, by the hour and by the day in which they were created (MISSION Y6).
 #
 # Abandoned is what was closed without ever having been paid, for whatever reason; what still waits for its payment is
 # neither abandoned nor paid. The rate is abandoned / created.
-
 
 ABANDONED_RATE = StructType(
     [
@@ -84,12 +82,10 @@ def abandoned_rate(orders: DataFrame) -> DataFrame:
     return rated.select(*ABANDONED_RATE.names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What was read -> how many events of which kind and version there were, and how many could not be read (MISSION Y6).
 #
 # Messages are counted, so an event that was told twice counts twice; give it unique bronze. `outcome` is `read`,
 # `newer` (of a version later than this program knows: read for what it still has), or `rejected`, which has no version.
-
 
 EVENT_COUNTS = StructType(
     [
@@ -119,11 +115,9 @@ def event_counts(read: DataFrame) -> DataFrame:
     return counted.select(*EVENT_COUNTS.names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> how many of a day's orders came how far (MISSION Y6).
 #
 # An order counts in a step if it got there, also if it was closed afterwards; a later step implies the earlier ones.
-
 
 FUNNEL = StructType(
     [
@@ -164,7 +158,6 @@ def _row(number: int, step: str) -> Column:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> counts and sums that the databases must say as well, by day and currency (MISSION Y6).
 #
 # Amounts of different currencies are never added: an order counts in the row of its currency, and each capture and
@@ -174,7 +167,6 @@ def _row(number: int, step: str) -> Column:
 # `revenue_minor` the SUM of total_minor of those. `captured_minor` and `refunded_minor` are the sums that payments has
 # taken and given back. Rows of which orders has told nothing are counted apart, as `unknown`, and in no other count;
 # what was captured for them is in captured_minor, since the money is there.
-
 
 _COUNTS = (
     "orders",
@@ -266,12 +258,10 @@ def _is_closed_for(reason: str) -> Column:
     return _has_status(CLOSED_STATUS) & (F.col("close_reason") == reason)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> what was sold in each minute, by product (MISSION Y6).
 #
 # An order counts in the minute in which its buyer paid, with its lines as they were ordered. It goes on counting if its
 # seller cancels it later: what went back is in order_totals. The revenue of all rows is that of order_totals.
-
 
 REVENUE_PER_MINUTE = StructType(
     [
@@ -304,14 +294,12 @@ def revenue_per_minute(orders: DataFrame) -> DataFrame:
     return grouped.withColumn("day", utc_day("minute")).select(*REVENUE_PER_MINUTE.names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> what became of the units that were ordered, by product and the day of the order (MISSION Y6).
 #
 #     reserved = sold + released + waiting        sold = kept + taken back
 #
 # Over all days `waiting` is the product's `reserved` in the database of orders, and `kept` its `sold`. A line of an
 # order that was told without its lines is not known.
-
 
 STOCK_TURNOVER = StructType(
     [
@@ -348,7 +336,6 @@ def _units(counted: Column) -> Column:
     return F.sum(F.when(counted, F.col("quantity")).otherwise(F.lit(0).cast("long")))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The gold tables by name: what a program needs to make and keep all of them.
 #
 # A table that has a column `day` is kept in partitions by it.

@@ -11,13 +11,11 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Struc
 from analytics.jobs.bronze import elapsed_ms, utc_day
 from analytics.jobs.silver import is_closed
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Percentiles, exactly: the smallest value that a share of the values does not exceed.
 #
 # They are found in a table of how often each value occurs, in order: Spark sorts it and may spill it, so that nothing
 # has to fit into memory, and the answer is a value that occurred. It is also the broker's definition
 # (mq_broker.core.delays), which rounds it up to the end of a class.
-
 
 SHARES = (("p50_ms", 0.50), ("p90_ms", 0.90), ("p95_ms", 0.95), ("p99_ms", 0.99))
 QUANTILE_FIELDS = (
@@ -52,11 +50,9 @@ def quantiles(rows: DataFrame, keys: Sequence[str], value_ms: str) -> DataFrame:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The classes in which the broker counts lateness, so that its figures and these can be laid side by side.
 #
 # Eight classes to each doubling, as in mq_broker.core.delays; up to 15 ms each millisecond has a class of its own.
-
 
 _SPLIT_BITS = 3  # classes to a doubling, as a power of two
 
@@ -77,12 +73,10 @@ def _shift(value_ms: str | Column) -> Column:
     return F.greatest(F.lit(0), bits - (_SPLIT_BITS + 1))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> how long buyers took to pay, by the day on which the order was created (MISSION Y6).
 #
 # Percentiles are exact. A payment that the gateway took before the order's clock says it was created (clocks disagree
 # by some milliseconds) counts as 0.
-
 
 TIME_TO_PAY = StructType([StructField("day", DateType()), *QUANTILE_FIELDS])
 
@@ -94,13 +88,11 @@ def time_to_pay(orders: DataFrame) -> DataFrame:
     return quantiles(known.select("day", took_ms.alias("took_ms")), ["day"], "took_ms").select(*TIME_TO_PAY.names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders and timers -> how late unpaid orders were closed, and how late the broker delivered (MISSION Y6).
 #
 # Two measures: `order-closed` is closed_at - expires_at of the orders that expired; `timer-delivered` is the broker's
 # own, by delay level. Percentiles are exact, over all days, since those of days do not add up. What is early counts as
 # 0, as with the broker, whose own percentiles are these, rounded up to the end of their class (lateness_classes).
-
 
 _MEASURE = (StructField("measure", StringType()), StructField("level", IntegerType()))
 CLOSE_LATENESS = StructType([*_MEASURE, *QUANTILE_FIELDS])

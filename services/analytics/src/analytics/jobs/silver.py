@@ -34,7 +34,6 @@ from analytics.events import (
 )
 from analytics.jobs.bronze import PLACE, elapsed_ms, utc_day
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).
 #
 # Invariants: the row depends on which events were told, not on their order in the queue, on how late they were stored
@@ -46,7 +45,6 @@ from analytics.jobs.bronze import PLACE, elapsed_ms, utc_day
 # order of which only payments or refund requests are known has no status.
 #
 # One pass: the events are grouped by order once, and no join is made.
-
 
 CAPTURE = StructType(
     [
@@ -278,12 +276,10 @@ def is_closed() -> Column:
     return F.coalesce(F.col("status") == CLOSED_STATUS, F.lit(False))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Orders -> one row per payment: what was captured, and how much of it went back (MISSION Y6).
 #
 # Invariants: status, amounts and captured_at are those of the payment in the database of payments once all its events
 # are there. A payment of which only refunds or refund requests were told has no status and no amount.
-
 
 PAYMENTS = StructType(
     [
@@ -346,7 +342,6 @@ def _payment_status() -> Column:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Bronze -> one row per delivered timeout: when it was due, and how late the broker delivered it (MISSION Y6).
 #
 # Invariants: a timeout that waited names the waiting record that it was, and that one says when it was due, so the
@@ -354,7 +349,6 @@ def _payment_status() -> Column:
 # one whose waiting record is not in bronze, have no due time and no lateness.
 #
 # Bronze must hold the broker's queues of waiting records, WAITING_TOPICS, beside the topic of the timeouts.
-
 
 TIMERS = StructType(
     [

@@ -1,4 +1,4 @@
-"""The drawings of the report, in one style."""
+"""The drawings of the report, in one style: one PNG file a chart. Everything that is drawn stands in the document."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How charts look: the colours and strokes of all reports of the project.
-
 
 COLOURS = ("#2563eb", "#16a34a", "#d97706", "#9333ea", "#0891b2", "#be123c", "#65a30d", "#475569")
 GOOD, BAD, OTHER, MAIN = "#16a34a", "#be123c", "#94a3b8", "#2563eb"
@@ -73,10 +69,6 @@ def empty(axes: Axes, words: str) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, color=INK)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The charts of a report, one PNG file each. Everything that is drawn stands in the document.
 
 
 Document = Mapping[str, Any]
