@@ -17,13 +17,9 @@ BATCH_MESSAGE_COUNT = "messaging.batch.message_count"
 MESSAGE_KEYS = "messaging.rocketmq.message.keys"
 MESSAGE_TAG = "messaging.rocketmq.message.tag"
 MESSAGE_TYPE = "messaging.rocketmq.message.type"
-MESSAGE_GROUP = "messaging.rocketmq.message.group"
 MESSAGE_DELAY_TIME_LEVEL = "messaging.rocketmq.message.delay_time_level"
 MESSAGE_DELIVERY_TIMESTAMP = "messaging.rocketmq.message.delivery_timestamp"  # ms of the Unix epoch
-CONSUMPTION_MODEL = "messaging.rocketmq.consumption_model"
 ERROR_TYPE = "error.type"
-SERVER_ADDRESS = "server.address"
-SERVER_PORT = "server.port"
 
 # What the conventions have no name for.
 BROKER_NAME = "hourglass.broker.name"
@@ -36,7 +32,6 @@ TRANSACTION_CHECKS = "hourglass.transaction.checks"
 SEND_STATUS = "hourglass.send.status"
 CONSUME_STATUS = "hourglass.consume.status"
 DELAY_LEVEL = "hourglass.delay.level"
-DELAY_DUE_TIME = "hourglass.delay.due_time"  # ms of the Unix epoch
 DELAY_LATENESS = "hourglass.delay.lateness"  # s
 RECALL_OUTCOME = "hourglass.recall.outcome"
 
@@ -49,7 +44,6 @@ PAYMENT_ID = "hourglass.payment.id"
 REFUND_ID = "hourglass.refund.id"
 
 # Values of OPERATION_TYPE.
-OPERATION_CREATE = "create"
 OPERATION_SEND = "send"
 OPERATION_RECEIVE = "receive"
 OPERATION_PROCESS = "process"
