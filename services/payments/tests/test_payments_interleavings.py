@@ -22,7 +22,7 @@ from payments.domain.payment import Payment, PaymentMethod, PaymentRequest, Paym
 from payments.domain.refund import RefundRequest, WholeRefundRequest
 from payments.service.receive_event import ReceiveEvent
 from payments.service.refund_payment import RefundPart, RefundPayment
-from payments.service.settlement import Bookkeeper, Settlement
+from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
 from servicekit.background import Wake
@@ -50,6 +50,10 @@ class Desk:
         publisher = OutboxPublisher(self.units, transactions, self.clock, Wake(), is_queue_there=lambda: True)
         bookkeeper = Bookkeeper(self.units, publisher, self.clock, ScriptedOrders())
         self.settlement = Settlement(self.units, self.gateway, bookkeeper, ScriptedOrders(), self.clock)
+        self.orders_of_the_other = ScriptedOrders()
+        self.settlement_of_the_other = Settlement(
+            self.units, self.gateway, bookkeeper, self.orders_of_the_other, self.clock
+        )
         self.receive_event = ReceiveEvent(self.units, bookkeeper)
         self.refund_part = RefundPart(self.units, self.settlement, Wake(), self.clock)
         self.refund_whole = RefundPayment(self.units, self.settlement, Wake(), self.clock)
@@ -172,13 +176,40 @@ async def test_a_lie_never_wins_against_the_truth_in_whatever_order_they_come(da
 
     async def check(desk: Desk, payment_id: str, results: dict[str, object]) -> None:
         payment = await desk.payment(payment_id)
-        is_captured = payment.status is PaymentStatus.CAPTURED
+        # A decline that came first is overruled; one that comes later contradicts what is known.
         assert results == {
             "lie": "REFUSED",
-            "truth": "HANDLED" if is_captured else "REFUSED",
-            "decline": "REFUSED" if is_captured else "HANDLED",
+            "truth": "HANDLED",
+            "decline": "REFUSED" if payment.decline_reason is None else "HANDLED",
         }
-        assert len(await desk.postings(payment_id)) == len(desk.queue.messages) == is_captured
+        assert payment.status is PaymentStatus.CAPTURED
+        assert len(await desk.postings(payment_id)) == len(desk.queue.messages) == 1
+
+    assert await every_schedule(database_url, prepare, check) > 20
+
+
+async def test_whoever_ends_a_payment_while_it_is_captured_the_money_is_booked_and_told_once(
+    database_url: str,
+) -> None:
+    """One process stands still between its hold and the gateway; another ends the payment with its order meanwhile."""
+
+    async def prepare(desk: Desk, number: int) -> dict[str, Coroutine[Any, Any, object]]:
+        payment = await desk.begin(number)
+        desk.orders_of_the_other.closed[payment.order_id] = None
+        return {
+            "answer": desk.settlement.charge(payment),
+            "end": desk.settlement_of_the_other.charge(payment),
+            "webhook": desk.receive_event(event_of(payment, "event")),
+        }
+
+    async def check(desk: Desk, payment_id: str, results: dict[str, object]) -> None:
+        payment = await desk.payment(payment_id)
+        assert payment.status is PaymentStatus.CAPTURED
+        assert payment.decline_reason in (None, ORDER_CLOSED)
+        assert await desk.postings(payment_id) == [(f"capture/{payment_id}", -AMOUNT_MINOR)]
+        assert [message.tag for message in desk.queue.messages] == ["succeeded"]
+        assert results["webhook"] in ("HANDLED", "REPEATED")
+        assert results["answer"] == payment
 
     assert await every_schedule(database_url, prepare, check) > 20
 

@@ -48,7 +48,8 @@ async def test_migrations_make_the_checks_and_the_partial_indexes_of_the_code(ne
 
 
 PAYMENT = (
-    "INSERT INTO payments VALUES ('{id}', '{order}', 'b', {amount}, 'CNY', 'card', '{status}', 1, {rest}, {sums}, NULL)"
+    "INSERT INTO payments VALUES ('{id}', '{order}', 'b', {amount}, 'CNY', 'card', '{status}', 1, {rest}, {sums}, NULL,"
+    " {overruled})"
 )
 
 
@@ -60,9 +61,12 @@ def payment_row(
     order_id: str = "o",
     amount_minor: int = 1,
     sums: str | None = None,
+    overruled: str = "NULL",
 ) -> str:
     sums = sums or ("1, 1" if status == "REFUNDED" else "0, 0")
-    return PAYMENT.format(id=payment_id, order=order_id, amount=amount_minor, status=status, rest=rest, sums=sums)
+    return PAYMENT.format(
+        id=payment_id, order=order_id, amount=amount_minor, status=status, rest=rest, sums=sums, overruled=overruled
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,7 @@ def payment_row(
         payment_row("CAPTURED", "2, 3, NULL"),
         payment_row("REFUNDED", "2, NULL, NULL"),
         payment_row("DECLINED", "NULL, NULL, NULL"),
+        payment_row("DECLINED", "NULL, NULL, 'no'", overruled="'no'"),
         "INSERT INTO payment_history VALUES (1, 'nobody', NULL, 'CREATED', 'requested', 1)",
         payment_row("CAPTURED", "2, NULL, NULL", sums="1, 1"),
         payment_row("CAPTURED", "2, NULL, NULL", sums="2, 0"),
@@ -122,6 +127,31 @@ async def test_the_schema_itself_refuses_a_second_payment_of_an_order_unless_the
             else:
                 with pytest.raises(IntegrityError):
                     await connection.execute(second)
+    finally:
+        await database.dispose()
+
+
+async def test_a_payment_that_was_declined_and_captured_stands_beside_another_and_stops_the_way_back(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    database = Database(new_database_url("payments"))
+    late = [payment_row("CAPTURED", "2, NULL, NULL", payment_id=one, overruled="'no'") for one in ("p1", "p2")]
+    try:
+        await MIGRATIONS.upgrade(database)
+        await execute(database, *late)
+        with pytest.raises(MigrationRefusedError, match="1 orders have two payments"):
+            await MIGRATIONS.downgrade(database, "0006")
+        await execute(database, "DELETE FROM payments WHERE payment_id = 'p1'")
+        await MIGRATIONS.downgrade(database, "0006")
+        with pytest.raises(IntegrityError):  # the index of before
+            await execute(
+                database,
+                "INSERT INTO payments SELECT 'p3', order_id, buyer_id, amount_minor, currency, method,"
+                " status, created_at_ms, captured_at_ms, refunded_at_ms, decline_reason, refund_requested_minor,"
+                " refunded_minor, traceparent FROM payments",
+            )
+        await MIGRATIONS.upgrade(database)
+        assert await differences(database, metadata) == []
     finally:
         await database.dispose()
 

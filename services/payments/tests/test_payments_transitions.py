@@ -42,6 +42,7 @@ from payments.domain.refund import (
 ALLOWED = {
     ("CREATED", "captured"): "CAPTURED",
     ("CREATED", "declined"): "DECLINED",
+    ("DECLINED", "captured"): "CAPTURED",  # the gateway has taken the money all the same
     ("CAPTURED", "partially refunded"): "PARTIALLY_REFUNDED",
     ("CAPTURED", "refunded"): "REFUNDED",
     ("PARTIALLY_REFUNDED", "partially refunded"): "PARTIALLY_REFUNDED",
@@ -124,6 +125,9 @@ def test_a_payment_whose_times_or_reason_do_not_belong_to_its_status_is_refused(
         replace(payment, captured_at_ms=None if payment.captured_at_ms else 5)
     with pytest.raises(ValueError, match="its times or its reason"):
         replace(payment, refunded_at_ms=None if payment.refunded_at_ms else 5)
+    if status in TOOK_MONEY:
+        assert replace(payment, decline_reason="no").as_answered().decline_reason == "no"
+        return
     with pytest.raises(ValueError, match="its times or its reason"):
         replace(payment, decline_reason=None if payment.decline_reason else "no")
 
@@ -138,6 +142,10 @@ def test_a_payment_whose_refunds_do_not_belong_to_its_status_is_refused(status: 
     for sums in ((-1, 0), (1, 0), (0, 101), (101, 101)):
         with pytest.raises(ValueError, match="the sums of its refunds"):
             replace(payment, refunded_minor=sums[0], refund_requested_minor=sums[1])
+
+
+def test_a_payment_that_is_captured_after_it_was_declined_keeps_the_reason() -> None:
+    assert payment_in(PaymentStatus.DECLINED).captured(7)[0].decline_reason == "no"
 
 
 def test_no_more_goes_back_than_was_asked_for() -> None:

@@ -18,7 +18,7 @@ from payments.service.pay_order import PayableOrders, PayOrder
 from payments.service.queries import Queries
 from payments.service.receive_event import ReceiveEvent, WebhookSignatures
 from payments.service.refund_payment import RefundPart, RefundPayment, RetryRefund
-from payments.service.resumer import CapturesCheck, Resumer
+from payments.service.resumer import CapturesCheck, LateCapturesCheck, Resumer
 from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.use_case import NOT_METERED, PaymentMeter, UnitOfWork, Units
 from servicekit.auth import Tokens
@@ -102,8 +102,9 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     captures = CapturesCheck(
         units, queue, refund_payment, clock, after_ms=config.reconcile_after_ms, window_ms=sweep_window_ms
     )
+    late_captures = LateCapturesCheck(units, patient_gateway, bookkeeper, clock, window_ms=sweep_window_ms)
     reconciler = Reconciler(
-        (ParkedTransactionsCheck(parked, transactions.check, clock), captures),
+        (ParkedTransactionsCheck(parked, transactions.check, clock), captures, late_captures),
         clock,
         interval_s=config.reconcile_interval_ms / 1000,
         rows_max=config.reconcile_rows_max,

@@ -20,8 +20,12 @@ from payments.service.use_case import PageKey, PaymentFilter, UnfinishedPayment,
 _ADD_PAYMENT = insert(payments)
 _ADD_HISTORY = insert(payment_history)
 _GET = select(payments).where(payments.c.payment_id == bindparam("wanted_id"))
-_LIVE = select(payments).where(
-    payments.c.order_id == bindparam("wanted_order_id"), payments.c.status != PaymentStatus.DECLINED
+# Two, if the gateway has taken the money of one that was declined: the newest is what its buyer asks about.
+_LIVE = (
+    select(payments)
+    .where(payments.c.order_id == bindparam("wanted_order_id"), payments.c.status != PaymentStatus.DECLINED)
+    .order_by(payments.c.created_at_ms.desc(), payments.c.payment_id.desc())
+    .limit(1)
 )
 _UNFINISHED_PAYMENTS = (
     select(payments.c.payment_id, payments.c.created_at_ms)
@@ -41,6 +45,7 @@ _CHANGE_STATUS = (
         captured_at_ms=bindparam("new_captured_at_ms"),
         refunded_at_ms=bindparam("new_refunded_at_ms"),
         decline_reason=bindparam("new_decline_reason"),
+        overruled_decline=bindparam("new_overruled_decline"),
         refunded_minor=bindparam("new_refunded_minor"),
     )
 )
@@ -73,7 +78,7 @@ class SqlPayments:
             "created_at_ms": payment.created_at_ms,
             "captured_at_ms": payment.captured_at_ms,
             "refunded_at_ms": payment.refunded_at_ms,
-            "decline_reason": payment.decline_reason,
+            **_decline(payment),
             "refund_requested_minor": payment.refund_requested_minor,
             "refunded_minor": payment.refunded_minor,
             "traceparent": payment.traceparent,
@@ -122,7 +127,7 @@ class SqlPayments:
                 "new_status": changed.status,
                 "new_captured_at_ms": changed.captured_at_ms,
                 "new_refunded_at_ms": changed.refunded_at_ms,
-                "new_decline_reason": changed.decline_reason,
+                **{f"new_{name}": reason for name, reason in _decline(changed).items()},
                 "new_refunded_minor": changed.refunded_minor,
             },
         )
@@ -161,6 +166,13 @@ class SqlPayments:
         await self._connection.execute(_ADD_HISTORY, row)
 
 
+def _decline(payment: Payment) -> dict[str, str | None]:
+    """Its reason, in the column that says whether it still stands."""
+    is_overruled = payment.status in TOOK_MONEY
+    reason = payment.decline_reason
+    return {"decline_reason": None if is_overruled else reason, "overruled_decline": reason if is_overruled else None}
+
+
 def _payment(row: Row[tuple[object, ...]]) -> Payment:
     return Payment(
         payment_id=row.payment_id,
@@ -173,7 +185,7 @@ def _payment(row: Row[tuple[object, ...]]) -> Payment:
         created_at_ms=row.created_at_ms,
         captured_at_ms=row.captured_at_ms,
         refunded_at_ms=row.refunded_at_ms,
-        decline_reason=row.decline_reason,
+        decline_reason=row.decline_reason or row.overruled_decline,
         refund_requested_minor=row.refund_requested_minor,
         refunded_minor=row.refunded_minor,
         traceparent=row.traceparent,

@@ -100,7 +100,9 @@ class PaymentAnswer(AnswerModel):
     captured_at_ms: Milliseconds | None
     refunded_minor: Annotated[Amount, Field(description="what has gone back so far")]
     refunded_at_ms: Annotated[Milliseconds | None, Field(description="when the last of the money had gone back")]
-    decline_reason: str | None
+    decline_reason: Annotated[
+        str | None, Field(description="why the payment was declined; kept if its money was taken all the same")
+    ]
 
     @classmethod
     def of(cls, payment: Payment) -> Self:

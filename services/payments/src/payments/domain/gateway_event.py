@@ -40,6 +40,7 @@ class GatewayEvent:
 
     Invariants: an event changes something only if its order, amount and currency are those of the payment or refund
     that it names; what a payment has become is not taken back by an event that comes late, twice, or before another.
+    Money that was taken is booked, whatever was known before (ADR 144).
     """
 
     event_id: str
@@ -81,9 +82,10 @@ def judge(event: GatewayEvent, payment: Payment | None, refund: Refund | None) -
         return _judge_refund(event, refund)
     if event.amount_minor != payment.amount_minor:
         return _refused(f"the payment is of {payment.amount_minor}, not {event.amount_minor}")
-    if payment.status is PaymentStatus.CREATED:
+    took_money = payment.status in TOOK_MONEY
+    if payment.status is PaymentStatus.CREATED or (event.kind is EventKind.CHARGE_CAPTURED and not took_money):
         return _HANDLED
-    is_known = (payment.status in TOOK_MONEY) == (event.kind is EventKind.CHARGE_CAPTURED)
+    is_known = took_money == (event.kind is EventKind.CHARGE_CAPTURED)
     return _REPEATED if is_known else _refused(f"the payment is {payment.status} already")
 
 

@@ -12,7 +12,8 @@ from payments.domain.errors import IllegalTransitionError, NotCapturedYetError
 class PaymentStatus(enum.StrEnum):
     """Where a payment stands. CREATED is the intent: the gateway may have moved the money already, or never will.
 
-    Invariants: a status changes only by a row of TRANSITIONS; DECLINED and REFUNDED have no row and are final.
+    Invariants: a status changes only by a row of TRANSITIONS; REFUNDED has no row and is final. DECLINED ends a payment
+    for its buyer and for this service, unless the gateway takes the money all the same (ADR 144).
     """
 
     CREATED = "CREATED"
@@ -40,6 +41,7 @@ TRANSITIONS = MappingProxyType(
     {
         (PaymentStatus.CREATED, ChangeReason.CAPTURED): PaymentStatus.CAPTURED,
         (PaymentStatus.CREATED, ChangeReason.DECLINED): PaymentStatus.DECLINED,
+        (PaymentStatus.DECLINED, ChangeReason.CAPTURED): PaymentStatus.CAPTURED,
         (PaymentStatus.CAPTURED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
         (PaymentStatus.CAPTURED, ChangeReason.REFUNDED): PaymentStatus.REFUNDED,
         (PaymentStatus.PARTIALLY_REFUNDED, ChangeReason.PARTIALLY_REFUNDED): PaymentStatus.PARTIALLY_REFUNDED,
@@ -94,9 +96,9 @@ class Payment:
 
     Invariants: everything but the status, its times, the decline reason and the sums of its refunds stays as it was
     requested; captured_at_ms is set exactly when the money was taken, refunded_at_ms exactly when all of it was given
-    back, decline_reason exactly when the gateway said no. 0 <= refunded_minor <= refund_requested_minor <=
-    amount_minor, and the status says whether nothing, a part or all was given back. An order has at most one payment
-    that is not DECLINED, so that it is paid once at most.
+    back, decline_reason when the payment was declined, also if the money was taken afterwards. 0 <= refunded_minor <=
+    refund_requested_minor <= amount_minor, and the status says whether nothing, a part or all was given back. An order
+    has at most one payment that was never declined.
     """
 
     payment_id: str
@@ -120,7 +122,8 @@ class Payment:
         if (
             (self.captured_at_ms is not None) != (self.status in TOOK_MONEY)
             or (self.refunded_at_ms is not None) != (self.status is PaymentStatus.REFUNDED)
-            or (self.decline_reason is not None) != (self.status is PaymentStatus.DECLINED)
+            or (self.decline_reason is None and self.status is PaymentStatus.DECLINED)
+            or (self.decline_reason is not None and self.status is PaymentStatus.CREATED)
         ):
             raise ValueError(f"payment {self.payment_id!r} is {self.status}, and its times or its reason are not")
         if (
@@ -137,7 +140,7 @@ class Payment:
         return self.amount_minor - self.refund_requested_minor
 
     def captured(self, at_ms: int) -> tuple[Payment, StatusChange]:
-        """The payment after the gateway took the money at `at_ms`. Raises IllegalTransitionError."""
+        """The payment after the gateway took the money at `at_ms`, late or not. Raises IllegalTransitionError."""
         change = self._change(ChangeReason.CAPTURED, at_ms)
         return replace(self, status=change.new_status, captured_at_ms=at_ms), change
 

@@ -1,4 +1,5 @@
-"""What was begun and is not finished, by this process or one before it; captures on which orders has not acted."""
+"""What was begun and is not finished, by this process or one before it; captures on which orders has not acted, or of
+which nobody has told."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from payments.domain.gateway_event import PayableOrder, PayableStatus
 from payments.domain.payment import Payment, PaymentStatus
 from payments.domain.refund import RefundStatus, WholeRefundRequest
 from payments.service import events
+from payments.service.gateway import Captured, PaymentGateway
 from payments.service.refund_payment import RefundPayment
-from payments.service.settlement import Settlement
+from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import PageKey, PaymentFilter, UnitOfWork, Units, in_trace_of
 from servicekit.background import Wake
 from servicekit.errors import RefusedError, ServiceError, StorageUnavailableError
@@ -25,6 +27,7 @@ BATCH_PAYMENTS = 64
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 2.0
 LOOK_INTERVAL_S = 10.0  # another process may have died with what it had begun
+ASK_AGAIN_AFTER_S = 3600.0
 
 log = structlog.get_logger(__name__)
 
@@ -195,7 +198,19 @@ async def _refunds(unit: UnitOfWork, after: str, limit: int) -> list[Unfinished]
 
 
 TELL_AGAIN = "tell again"  # the name of a span
-ORDER_CLOSED = "order-closed"  # the reason that orders gives
+
+
+def _sweep_of(units: Units, clock: Clock, wanted: PaymentFilter, window_ms: int | None) -> Sweep[Payment]:
+    """Over the payments that are wanted, without those that are older than `window_ms`, if that is set."""
+
+    async def page(after: Payment | None, limit: int) -> list[Payment]:
+        place = None if after is None else PageKey(after.created_at_ms, after.payment_id)
+        async with units.reading() as unit:
+            found = await unit.payments.page(wanted, place, limit)
+        since_ms = 0 if window_ms is None else clock.wall_ms() - window_ms
+        return [one for one in found if one.created_at_ms >= since_ms]
+
+    return Sweep(page)
 
 
 class CapturesCheck:
@@ -226,8 +241,7 @@ class CapturesCheck:
         self._refund_payment = refund_payment
         self._clock = clock
         self._after_ms = after_ms
-        self._window_ms = window_ms
-        self._sweep = Sweep(self._page)
+        self._sweep = _sweep_of(units, clock, PaymentFilter(), window_ms)
 
     @property
     def has_more(self) -> bool:
@@ -238,13 +252,6 @@ class CapturesCheck:
         async with self._units.reading() as unit:
             orders = await unit.payable_orders.find_all([one.order_id for one in captured])
         return [finding for one in captured if (finding := self._finding(one, orders)) is not None]
-
-    async def _page(self, after: Payment | None, limit: int) -> list[Payment]:
-        place = None if after is None else PageKey(after.created_at_ms, after.payment_id)
-        async with self._units.reading() as unit:
-            found = await unit.payments.page(PaymentFilter(), place, limit)
-        since_ms = 0 if self._window_ms is None else self._clock.wall_ms() - self._window_ms
-        return [one for one in found if one.created_at_ms >= since_ms]
 
     def _is_settled(self, payment: Payment) -> bool:
         """Whether money is here that nobody has asked back, and messages have had their time."""
@@ -276,3 +283,53 @@ class CapturesCheck:
             )
         )
         return True
+
+
+class LateCapturesCheck:
+    """Implements `Check`, over the payments that ended with their orders, from the newest to the oldest.
+
+    A charge that was on its way then may have been carried out since, and its webhook be lost: the gateway is asked
+    about each of them, an hour apart. What the gateway itself has declined it is not asked about.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        gateway: PaymentGateway,
+        bookkeeper: Bookkeeper,
+        clock: Clock,
+        *,
+        window_ms: int | None,
+    ) -> None:
+        """Payments older than `window_ms`, if it is set, are not asked about."""
+        self._gateway = gateway
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}  # on the monotonic clock
+        self._sweep = _sweep_of(units, clock, PaymentFilter(status=PaymentStatus.DECLINED), window_ms)
+
+    @property
+    def has_more(self) -> bool:
+        return self._sweep.has_more
+
+    async def find(self, limit: int) -> list[Finding]:
+        now = self._clock.monotonic()
+        self._asked_at = {its_id: at for its_id, at in self._asked_at.items() if now - at < ASK_AGAIN_AFTER_S}
+        found = []
+        for payment in await self._sweep.next(limit):
+            if payment.decline_reason != ORDER_CLOSED or payment.payment_id in self._asked_at:
+                continue
+            answer = await self._gateway.find_charge(payment.payment_id)
+            if isinstance(answer, Captured):
+                found.append(self._finding(payment, answer))
+            else:
+                self._asked_at[payment.payment_id] = now
+        return found
+
+    def _finding(self, payment: Payment, answer: Captured) -> Finding:
+        async def repair() -> bool:
+            await self._bookkeeper.captured(payment, answer.at_ms)
+            return True
+
+        which = f"payment {payment.payment_id} of order {payment.order_id}"
+        return Finding(f"{which} ended with its order, and the gateway has taken the money: book it", repair)

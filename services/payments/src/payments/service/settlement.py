@@ -43,7 +43,8 @@ class Bookkeeper:
         status by compare-and-set + history + ledger posting + the event, if one told it + message: one unit, or nothing
 
     Invariants: a payment has one capture posting at most, whatever tells of it, how often and in which order; a change
-    is told by exactly one message, through the queue or, while that is away, through the outbox.
+    is told by exactly one message, through the queue or, while that is away, through the outbox. The capture of a
+    payment that was declined is booked and told as every other, so that orders decides about the money (ADR 144).
     """
 
     def __init__(
@@ -63,6 +64,12 @@ class Bookkeeper:
     async def captured(self, payment: Payment, at_ms: int, event: GatewayEvent | None = None) -> Payment:
         """The gateway took the money at `at_ms`. Raises IllegalTransitionError as well."""
         changed, change = payment.captured(at_ms)
+        if payment.status is PaymentStatus.DECLINED:
+            log.warning(
+                "the gateway has taken the money of a payment that was declined",
+                payment_id=payment.payment_id,
+                decline_reason=payment.decline_reason,
+            )
 
         async def write(unit: UnitOfWork) -> None:
             await self._note(unit, event)
@@ -303,7 +310,10 @@ class Settlement:
     async def _look_again(self, payment_id: str, answer: Captured | Declined) -> Payment:
         async with self._units.reading() as unit:
             payment = await unit.payments.get(payment_id)
-        if (payment.status in TOOK_MONEY) != isinstance(answer, Captured):
+        took_money = payment.status in TOOK_MONEY
+        if isinstance(answer, Captured) and not took_money:  # somebody else has ended it
+            return await self._write_down(payment, answer)
+        if took_money and isinstance(answer, Declined):
             log.error(
                 "the gateway contradicts itself", payment_id=payment_id, status=payment.status, answer=str(answer)
             )

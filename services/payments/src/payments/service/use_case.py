@@ -68,7 +68,7 @@ class Payments(Protocol):
     async def add(self, payment: Payment, first: StatusChange) -> None:
         """Write a new payment and the first row of its history.
 
-        Raises PaymentInProgressError if the order has another payment that is not DECLINED: the database decides.
+        Raises PaymentInProgressError if the order has another payment that was never declined: the database decides.
         """
 
     async def get(self, payment_id: str) -> Payment:
@@ -78,7 +78,7 @@ class Payments(Protocol):
         """None for an unknown payment."""
 
     async def live(self, order_id: str) -> Payment | None:
-        """The order's one payment that is not DECLINED, if there is one."""
+        """The order's newest payment that is not DECLINED, if there is one."""
 
     async def page(self, wanted: PaymentFilter, after: PageKey | None, limit: int) -> list[Payment]:
         """At most `limit` payments, newest first, from behind `after`."""
