@@ -102,14 +102,14 @@ async def test_a_charge_pends_and_is_captured_once_however_often_it_is_asked_for
     async with open_world(tmp_path) as world:
         gateway = world.gateway
         assert await gateway.charge(REQUEST) == Pending()
-        assert await gateway.find_charge("p") == Pending()
+        assert await gateway.find_charge(REQUEST) == Pending()
         assert await gateway.book() == GatewayBook(0, 0, 0, 0)
         await world.decide("p")
-        first = await gateway.find_charge("p")
+        first = await gateway.find_charge(REQUEST)
         assert isinstance(first, Captured)
         await world.clock.advance(5)
         assert set(await asyncio.gather(*(gateway.charge(REQUEST) for _ in range(5)))) == {first}
-        assert await gateway.find_charge("p") == first
+        assert await gateway.find_charge(REQUEST) == first
         assert await gateway.book() == GatewayBook(100, 0, 1, 0)
 
 
@@ -119,20 +119,20 @@ async def test_a_decline_is_for_ever_and_moves_no_money(tmp_path: Path, open_wor
         gateway = world.gateway
         await gateway.charge(REQUEST)
         await world.decide("p", declines=True)
-        first = await gateway.find_charge("p")
+        first = await gateway.find_charge(REQUEST)
         assert isinstance(first, Declined)
         assert await gateway.charge(REQUEST) == first
         with pytest.raises(GatewayRefusedError):
             await gateway.refund(RefundOrder("r", "p", 100, "CNY"))
-        assert await gateway.find_refund("r") is None
+        assert await gateway.find_refund(RefundOrder("r", "p", 100, "CNY")) is None
         assert await gateway.book() == GatewayBook(0, 0, 0, 0)
 
 
 @WORLDS
 async def test_what_it_has_never_heard_of_is_said_to_be_unknown(tmp_path: Path, open_world: OpenWorld) -> None:
     async with open_world(tmp_path) as world:
-        assert await world.gateway.find_charge("ghost") is None
-        assert await world.gateway.find_refund("refund-ghost") is None
+        assert await world.gateway.find_charge(REQUEST) is None
+        assert await world.gateway.find_refund(RefundOrder("refund-ghost", "ghost", 100, "CNY")) is None
 
 
 @WORLDS
@@ -144,9 +144,9 @@ async def test_a_refund_pends_and_happens_once_however_often_it_is_asked_for(
         await gateway.charge(REQUEST)
         await world.decide("p")
         assert await gateway.refund(order) == Pending()
-        assert await gateway.find_refund("refund-p") == Pending()
+        assert await gateway.find_refund(order) == Pending()
         await world.decide("refund-p")
-        first = await gateway.find_refund("refund-p")
+        first = await gateway.find_refund(order)
         assert isinstance(first, Refunded)
         await world.clock.advance(5)
         assert set(await asyncio.gather(*(gateway.refund(order) for _ in range(5)))) == {first}
@@ -242,7 +242,12 @@ async def test_a_wrong_key_a_broken_file_and_a_wrong_address_are_no_answer(tmp_p
     async with running_gateway(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}") as sandbox:
         for url, key in ((URL, "wrong"), (URL + "/v2", API_KEY)):
             gateway = HttpGateway(url, key, sandbox.transport)
-            for asking in (gateway.charge(REQUEST), gateway.find_charge("p"), gateway.find_refund("r"), gateway.book()):
+            for asking in (
+                gateway.charge(REQUEST),
+                gateway.find_charge(REQUEST),
+                gateway.find_refund(RefundOrder("r", "p", 100, "CNY")),
+                gateway.book(),
+            ):
                 with pytest.raises(GatewayUnavailableError):
                     await asking
             await gateway.close()
@@ -250,7 +255,7 @@ async def test_a_wrong_key_a_broken_file_and_a_wrong_address_are_no_answer(tmp_p
             await connection.exec_driver_sql("ALTER TABLE charges RENAME TO lost")
             await connection.commit()
         gateway = HttpGateway(URL, API_KEY, sandbox.transport)
-        for asking in (gateway.charge(REQUEST), gateway.find_charge("p"), gateway.book()):
+        for asking in (gateway.charge(REQUEST), gateway.find_charge(REQUEST), gateway.book()):
             with pytest.raises(GatewayUnavailableError, match="503"):
                 await asking
         await gateway.close()

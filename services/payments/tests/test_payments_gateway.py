@@ -32,19 +32,19 @@ REFUND = RefundOrder("r", "p", 60, "CNY")
 async def test_a_charge_happens_once_however_often_it_is_asked_for() -> None:
     clock = SimClock()
     gateway = ScriptedGateway(clock)
-    assert await gateway.find_charge("p") is None
+    assert await gateway.find_charge(CHARGE) is None
     first = await gateway.charge(CHARGE)
     assert first == Captured(clock.wall_ms())
     await clock.advance(5)
     assert set(await asyncio.gather(*(gateway.charge(CHARGE) for _ in range(5)))) == {first}
-    assert await gateway.find_charge("p") == first
+    assert await gateway.find_charge(CHARGE) == first
     assert await gateway.book() == GatewayBook(100, 0, 1, 0)
 
 
 async def test_a_decline_is_for_ever_and_moves_no_money() -> None:
     gateway = ScriptedGateway(SimClock(), Step.DECLINE)
     for _ in range(2):
-        assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Declined(NO_MONEY)
+        assert await gateway.charge(CHARGE) == await gateway.find_charge(CHARGE) == Declined(NO_MONEY)
     with pytest.raises(GatewayRefusedError):
         await gateway.refund(REFUND)
     assert await gateway.book() == GatewayBook(0, 0, 0, 0)
@@ -53,18 +53,18 @@ async def test_a_decline_is_for_ever_and_moves_no_money() -> None:
 async def test_what_is_decided_later_pends_until_then() -> None:
     clock = SimClock()
     gateway = ScriptedGateway(clock, otherwise=Step.PEND)
-    assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Pending()
+    assert await gateway.charge(CHARGE) == await gateway.find_charge(CHARGE) == Pending()
     with pytest.raises(GatewayRefusedError):
         await gateway.refund(REFUND)  # there is no money yet
     with pytest.raises(ValueError, match="not decided"):
         gateway.event_of("p")
     await clock.advance(5)
     told = gateway.decide("p")
-    assert await gateway.charge(CHARGE) == await gateway.find_charge("p") == Captured(told["occurred_at_ms"])
-    assert await gateway.refund(REFUND) == await gateway.find_refund("r") == Pending()
+    assert await gateway.charge(CHARGE) == await gateway.find_charge(CHARGE) == Captured(told["occurred_at_ms"])
+    assert await gateway.refund(REFUND) == await gateway.find_refund(REFUND) == Pending()
     assert await gateway.book() == GatewayBook(100, 0, 1, 0)
     told = gateway.decide("r")
-    assert await gateway.refund(REFUND) == await gateway.find_refund("r") == Refunded(told["occurred_at_ms"])
+    assert await gateway.refund(REFUND) == await gateway.find_refund(REFUND) == Refunded(told["occurred_at_ms"])
     assert gateway.event_of("r") == told
     assert await gateway.book() == GatewayBook(100, 60, 1, 1)
 
@@ -111,7 +111,7 @@ async def test_the_gateways_book_is_waited_for_only_so_long() -> None:
     gateway = ScriptedGateway(clock)
     patient = PatientGateway(gateway, clock)
     assert await patient.book() == GatewayBook(0, 0, 0, 0)
-    assert (await patient.find_charge("p"), await patient.find_refund("r")) == (None, None)
+    assert (await patient.find_charge(CHARGE), await patient.find_refund(REFUND)) == (None, None)
     gateway.book = asyncio.Event().wait  # type: ignore[assignment]  # never answers
     asking = asyncio.create_task(patient.book())
     await clock.advance(PATIENCE_S)

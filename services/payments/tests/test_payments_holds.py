@@ -117,14 +117,15 @@ async def test_a_charge_that_a_gateway_carries_out_after_it_has_hung_is_captured
     gateway = ScriptedGateway(clock, Step.FAIL_BEFORE)
     async with running_payments(new_database_url("payments"), gateway=gateway, clock=clock) as payments:
         await payments.open_order()
-        payment_id = (await payments.pay("key")).payment.payment_id
+        payment = (await payments.pay("key")).payment
+        payment_id = payment.payment_id
         payments.orders.closed["order-1"] = 10 * CHARGE_LATE_MAX_MS
         for hangs in (False, True, False):  # it answers for a moment only, and hangs again
             gateway.is_away = hangs
             await payments.application.resumer.resume()
             await clock.advance((CHARGE_LATE_MAX_MS - 1) / 1000)
             assert (await payments.payment(payment_id)).status is PaymentStatus.CREATED
-        await gateway.charge(ChargeRequest(payment_id, "order-1", 100, "CNY", PaymentMethod.CARD))
+        await gateway.charge(ChargeRequest.of(payment))
         await payments.application.resumer.resume()
         assert (await payments.payment(payment_id)).status is PaymentStatus.CAPTURED
 

@@ -20,6 +20,7 @@ from payments.adapters.http_gateway import HttpGateway
 from payments.domain.payment import Payment, PaymentStatus
 from payments.domain.refund import RefundStatus
 from payments.service import events
+from payments.service.gateway import ChargeRequest
 from payments.service.resumer import ASK_AGAIN_AFTER_S
 from payments.service.settlement import CHARGE_LATE_MAX_MS, ORDER_CLOSED
 from payments.testing import BUYER, TOTAL_MINOR, RunningPayments, order_event, running_payments
@@ -217,6 +218,23 @@ async def test_the_gateway_is_not_asked_again_and_again_about_payments_that_ende
         for calls in (2, 3):  # what had no answer is asked again
             await payments.application.reconciler.round()
             assert payments.scripted.calls == calls
+
+
+async def test_a_charge_with_other_terms_keeps_no_other_late_capture_from_being_found(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        for order_id in ("order-1", "order-2", "order-3"):
+            await payments.open_order(order_id)
+            payments.orders.closed[order_id] = None
+            payment = (await payments.pay(f"key-{order_id}", order_id)).payment
+            await payments.scripted.charge(ChargeRequest.of(payment))
+            if order_id == "order-2":
+                payments.scripted.change_charge(payment.payment_id, amount_minor=1)
+        await payments.application.reconciler.round()
+        statuses = {one.order_id: one.status for one in await payments.payments()}
+        captured, declined = PaymentStatus.CAPTURED, PaymentStatus.DECLINED
+        assert statuses == {"order-1": captured, "order-2": declined, "order-3": captured}
 
 
 async def test_a_late_capture_of_another_amount_is_kept_for_a_person(new_database_url: NewDatabaseUrl) -> None:

@@ -209,11 +209,6 @@ async def test_one_payment_that_the_gateway_refuses_for_good_holds_up_no_other(
         for n in range(7):
             await payments.open_order(f"order-{n}")
             await payments.pay(f"k{n}", f"order-{n}")
-
-        async def never_heard_of_it(_payment_id: str) -> None:
-            return None
-
-        monkeypatch.setattr(gateway, "find_charge", never_heard_of_it)
         assert await payments.application.resumer.resume() == 0
         await payments.open_order("order-7")
         gateway.script = [Step.FAIL_AFTER]

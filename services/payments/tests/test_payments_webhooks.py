@@ -163,6 +163,18 @@ async def test_a_webhook_with_another_amount_or_currency_moves_nothing(
         assert status_of(await payments.webhook(event | {"event_id": "the-truth"})) == HANDLED
 
 
+async def test_an_amount_that_was_refused_as_a_webhook_is_not_booked_because_it_is_asked_for(
+    new_database_url: NewDatabaseUrl,
+) -> None:
+    async with running_payments(new_database_url("payments")) as payments:
+        payment_id = await pending(payments)
+        payments.scripted.change_charge(payment_id, amount_minor=1)
+        assert status_of(await payments.webhook(payments.scripted.decide(payment_id))) == REFUSED
+        assert await payments.application.resumer.resume() == 1  # PaymentsUnfinished tells a person
+        assert (await payments.payment(payment_id)).status is PaymentStatus.CREATED
+        assert (await credits_of(payments, payment_id), payments.told(SUCCEEDED)) == (0, [])
+
+
 async def test_a_webhook_of_another_order_moves_nothing(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         first, second = await pending(payments, "order-1"), await pending(payments, "order-2")

@@ -90,10 +90,12 @@ class ScriptedGateway:
                 raise GatewayRefusedError(f"{request.payment_id!r} was charged with other terms")
         return answer
 
-    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
+    async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
         self._count_call()
-        known = self.charges.get(payment_id)
-        return None if known is None else known[1]
+        known, answer = self.charges.get(request.payment_id, (request, None))
+        if known != request:
+            raise GatewayRefusedError(f"{request.payment_id!r} was charged with other terms")
+        return answer
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
         async with self._step() as step:
@@ -106,10 +108,12 @@ class ScriptedGateway:
                 raise GatewayRefusedError(f"{order.refund_id!r} was used for another refund")
         return answer
 
-    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
+    async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
         self._count_call()
-        known = self.refunds.get(refund_id)
-        return None if known is None else known[1]
+        known, answer = self.refunds.get(order.refund_id, (order, None))
+        if known != order:
+            raise GatewayRefusedError(f"{order.refund_id!r} was used for another refund")
+        return answer
 
     async def book(self) -> GatewayBook:
         taken = [request.amount_minor for request, answer in self.charges.values() if isinstance(answer, Captured)]

@@ -50,37 +50,18 @@ class HttpGateway:
         await self._client.aclose()
 
     async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
-        terms = {
-            "charge_id": request.payment_id,
-            "order_id": request.order_id,
-            "amount_minor": request.amount_minor,
-            "currency": request.currency,
-            "method": str(request.method),
-        }
-        return _charge(await self._command("/v1/charges", terms))
+        return _charge(await self._command("/v1/charges", _terms_of_charge(request)))
 
-    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
-        answer = await self._find(f"/v1/charges/{quote(payment_id, safe='')}", "unknown-charge")
-        if answer is None:
-            return None
-        answer.require_id("charge_id", payment_id)
-        return _charge(answer)
+    async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
+        answer = await self._find("/v1/charges", "charge", _terms_of_charge(request))
+        return None if answer is None else _charge(answer)
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
-        terms = {
-            "refund_id": order.refund_id,
-            "charge_id": order.payment_id,
-            "amount_minor": order.amount_minor,
-            "currency": order.currency,
-        }
-        return _refund(await self._command("/v1/refunds", terms))
+        return _refund(await self._command("/v1/refunds", _terms_of_refund(order)))
 
-    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
-        answer = await self._find(f"/v1/refunds/{quote(refund_id, safe='')}", "unknown-refund")
-        if answer is None:
-            return None
-        answer.require_id("refund_id", refund_id)
-        return _refund(answer)
+    async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
+        answer = await self._find("/v1/refunds", "refund", _terms_of_refund(order))
+        return None if answer is None else _refund(answer)
 
     async def book(self) -> GatewayBook:
         answer = await self._send("GET", "/v1/book")
@@ -96,12 +77,15 @@ class HttpGateway:
         answer.require_terms(terms)
         return answer
 
-    async def _find(self, path: str, unknown: str) -> _Answer | None:
+    async def _find(self, path: str, what: str, terms: dict[str, Any]) -> _Answer | None:
         """None only if the gateway itself says that it does not know it; a 404 may come from a wrong address too."""
-        answer = await self._send("GET", path)
-        if answer.status == 404 and answer.members.get("type") == _PROBLEM_PREFIX + unknown:
+        its_id = f"{what}_id"
+        answer = await self._send("GET", f"{path}/{quote(terms[its_id], safe='')}")
+        if answer.status == 404 and answer.members.get("type") == f"{_PROBLEM_PREFIX}unknown-{what}":
             return None
         answer.require_success()
+        answer.require_id(its_id, terms[its_id])
+        answer.require_terms(terms)
         return answer
 
     async def _send(self, method: str, path: str, payload: dict[str, Any] | None = None) -> _Answer:
@@ -167,6 +151,25 @@ class _Answer:
     def unreadable(self, why: str) -> GatewayUnavailableError:
         """The error to raise."""
         return GatewayUnavailableError(f"the gateway's answer to {self._what} cannot be read: {why}")
+
+
+def _terms_of_charge(request: ChargeRequest) -> dict[str, Any]:
+    return {
+        "charge_id": request.payment_id,
+        "order_id": request.order_id,
+        "amount_minor": request.amount_minor,
+        "currency": request.currency,
+        "method": str(request.method),
+    }
+
+
+def _terms_of_refund(order: RefundOrder) -> dict[str, Any]:
+    return {
+        "refund_id": order.refund_id,
+        "charge_id": order.payment_id,
+        "amount_minor": order.amount_minor,
+        "currency": order.currency,
+    }
 
 
 def _charge(answer: _Answer) -> Pending | Captured | Declined:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from osenv import Clock
 from osenv.clock import timeout
 from payments.domain.errors import GatewayUnavailableError
 from payments.domain.payment import Payment, PaymentMethod
+from payments.domain.refund import Refund
 
 PATIENCE_S = 10.0
 
@@ -25,6 +26,10 @@ class ChargeRequest:
     currency: str
     method: PaymentMethod
 
+    @classmethod
+    def of(cls, payment: Payment) -> Self:
+        return cls(payment.payment_id, payment.order_id, payment.amount_minor, payment.currency, payment.method)
+
 
 @dataclass(frozen=True, slots=True)
 class RefundOrder:
@@ -34,6 +39,10 @@ class RefundOrder:
     payment_id: str
     amount_minor: int
     currency: str
+
+    @classmethod
+    def of(cls, refund: Refund) -> Self:
+        return cls(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +93,20 @@ class PaymentGateway(Protocol):
     async def charge(self, request: ChargeRequest) -> Pending | Captured | Declined:
         """Take the money, once per payment id. Raises GatewayRefusedError if the id was used with other terms."""
 
-    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
-        """What became of a charge; None if the gateway has never heard of it."""
+    async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
+        """What became of the charge; None if the gateway has never heard of its id.
+
+        Raises GatewayRefusedError if it knows the id with other terms.
+        """
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
         """Give money back, once per refund id. Raises GatewayRefusedError if that makes no sense."""
 
-    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
-        """What became of a refund; None if the gateway has never heard of it."""
+    async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
+        """What became of the refund; None if the gateway has never heard of its id.
+
+        Raises GatewayRefusedError if it knows the id with other terms.
+        """
 
     async def book(self) -> GatewayBook:
         """The sums of everything that ever happened."""
@@ -111,17 +126,17 @@ class PatientGateway:
         async with self._patience():
             return await self._gateway.charge(request)
 
-    async def find_charge(self, payment_id: str) -> Pending | Captured | Declined | None:
+    async def find_charge(self, request: ChargeRequest) -> Pending | Captured | Declined | None:
         async with self._patience():
-            return await self._gateway.find_charge(payment_id)
+            return await self._gateway.find_charge(request)
 
     async def refund(self, order: RefundOrder) -> Pending | Refunded:
         async with self._patience():
             return await self._gateway.refund(order)
 
-    async def find_refund(self, refund_id: str) -> Pending | Refunded | None:
+    async def find_refund(self, order: RefundOrder) -> Pending | Refunded | None:
         async with self._patience():
-            return await self._gateway.find_refund(refund_id)
+            return await self._gateway.find_refund(order)
 
     async def book(self) -> GatewayBook:
         async with self._patience():

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import structlog
 
 from osenv import Clock
+from payments.domain.errors import GatewayRefusedError
 from payments.domain.gateway_event import PayableOrder, PayableStatus
 from payments.domain.payment import Payment, PaymentStatus
 from payments.domain.refund import RefundStatus, WholeRefundRequest
 from payments.service import events
-from payments.service.gateway import Captured, PaymentGateway
+from payments.service.gateway import Captured, ChargeRequest, PaymentGateway
 from payments.service.refund_payment import RefundPayment
 from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import PageKey, PaymentFilter, UnitOfWork, Units, in_trace_of
@@ -319,12 +320,20 @@ class LateCapturesCheck:
         for payment in await self._sweep.next(limit):
             if payment.decline_reason != ORDER_CLOSED or payment.payment_id in self._asked_at:
                 continue
-            answer = await self._gateway.find_charge(payment.payment_id)
-            if isinstance(answer, Captured):
-                found.append(self._finding(payment, answer))
-            else:
+            answer = await self._ask(payment)
+            if answer is None:
                 self._asked_at[payment.payment_id] = now
+            else:
+                found.append(self._finding(payment, answer))
         return found
+
+    async def _ask(self, payment: Payment) -> Captured | None:
+        try:
+            answer = await self._gateway.find_charge(ChargeRequest.of(payment))
+        except GatewayRefusedError as error:
+            log.error("a charge is not its payment's; a person has to look", id=payment.payment_id, error=str(error))  # noqa: TRY400
+            return None
+        return answer if isinstance(answer, Captured) else None
 
     def _finding(self, payment: Payment, answer: Captured) -> Finding:
         async def repair() -> bool:

@@ -218,15 +218,12 @@ class Settlement:
         StatusChangedError: this may be called again, and must be by somebody. Raises GatewayRefusedError, which needs
         a person.
         """
-        request = ChargeRequest(
-            payment.payment_id, payment.order_id, payment.amount_minor, payment.currency, payment.method
-        )
         with in_trace_of(payment, SETTLE_PAYMENT):
             try:
                 await self._holds.take(payment)
             except OrderNotPayableError as error:
                 return await self._give_up(payment, error)
-            return await self._write_down(payment, await self._gateway.charge(request))
+            return await self._write_down(payment, await self._gateway.charge(ChargeRequest.of(payment)))
 
     async def ask_charge(self, payment_id: str) -> Payment:
         """Ask what became of a payment, and begin it if the gateway has never heard of it. Raises as `charge` does."""
@@ -236,7 +233,7 @@ class Settlement:
             return payment
         with in_trace_of(payment, ASK_FOR_PAYMENT):
             unknown_since = self._unknown_since.pop(payment_id, self._clock.monotonic())
-            answer = await self._gateway.find_charge(payment_id)
+            answer = await self._gateway.find_charge(ChargeRequest.of(payment))
             if answer is None:
                 self._unknown_since[payment_id] = unknown_since
                 return await self.charge(payment)
@@ -250,10 +247,9 @@ class Settlement:
         It is still REQUESTED when the gateway does so later, and FAILED when the gateway refuses it. Raises as `charge`
         does, but no GatewayRefusedError.
         """
-        order = RefundOrder(refund.refund_id, refund.payment_id, refund.amount_minor, refund.currency)
         with in_trace_of(payment, REFUND_PAYMENT, refund):
             try:
-                answer = await self._gateway.refund(order)
+                answer = await self._gateway.refund(RefundOrder.of(refund))
             except GatewayRefusedError as error:
                 log.error(  # noqa: TRY400 - no fault of the code
                     "the gateway has refused a refund; a person has to look",
@@ -267,7 +263,7 @@ class Settlement:
     async def ask_refund(self, refund_id: str) -> Refund | None:
         """Ask what became of a refund, and begin it if the gateway has never heard of it; None if there is none.
 
-        Raises as `refund` does.
+        Raises as `charge` does.
         """
         async with self._units.reading() as unit:
             refund = await unit.refunds.find(refund_id)
@@ -275,7 +271,7 @@ class Settlement:
                 return refund
             payment = await unit.payments.get(refund.payment_id)
         with in_trace_of(payment, ASK_FOR_REFUND, refund):
-            answer = await self._gateway.find_refund(refund_id)
+            answer = await self._gateway.find_refund(RefundOrder.of(refund))
             if answer is None:
                 return await self.refund(refund, payment)
             return await self._write_down_refund(refund, answer)
