@@ -334,6 +334,16 @@ async def test_a_late_capture_stands_beside_the_payment_that_the_buyer_made_inst
         assert {one["payment_id"]: one["status"] for one in page} == {first_id: "CAPTURED", second_id: "CAPTURED"}
         told = [json.loads(message.body)["payment_id"] for message in world.payments.told(events.SUCCEEDED_TAG)]
         assert sorted(told) == sorted([first_id, second_id])
+        # Orders is paid by one of them; that it has heard of the other is not known here, until the money goes back.
+        await world.payments.tell(order_event(events.PAID_TAG))
+        await world.payments.clock.advance(REPEAT_AFTER_S)
+        for _ in range(2):
+            await world.payments.application.reconciler.round()
+        assert len(world.payments.told(events.SUCCEEDED_TAG)) == 4
+        await world.payments.request_refund(await world.payments.payment(second_id), reason="already-paid")
+        await world.payments.clock.advance(REPEAT_AFTER_S)
+        await world.payments.application.reconciler.round()
+        assert len(world.payments.told(events.SUCCEEDED_TAG)) == 4
         answer = await world.payments.post_payment("third", subject=BUYER)
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:already-paid")
 

@@ -4,7 +4,7 @@ which nobody has told."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -12,7 +12,7 @@ import structlog
 from osenv import Clock
 from payments.domain.errors import GatewayRefusedError
 from payments.domain.gateway_event import PayableOrder, PayableStatus
-from payments.domain.payment import Payment, PaymentStatus
+from payments.domain.payment import TOOK_MONEY, Payment, PaymentStatus
 from payments.domain.refund import RefundStatus, WholeRefundRequest
 from payments.service import events
 from payments.service.gateway import Captured, ChargeRequest, PaymentGateway
@@ -221,6 +221,7 @@ class CapturesCheck:
 
         order OPEN     `succeeded` was lost on its way, or the answer to it was: it is told again
         order CLOSED   nobody asked for the money, or the request was lost: it is told again, and the refund is made
+        order PAID     a late capture (ADR 144) and another payment both keep money: orders is told of both again
 
     Invariant: nothing is done here that a message would not do. Orders knows a payment by its id, and the refund of a
     closed order is the one that orders would ask for, so that it is made once, whoever is first.
@@ -252,7 +253,11 @@ class CapturesCheck:
         captured = [one for one in await self._sweep.next(limit) if self._is_settled(one)]
         async with self._units.reading() as unit:
             orders = await unit.payable_orders.find_all([one.order_id for one in captured])
-        return [finding for one in captured if (finding := self._finding(one, orders)) is not None]
+            others = {
+                one.payment_id: await _others_that_keep_money(unit, one) for one in captured if one.decline_reason
+            }
+        found = [self._finding(one, orders.get(one.order_id), others.get(one.payment_id, [])) for one in captured]
+        return [finding for finding in found if finding is not None]
 
     def _is_settled(self, payment: Payment) -> bool:
         """Whether money is here that nobody has asked back, and messages have had their time."""
@@ -260,19 +265,23 @@ class CapturesCheck:
         is_kept = captured_at_ms is not None and payment.refundable_minor > 0
         return is_kept and self._clock.wall_ms() - (captured_at_ms or 0) >= self._after_ms
 
-    def _finding(self, payment: Payment, orders: Mapping[str, PayableOrder]) -> Finding | None:
-        order = orders.get(payment.order_id)
+    def _finding(self, payment: Payment, order: PayableOrder | None, others: list[Payment]) -> Finding | None:
         status = PayableStatus.OPEN if order is None else order.status
-        if status is PayableStatus.PAID:
-            return None
         which = f"payment {payment.payment_id} of order {payment.order_id} is {payment.status}"
+        if status is PayableStatus.PAID:
+            return (
+                Finding(f"{which}, and not alone: tell orders", lambda: self._tell(payment, *others))
+                if others
+                else None
+            )
         if status is PayableStatus.OPEN:
             return Finding(f"{which}, and the order neither paid nor closed: tell orders", lambda: self._tell(payment))
         return Finding(f"{which}, and the order closed: send the money back", lambda: self._send_back(payment))
 
-    async def _tell(self, payment: Payment) -> bool:
-        with in_trace_of(payment, TELL_AGAIN):
-            await self._publisher.publish(events.succeeded(payment))
+    async def _tell(self, *payments: Payment) -> bool:
+        for payment in payments:
+            with in_trace_of(payment, TELL_AGAIN):
+                await self._publisher.publish(events.succeeded(payment))
         return True
 
     async def _send_back(self, payment: Payment) -> bool:
@@ -284,6 +293,16 @@ class CapturesCheck:
             )
         )
         return True
+
+
+async def _others_that_keep_money(unit: UnitOfWork, payment: Payment) -> list[Payment]:
+    """Of the newest payments of the same order: what is found is decided one by one."""
+    found = await unit.payments.page(PaymentFilter(order_id=payment.order_id), None, BATCH_PAYMENTS)
+    return [
+        one
+        for one in found
+        if one.payment_id != payment.payment_id and one.status in TOOK_MONEY and one.refundable_minor > 0
+    ]
 
 
 class LateCapturesCheck:
