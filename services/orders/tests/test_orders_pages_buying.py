@@ -9,8 +9,10 @@ import pytest
 from orders.domain.order import OrderStatus
 from orders.domain.product import Product
 from orders.pages.testing_visitor import shop_of
-from orders.service.payments import PaymentRefusedError
+from orders.service.payments import OrderToPay, PaymentRefusedError, PaymentView
 from orders.testing import BUYER
+from servicekit.auth import Caller
+from servicekit.http.limits import AdmissionLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 
@@ -47,6 +49,33 @@ async def test_a_buyer_fills_a_cart_orders_pays_and_confirms(new_database_url: N
         (payment,) = shop.orders.desk.payments.values()
         assert (payment.order_id, payment.amount_minor, payment.method) == (order.order_id, 18300, "wallet")
         assert {caller.subject for caller in shop.orders.desk.callers} == {"buyer-1"}
+
+
+async def test_buyers_who_wait_for_a_hung_gateway_keep_nobody_from_ordering(
+    new_database_url: NewDatabaseUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = AdmissionLimit(4, 500)
+    async with shop_of(new_database_url("orders"), admission_limit=limit) as shop, shop.visitor() as buyer:
+        orders = [await buyer.order("seat") for _ in range(limit.per_kind)]
+        pay, waiting, answers = shop.orders.desk.pay, asyncio.Semaphore(0), asyncio.Event()
+
+        async def hang(caller: Caller, order: OrderToPay, method: str, key: str) -> PaymentView:
+            waiting.release()
+            await answers.wait()
+            return await pay(caller, order, method, key)
+
+        monkeypatch.setattr(shop.orders.desk, "pay", hang)
+        paying = [
+            asyncio.create_task(buyer.send(f"/orders/{order_id}/pay", method="card", key=order_id))
+            for order_id in orders
+        ]
+        for _ in orders:
+            await waiting.acquire()
+        ordering = asyncio.create_task(shop.orders.post_order("k", "buyer-2"))
+        await shop.orders.clock.advance(1)
+        assert (await ordering).status_code == 201
+        answers.set()
+        assert [(await one).status_code for one in paying] == [303] * len(orders)
 
 
 async def test_two_clicks_at_once_make_one_order(new_database_url: NewDatabaseUrl) -> None:

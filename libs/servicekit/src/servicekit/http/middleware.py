@@ -339,6 +339,7 @@ def _network(host: str) -> str:
     return str(address)
 
 
+_PLACE = "place"  # of a request in work, in its state
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _METHOD = "http.request.method"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
@@ -349,7 +350,8 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</
 class LoadShedding:
     """ASGI middleware inside BodyLimit: a request, which is complete, has its place in work until its answer begins.
 
-    A stream of events, which lasts for minutes, holds no place once it has begun. Whoever watches the service and the
+    A stream of events, which lasts for minutes, holds no place once it has begun; nor does a request that says that it
+    waits for another service (`leave_place`). Whoever watches the service and the
     payment gateway's webhooks need none: what they ask is little, and what money does has to be heard. More requests
     than the service can carry out are answered 503, with when to come back (`Admission`).
 
@@ -382,6 +384,8 @@ class LoadShedding:
             await _refusal(scope, error)(scope, receive, send)
             return
 
+        scope.setdefault("state", {})[_PLACE] = ticket
+
         async def send_and_leave(message: Message) -> None:
             if message["type"] == "http.response.start":
                 ticket.leave()
@@ -391,6 +395,13 @@ class LoadShedding:
             await self._app(scope, receive, send_and_leave)
         finally:
             ticket.leave()
+
+
+def leave_place(scope: Scope) -> None:
+    """Let others work: from here on the request waits for another service, so long that it would keep them out."""
+    place = scope.get("state", {}).get(_PLACE)
+    if place is not None:
+        place.leave()
 
 
 def _refusal(scope: Scope, error: OverloadedError) -> Response:

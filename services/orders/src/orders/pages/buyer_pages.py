@@ -30,6 +30,7 @@ from orders.service.place_order import OrderRequest
 from orders.service.use_case import OrderFilter
 from servicekit.auth import ORDERS_READ, ORDERS_WRITE, PAYMENTS_WRITE, PRODUCTS_WRITE, Caller
 from servicekit.errors import RequestInFlightError
+from servicekit.http.middleware import leave_place
 from servicekit.http.parameters import Cursor, RequestModel
 from servicekit.identifiers import ID_PATTERN
 
@@ -316,11 +317,16 @@ async def pay(
     order_id: OrderId,
     method: Annotated[str, Form(pattern=METHOD_PATTERN)],
     key: Key,
+    *,
+    request: Request,
 ) -> Response:
-    """The amount is the order's: no form says how much is paid."""
+    """The amount is the order's: no form says how much is paid.
+
+    Payments waits for its gateway, and buyers who wait for both keep nobody from ordering meanwhile."""
     order = await parts.use_cases.queries.order(order_id, caller)
     if method not in await parts.desk.methods(caller):
         raise UnknownMethodError(f"{method!r} is no way to pay here")
+    leave_place(request.scope)
     try:
         await parts.desk.pay(caller, OrderToPay(order.order_id, order.total_minor, order.currency), method, key)
     except PaymentRefusedError as error:
