@@ -1,4 +1,5 @@
-"""Pay, hold and pay, expire, cancel, cancel as the seller and ship, in every order in which their steps can meet.
+"""Pay, hold and pay, pay after the hold, expire, cancel, cancel as the seller, ship and refund, in every order in which
+their steps can meet.
 
 Each use case is cut at its read and at its write; one that loses and reads again is cut there too. Orders that differ
 only in the order of reads which follow each other are one. All of them run on units in memory, and each 97th of them
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +19,13 @@ import pytest
 
 from orders.adapters.sql import SqlUnitOfWork
 from orders.app import MIGRATIONS
-from orders.domain.errors import IllegalTransitionError, OrderHeldError, OrderNotPayableError, StatusChangedError
+from orders.domain.errors import (
+    IllegalTransitionError,
+    OrderHeldError,
+    OrderNotPayableError,
+    PaymentNotHeardOfError,
+    StatusChangedError,
+)
 from orders.domain.order import (
     TRANSITIONS,
     ChangeReason,
@@ -27,11 +35,13 @@ from orders.domain.order import (
     OrderStatus,
     Origin,
     Payment,
+    RefundedPayment,
     place,
 )
 from orders.domain.product import Product
-from orders.service.close_order import CloseOrder, ExpiryOutcome
-from orders.service.payments import AcceptPayment, HoldOrder, PaymentOutcome
+from orders.pages.testing import ScriptedDesk
+from orders.service.close_order import AcceptRefund, CloseOrder, ExpiryOutcome, LatePayments, RefundOutcome
+from orders.service.payments import IN_PROGRESS, AcceptPayment, HoldOrder, PaymentOutcome, PaymentView
 from orders.service.status_commands import ShipOrder
 from orders.service.use_case import UnitOfWork, Units
 from orders.testing import BUYER, SELLER, MemoryState, MemoryUnits
@@ -48,11 +58,13 @@ REASON_OF = {
     "hold and pay": ChangeReason.PAID,
     "pay": ChangeReason.PAID,
     "pay again": ChangeReason.PAID,  # the same payment, delivered twice
+    "pay late": ChangeReason.PAID,  # its hold is over before the gateway decides
     "pay twice": ChangeReason.PAID,  # another payment for the same order
+    "refunded": ChangeReason.REFUNDED,  # all money of the payment has gone back
     "seller-cancel": ChangeReason.SELLER_CANCELLED,
     "ship": ChangeReason.SHIPPED,
 }
-PAYMENT_OF = {"pay": "1", "pay again": "1", "pay twice": "2", "hold and pay": "1"}
+PAYMENT_OF = {"pay": "1", "pay again": "1", "pay twice": "2", "hold and pay": "1", "pay late": "1"}
 REFUND_REASONS = {
     OrderStatus.PENDING_PAYMENT: set(),
     OrderStatus.AWAITING_SHIPMENT: {"already-paid"},
@@ -70,10 +82,15 @@ class Shop:
         self.queue = RecordingPublisher()
         self.clock = SimClock()
         # A hold is taken a moment before the order is due: everybody else comes afterwards.
-        self.hold_order = HoldOrder(self.units, SimClock(wall_ms=self.clock.wall_ms() - 1), HoldLimits())
+        earlier = SimClock(wall_ms=self.clock.wall_ms() - 1)
+        self.hold_order = HoldOrder(self.units, earlier, HoldLimits())
+        self.hold_briefly = HoldOrder(self.units, earlier, HoldLimits(lifetime_ms=0))
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
-        self.close_order = CloseOrder(self.units, transactions, self.clock)
         self.accept_payment = AcceptPayment(self.units, transactions, self.clock)
+        self.desk = ScriptedDesk(self.clock)
+        late_payment = LatePayments(self.desk, self.accept_payment)
+        self.close_order = CloseOrder(self.units, transactions, self.clock, late_payment=late_payment)
+        self.accept_refund = AcceptRefund(self.units, self.close_order, self.clock)
         self.ship_order = ShipOrder(self.units, transactions, self.clock)
 
     async def place(self, number: int) -> Order:
@@ -92,10 +109,14 @@ class Shop:
         order_id = order.order_id
         if name in PAYMENT_OF:
             payment = Payment(payment_of(name, order), order_id, order.total_minor, "CNY", self.clock.wall_ms())
-            return self.hold_and_pay(payment) if name == "hold and pay" else self.accept_payment(payment)
+            ways = {"hold and pay": self.hold_and_pay, "pay late": self.pay_late}
+            return ways.get(name, self.accept_payment)(payment)
         coroutines: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "cancel": lambda: self.close_order.cancel(order_id, BUYER),
             "expire": lambda: self.close_order.expire(order_id),
+            "refunded": lambda: self.accept_refund(
+                RefundedPayment(payment_of("pay", order), order_id, order.total_minor)
+            ),
             "seller-cancel": lambda: self.close_order.cancel(order_id, SELLER),
             "ship": lambda: self.ship_order(order_id, SELLER),
         }
@@ -109,8 +130,32 @@ class Shop:
             return error
         return await self.accept_payment(payment)
 
+    async def pay_late(self, payment: Payment) -> PaymentOutcome | OrderNotPayableError:
+        """The gateway decides when the hold is over; who asks payments is told so, before the message comes."""
+        try:
+            await self.hold_briefly.take(payment.order_id, payment.payment_id, BUYER)
+        except OrderNotPayableError as error:
+            return error
+        view = PaymentView(
+            payment_id=payment.payment_id,
+            order_id=payment.order_id,
+            amount_minor=payment.amount_minor,
+            refunded_minor=0,
+            currency=payment.currency,
+            method="card",
+            status=IN_PROGRESS,
+            created_at_ms=self.clock.wall_ms(),
+            captured_at_ms=None,
+            decline_reason=None,
+        )
+        self.desk.payments[payment.payment_id] = view
+        async with self.units.writing():  # a step in which the others go on
+            self.desk.payments[payment.payment_id] = replace(view, status="CAPTURED", captured_at_ms=payment.paid_at_ms)
+        return await self.accept_payment(payment)
+
     async def race(self, order: Order, names: tuple[str, ...], choices: Choices) -> dict[str, object] | None:
         """What the contenders returned or raised; None for a schedule that another one stands for."""
+        self.desk.payments.clear()
         self.units.stage = Stage(choices)
         results = await self.units.stage.run({name: self.contender(name, order) for name in names})
         self.units.stage = None
@@ -130,8 +175,11 @@ class Shop:
             assert after.old_status is before.new_status
             assert TRANSITIONS[before.new_status, after.reason] is after.new_status
         assert history[-1].new_status is final.status
-        assert Counter(reasons) == Counter(REASON_OF[name] for name, result in results.items() if has_won(result))
-        assert all(is_right_for_a_loser(name, result) for name, result in results.items() if not has_won(result))
+        winners = {name for name, result in results.items() if has_won(result)}
+        if ChangeReason.PAID in reasons and isinstance(results.get("pay late"), PaymentOutcome):
+            winners.add("pay late")  # itself, or the timer that has asked for it
+        assert Counter(reasons) == Counter(REASON_OF[name] for name in winners)
+        assert all(is_right_for_a_loser(name, result) for name, result in results.items() if name not in winners)
         assert reasons, "nobody decided the order"
         places = {OrderStatus.CLOSED: (STOCK, 0, 0)}
         stock = product.available, product.reserved, product.sold
@@ -140,6 +188,8 @@ class Shop:
         self.check_messages(final, reasons, {payment_of(name, order) for name in arrived})
         # Whoever holds the order gets it: no money is taken for an order that closes under the payment's hands.
         assert results.get("hold and pay") is not PaymentOutcome.REFUND_REQUESTED
+        # Nor does it expire while payments may have the money; only people close it once the hold is over.
+        assert ChangeReason.EXPIRED not in reasons or not isinstance(results.get("pay late"), PaymentOutcome)
         self.queue.messages.clear()
         return tuple(reasons)
 
@@ -155,7 +205,8 @@ class Shop:
         assert told["shipped"] == (ChangeReason.SHIPPED in reasons)
         # Exactly one refund for each payment that arrived and does not pay for an order that is kept.
         refunds = [json.loads(message.body) for message in self.queue.taken("order-events", "refund-requested")]
-        kept = set() if final.status is OrderStatus.CLOSED else {final.payment_id}
+        is_kept = final.status is not OrderStatus.CLOSED or reasons[-1] is ChangeReason.REFUNDED
+        kept = {final.payment_id} if is_kept else set()
         assert sorted(refund["payment_id"] for refund in refunds) == sorted(payments - kept)
         for refund in refunds:
             assert refund["amount_minor"] == final.total_minor
@@ -168,13 +219,17 @@ def payment_of(name: str, order: Order) -> str:
 
 
 def has_won(result: object) -> bool:
-    return isinstance(result, Order) or result in (PaymentOutcome.PAID, ExpiryOutcome.CLOSED)
+    return isinstance(result, Order) or result in (PaymentOutcome.PAID, ExpiryOutcome.CLOSED, RefundOutcome.CLOSED)
 
 
 def is_right_for_a_loser(name: str, result: object) -> bool:
     """What has lost says so: a person by an error, a message by an outcome that ends it."""
     if name == "hold and pay":
         return isinstance(result, OrderNotPayableError)
+    if name == "pay late":
+        return isinstance(result, OrderNotPayableError | PaymentOutcome)
+    if name == "refunded":
+        return isinstance(result, PaymentNotHeardOfError) or result is RefundOutcome.KEPT
     if name in PAYMENT_OF:
         return isinstance(result, PaymentOutcome)
     if name == "expire":
@@ -202,6 +257,12 @@ RACES: dict[tuple[str, ...], set[tuple[str, ...]]] = {
 RACES[("cancel", "expire", "hold and pay", "seller-cancel", "ship")] = RACES[
     ("cancel", "expire", "pay", "seller-cancel", "ship")
 ]
+RACES[("cancel", "expire", "pay late")] = {("expired",), ("cancelled",), ("paid",)}
+RACES[("pay", "pay twice", "refunded", "ship")] = {
+    ("paid",),
+    ("paid", "shipped"),
+    ("paid", "refunded"),
+}
 each_race = pytest.mark.parametrize("names", RACES, ids="+".join)
 
 
