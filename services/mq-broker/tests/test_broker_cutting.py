@@ -21,6 +21,7 @@ from mq_broker.store.durability import read_watermark
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.log_scan import scan_whole
 from mq_broker.store.message_store import MessageStore
+from mq_broker.store.state_files import LOG_OFFSET, encode_document, read_document, write_document
 from mq_broker.testing import STORE_ROOT, producer_record, store_options
 from mq_broker.testing_replication import (
     START_MS,
@@ -280,6 +281,20 @@ def test_the_watermark_says_nothing_beyond_the_cut() -> None:
         assert not disk.exists(LAYOUT.checkpoint)
 
 
+def test_no_document_says_that_it_covers_what_was_cut() -> None:
+    """Not the previous version either: after damage to the newest one it is what a start reads."""
+    disk, cut, _ = case(True, None)
+    path = LAYOUT.config / TOPICS
+    for log_offset in (cut.end - 1, cut.end + 1, cut.end + 2):
+        write_document(disk, path, encode_document({"offsets": [], "version": log_offset}, log_offset))
+    with opened(disk, cut) as (store, _):
+        run(store.checkpoint())
+    for name in (TOPICS, f"{TOPICS}.bak"):
+        document = read_document(disk, LAYOUT.config / name)
+        assert document is not None
+        assert document[LOG_OFFSET] <= cut.end, name
+
+
 def test_the_timer_is_made_anew() -> None:
     disk, cut, _ = case(True, None)
     disk.make_dirs(LAYOUT.timer)
@@ -395,6 +410,15 @@ def test_files_behind_the_cut_that_a_power_cut_left_behind_a_gap_go(kept: int) -
     disk, cut, wanted = case(True, None)
     names = disk.list_dir(LAYOUT.commit_log)
     disk.remove_tree(LAYOUT.commit_log / names[kept])
+    assert found_in(disk, cut) == wanted
+
+
+def test_a_file_behind_a_gap_that_lost_its_length_goes_too() -> None:
+    """The search for records in it came to no end."""
+    disk, cut, wanted = case(True, None)
+    names = disk.list_dir(LAYOUT.commit_log)
+    disk.remove_tree(LAYOUT.commit_log / names[1])
+    disk.open(LAYOUT.commit_log / names[-1]).truncate(100)
     assert found_in(disk, cut) == wanted
 
 

@@ -180,8 +180,9 @@ class SegmentFiles:
         for start in self._starts:
             if start % file_bytes:
                 raise ValueError(f"{folder}: the name {start:020d} is no multiple of {file_bytes}, the files' length")
-            if self._files[start].size() != file_bytes:  # a crash came between creating the file and its length
-                self._give_length(self._files[start])
+        for file in self._files.values():  # a cut reads strays, too
+            if file.size() != file_bytes:  # a crash came between creating the file and its length
+                self._give_length(file)
 
     def drop(self, starts: list[int]) -> None:
         """Remove these files, strays or others: a power cut has left them without the ones before. Raises OSError."""

@@ -296,6 +296,7 @@ class LogCutter:
         disk.sync_dir(layout.root)
         self.numbers.forget_from(log_offset)
         self.states.remove(FORGOTTEN_STATES)
+        self.states.cover_at_most(log_offset)
         self.quarantine.forget_from(log_offset)
         if disk.exists(layout.timer):
             if disk.exists(layout.timer_manifest):

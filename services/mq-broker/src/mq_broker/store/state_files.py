@@ -109,6 +109,18 @@ class StateFiles:
                     self._disk.unlink(path)
         self._disk.sync_dir(self._folder)
 
+    def cover_at_most(self, log_offset: int) -> None:
+        """Before `load`: the log is about to end there, so no document says that it covers more, durably on return.
+
+        Otherwise one that is read later, because the newest is damaged, would leave out changes that other records at
+        the same offsets make. Raises OSError.
+        """
+        for name in self._states:
+            for path in (self._folder / name, self._folder / f"{name}.bak"):
+                document = read_document(self._disk, path)
+                if document is not None and int(document.get(LOG_OFFSET, 0)) > log_offset:
+                    write_document(self._disk, path, encode_document(document, log_offset), keep_previous=False)
+
     def load(self) -> list[str]:
         """Read every state; returns the names of those that the log has to complete.
 
