@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mqclient
+import mqclient.admin
 import mqclient.fastapi
 import mqclient.sqlalchemy
 import mqclient.sync
@@ -18,6 +19,7 @@ import mqclient.sync
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "client": mqclient,
+    "client-admin": mqclient.admin,
     "client-sync": mqclient.sync,
     "client-sqlalchemy": mqclient.sqlalchemy,
     "client-fastapi": mqclient.fastapi,

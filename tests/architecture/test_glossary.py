@@ -1,4 +1,4 @@
-"""docs/glossary.md has one word for one thing, and the words that it replaces do not spread."""
+"""docs/glossary.md has one word for one thing, and no source has the words that it replaces."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 COLUMNS = 5
 TERMS_MIN = 120
-
-# How often a replaced word still stands in the source. Lower a number when one goes; no change may raise it.
-STILL_THERE = {
-    "Farewell": 10, "Living": 11, "MemberQueues": 7, "Mender": 9, "NumberedProducer": 5, "Numbering": 22,
-    "OldFiles": 3, "PastTries": 5, "Reopening": 3, "TryWatch": 4, "goodbye": 3, "mending": 1,
-}  # fmt: skip
+WORDS_MIN = 18
 
 
 def rows() -> list[list[str]]:
@@ -37,8 +32,10 @@ def test_every_term_has_its_meaning_its_chinese_word_and_its_source() -> None:
     assert [name for name, count in Counter(row[0] for row in rows()).items() if count > 1] == []
 
 
-def test_replaced_words_do_not_spread() -> None:
+def test_replaced_words_do_not_come_back() -> None:
     listed = subprocess.run(["git", "ls-files", "*/src/*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
     text = "\n".join((ROOT / path).read_text(encoding="utf-8") for path in listed.stdout.split())
-    assert sorted(replaced_words()) == sorted(STILL_THERE)
-    assert {word: len(re.findall(rf"\b{word}\b", text)) for word in STILL_THERE} == STILL_THERE
+    words = replaced_words()
+    assert len(words) >= WORDS_MIN
+    # A public name may stand in quotes for one version, as the alias that it is.
+    assert [word for word in words if re.search(rf"(?<![\"\w]){word}\b", text)] == []

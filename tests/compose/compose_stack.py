@@ -13,7 +13,7 @@ from typing import Any
 
 from compose_images import run
 
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from servicekit.auth import parse_keys
 
 ROOT = Path(__file__).parents[2]
@@ -93,9 +93,9 @@ class Stack:
                 raise StackError(f"not within {timeout_s:g} s: {what}; {self.unhealthy()}\n{self._last_words()}")
             time.sleep(0.5)
 
-    def badges(self) -> Badges:
+    def badges(self) -> AccessTokens:
         """Tokens of everybody, signed with the keys that the stack has made."""
-        return Badges(parse_keys(self.compose("exec", "-T", "orders", "cat", "/run/hourglass/auth-keys").strip()))
+        return AccessTokens(parse_keys(self.compose("exec", "-T", "orders", "cat", "/run/hourglass/auth-keys").strip()))
 
     def _last_words(self) -> str:
         return "\n".join(

@@ -14,7 +14,7 @@ import httpx
 from compose_stack import JAEGER, ORDERS, PAYMENTS
 from trace_checks import Life, check_life, spans_of_jaeger
 
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.shop import CLOSED, PAID, REFUNDED, Order, PaymentDesk, Product, Shop
 from telemetry.trace_tree import ReceivedSpan
 
@@ -77,7 +77,7 @@ class Story:
 
 
 @asynccontextmanager
-async def story(badges: Badges, *, give_up_after_s: float = WAIT_S) -> AsyncIterator[Story]:
+async def story(badges: AccessTokens, *, give_up_after_s: float = WAIT_S) -> AsyncIterator[Story]:
     async with (
         Shop(ORDERS, badges, give_up_after_s=give_up_after_s) as shop,
         PaymentDesk(PAYMENTS, badges, give_up_after_s=give_up_after_s) as desk,

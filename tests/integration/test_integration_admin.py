@@ -15,19 +15,16 @@ from mqclient import (
     Admin,
     BrokerRefusedError,
     BrokerRejectedError,
-    ClusterBroker,
     ConsumeFromWhere,
     ConsumeStatus,
     Message,
     MessageExt,
     MessageQueue,
     NoRouteError,
-    OffsetChange,
     Producer,
     PushConsumer,
-    SubscriptionGroupConfig,
-    TopicConfig,
 )
+from mqclient.admin import ClusterBroker, OffsetChange, SubscriptionGroupConfig, TopicConfig
 from mqproto.names import retry_topic
 
 TOPIC, GROUP = "flights", "auditors"

@@ -32,8 +32,8 @@ from mqclient import (
     Producer,
     PushConsumer,
     SendStatus,
-    SubscriptionGroupConfig,
 )
+from mqclient.admin import SubscriptionGroupConfig
 
 TIMEOUT_S = 30
 TOPIC = "orders"

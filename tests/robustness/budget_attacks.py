@@ -217,7 +217,7 @@ async def huge_registrations(attack: Attack) -> None:
 
 
 async def many_registrations(attack: Attack) -> None:
-    """Brokers that come and go, with and without a goodbye, under names of their own or one name."""
+    """Brokers that come and go, with and without unregistering, under names of their own or one name."""
     stub: Any = name_service_pb2_grpc.NameServiceStub(await attack.channel(attack.name_server))
     streams = []
     for _ in range(attack.count(10, 300)):

@@ -24,9 +24,9 @@ from mq_broker.core.subscription_groups import SubscriptionGroups
 from mq_broker.core.topics import TIMER, TopicTable
 from mq_broker.core.transactions import TransactionScan, TransactionTable
 from mq_broker.replication.frames import (
-    Beat,
     LogBytes,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     Probe,
     ProgressEntries,
@@ -178,7 +178,7 @@ def master_frames() -> list[bytes]:
         MasterHello("fedcba9876543210" * 2, 0, 1 << 41, history, synchronous=True),
         LogBytes(900, b"".join(stored_records()), 900),
         StateDocument("topics.json", documents()[3]),
-        Beat(0, 900, 800, 1_700_000_000_000, in_sync=True, in_sync_version=4),
+        MasterHeartbeat(0, 900, 800, 1_700_000_000_000, in_sync=True, in_sync_version=4),
     )
     return [master_frame_message(MasterFrame(Epoch(7, 3), event)).SerializeToString() for event in events]
 

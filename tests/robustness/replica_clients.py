@@ -12,7 +12,7 @@ from replica_model import BODY, Commit, InvariantError, Message, Promise, Transa
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.halves import transaction_id
 from mq_broker.core.limits import RefusedError
-from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.core.pulling import PullQuery, PullResult
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.core.transactions import TransactionState
@@ -90,18 +90,23 @@ class Producers:
         level = rng.randrange(1, 4) if kind == "delayed" else 0
         base = producer.numbers[queue_id]
         producer.numbers[queue_id] += count
-        numbering = Numbering(producer.id, 1, base, base)
+        batch_sequence = BatchSequence(producer.id, 1, base, base)
         if kind == "half":
             id_ = f"tx{len(world.model.transactions)}"
             message = world.model.message(producer.id, queue_id, transaction=id_)
             world.model.transactions[id_] = Transaction(id_, message.number, rng.random() < 0.7)
             batch = half(
-                TOPIC, BODY % message.number, id_, group=PRODUCER_GROUP, queue_id=queue_id, numbering=numbering
+                TOPIC,
+                BODY % message.number,
+                id_,
+                group=PRODUCER_GROUP,
+                queue_id=queue_id,
+                batch_sequence=batch_sequence,
             )
             return Sending(batch, [message])
         messages = [world.model.message(producer.id, queue_id, level=level) for _ in range(count)]
         bodies = [BODY % message.number for message in messages]
-        return Sending(numbered(TOPIC, bodies, numbering, queue_id=queue_id, delay_level=level), messages)
+        return Sending(numbered(TOPIC, bodies, batch_sequence, queue_id=queue_id, delay_level=level), messages)
 
     def _try(self, producer: Producer, sending: Sending, node: Node, broker: Broker, process: Process) -> None:
         world = self._world

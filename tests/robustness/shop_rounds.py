@@ -52,7 +52,8 @@ from hourglass_local.http_client import CONNECTIONS_MAX, ShopError
 from hourglass_local.process import http_ready
 from hourglass_local.shop import PaymentDesk, Shop
 from hourglass_local.waiting import NotInTimeError, eventually
-from mqclient import Admin, TransactionPhase
+from mqclient import Admin
+from mqclient.admin import TransactionPhase
 from servicekit.http.client import PooledConnections
 
 ROUND_ORDERS = 200

@@ -97,7 +97,7 @@ async def fill(database: Database, statements: tuple[str, ...], orders: int) -> 
 
 async def count(database: Database, queries: tuple[str, ...]) -> Counts:
     """What the rows add up to, without a counter."""
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return {str(name): int(value) for query in queries for name, value in await connection.execute(text(query))}
 
 

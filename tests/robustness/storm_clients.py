@@ -28,7 +28,7 @@ from mqclient import (
     TransactionProducer,
 )
 from mqclient import Message as Wire
-from mqclient.producer.numbered_producer import PRODUCER_IDS, NumberedProducer
+from mqclient.producer.idempotent_producer import PRODUCER_IDS, IdempotentProducer
 
 if TYPE_CHECKING:
     from storm_world import StormWorld
@@ -309,7 +309,7 @@ class Sender(Client):
         """A producer that its application has numbered sends a batch, and another process of it the same again."""
         world, rng = self.world, self.world.rng
         for repeat in range(2):
-            async with NumberedProducer(
+            async with IdempotentProducer(
                 self.url,
                 PRODUCER_IDS.start + 7,
                 client_config=ClientConfig(instance_name=f"{self.config.instance_name}-n"),

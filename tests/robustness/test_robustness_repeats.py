@@ -29,7 +29,7 @@ def test_no_message_is_lost_or_doubled_when_its_answer_is_lost(part: int) -> Non
 @pytest.mark.parametrize(
     ("method", "broken"),
     [
-        ("stored_before", lambda self, numbering, topic, queue_id, count: []),
+        ("stored_before", lambda self, batch_sequence, topic, queue_id, count: []),
         ("recovered_run", lambda self, sender, run, store_ms: None),
     ],
     ids=["a broker that recognises nothing", "a broker that reads nothing from its log"],

@@ -21,7 +21,8 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.cluster_shop import ShopSettings
 from hourglass_local.http_client import HttpClient
 from hourglass_local.waiting import eventually
-from mqclient import Admin, Message, Producer, SubscriptionGroupConfig
+from mqclient import Admin, Message, Producer
+from mqclient.admin import SubscriptionGroupConfig
 from mqclient.errors import NoRouteError
 from telemetry.testing.otlp_receiver import OtlpReceiver
 from telemetry.trace_tree import ReceivedMetric, ReceivedSpan

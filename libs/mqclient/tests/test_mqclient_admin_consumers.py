@@ -10,16 +10,18 @@ from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
     Admin,
     BrokerRejectedError,
-    ConsumeDirectlyResult,
     ConsumeFromWhere,
-    ConsumerConnection,
-    ConsumerData,
-    ConsumeResult,
-    ConsumerRunningInfo,
     IllegalArgumentError,
     MessageModel,
     MessageQueue,
     NoRouteError,
+)
+from mqclient.admin import (
+    ConsumeDirectlyResult,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumeResult,
+    ConsumerRunningInfo,
     OffsetChange,
     ProcessQueueInfo,
     SubscriptionData,

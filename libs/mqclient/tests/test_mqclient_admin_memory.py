@@ -16,13 +16,11 @@ from mqclient import (
     Message,
     MessageQueue,
     NoRouteError,
-    OffsetChange,
     Producer,
     PushConsumer,
     SendResult,
-    SubscriptionGroupConfig,
-    TopicConfig,
 )
+from mqclient.admin import OffsetChange, SubscriptionGroupConfig, TopicConfig
 from mqclient.testing import RecordingListener
 from mqproto.codes import PullStatus
 from mqproto.names import TOOLS_CONSUMER_GROUP, retry_topic

@@ -19,9 +19,9 @@ from mqclient import (
     Message,
     MessageQueue,
     NoRouteError,
-    TransactionPhase,
     TransactionProducer,
 )
+from mqclient.admin import TransactionPhase
 from mqclient.sync import SyncAdmin
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqclient.transport.methods import DECIDE_TRANSACTION, GET_TRANSACTION

@@ -17,7 +17,6 @@ from mq_broker.embedded import EmbeddedBroker
 from mq_broker.processor.backup import BackupEnd, BackupFile, BackupPart
 from mqclient import (
     Admin,
-    BackupDescription,
     ConnectionLostError,
     IllegalArgumentError,
     Message,
@@ -25,6 +24,7 @@ from mqclient import (
     Producer,
     RequestTimeoutError,
 )
+from mqclient.admin import BackupDescription
 from mqclient.admin.backups import DESCRIPTION_NAME, PART_TIMEOUT_S, BackedUpFile
 from mqproto.codes import check_path
 from osenv import SeededRng, SimDisk

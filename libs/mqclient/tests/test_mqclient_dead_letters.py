@@ -16,12 +16,11 @@ from mqclient import (
     BrokerRejectedError,
     ConsumeFromWhere,
     ConsumeStatus,
-    DeadLetterFilter,
-    DeadLetterState,
     Message,
     Producer,
     PushConsumer,
 )
+from mqclient.admin import DeadLetterFilter, DeadLetterState
 from mqclient.testing import RecordingListener
 from mqclient.testing.recording import letters_of, open_bodies, send_dead_letters, states_of, stored_bodies
 from mqproto.codes import Permission

@@ -11,8 +11,6 @@ import pytest_asyncio
 from mq_broker.embedded import EmbeddedBroker
 from mqclient import (
     Admin,
-    DeadLetterFilter,
-    DeadLetterState,
     IllegalArgumentError,
     IllegalStateError,
     Message,
@@ -20,9 +18,8 @@ from mqclient import (
     MessageRejectedError,
     OutcomeUnknownError,
     Producer,
-    ReplayTarget,
-    SubscriptionGroupConfig,
 )
+from mqclient.admin import DeadLetterFilter, DeadLetterState, ReplayTarget, SubscriptionGroupConfig
 from mqclient.testing.recording import letters_of, open_bodies, send_dead_letters, states_of, stored_bodies
 from mqproto.codes import Permission
 from mqproto.names import dlq_topic, retry_topic

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mqclient import Admin, DeadLetterState, MessageExt, MessageQueue, PullResult
+from mqclient import Admin, MessageExt, MessageQueue
+from mqclient.admin import DeadLetterState, PullResult
 from mqclient.admin.dead_letter import MARK_TAG, MarkedLetters, is_mark, mark_of, mark_value
 from mqclient.admin.messages import PAGE_MESSAGES
 from mqclient.sync import SyncAdmin

@@ -24,7 +24,7 @@ from mqclient import (
     SendResult,
 )
 from mqclient.errors import broker_answer_error
-from mqclient.producer.attempts import Hooks, LatencyFaultTolerance, TryWatch, not_available_duration_ms
+from mqclient.producer.attempts import AttemptObserver, Hooks, LatencyFaultTolerance, not_available_duration_ms
 from mqclient.producer.sender import QueueChoice
 from mqclient.testing import FakeBroker, FakeCluster
 from osenv import SeededRng, SimClock
@@ -268,7 +268,7 @@ async def test_what_a_try_counts_as(
         communication_mode=mode,
         message_type=MessageType.NORMAL_MSG,
     )
-    watch = TryWatch(context, Hooks(), tolerance, clock)
+    watch = AttemptObserver(context, Hooks(), tolerance, clock)
     await clock.advance(0.2)
     watch.ended(error=error)
     assert tolerance.told == told

@@ -10,15 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from mq_broker.embedded import EmbeddedBroker
-from mqclient import (
-    Admin,
-    BrokerRejectedError,
-    ClientConfig,
-    Message,
-    Producer,
-    PushConsumer,
-    SubscriptionGroupConfig,
-)
+from mqclient import Admin, BrokerRejectedError, ClientConfig, Message, Producer, PushConsumer
+from mqclient.admin import SubscriptionGroupConfig
 from mqclient.testing import RecordingListener
 from mqproto.codes import ResponseCode
 

@@ -7,7 +7,7 @@ import pytest
 from mqclient import Message, MessageRejectedError
 from mqclient.connection.frames import SEQUENCE_PROPERTY_BYTES_MAX
 from mqclient.message import UniqueIdMaker, offset_message_id
-from mqclient.producer.outgoing import check_message, message_properties
+from mqclient.producer.prepared import check_message, message_properties
 from mqproto.properties import decode_properties
 from mqproto.record import BODY_BYTES_MAX
 from osenv import SeededRng

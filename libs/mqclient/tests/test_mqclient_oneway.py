@@ -81,7 +81,7 @@ async def test_when_nothing_moves_it_is_refused_after_the_timeout() -> None:
         assert second.exception() is None
         limit = InFlightLimit("one-way", 1, 10, cluster.clock)
         limit.take(1)
-        third = asyncio.create_task(limit.take_by(1, cluster.clock.monotonic() + 1.0))
+        third = asyncio.create_task(limit.acquire(1, cluster.clock.monotonic() + 1.0))
         await cluster.clock.advance(1.1)
         assert isinstance(third.exception(), TooManyRequestsError)
         broker.silent = False
@@ -114,4 +114,4 @@ async def test_shutdown_waits_for_what_is_under_way_and_not_for_ever(caplog: pyt
     assert not leaving.done()
     await cluster.clock.advance(2.1)
     await leaving
-    assert "leaves with 1 one-way messages under way" in caplog.text
+    assert "is closed with 1 one-way messages in flight" in caplog.text

@@ -20,25 +20,29 @@ from mqclient.connection.frames import (
     FRAME_MESSAGES_MIN,
     SEQUENCE_PROPERTY_BYTES_MAX,
     Batch,
-    Numbering,
     PendingSend,
-    SendTerms,
-    WaitingSends,
+    SendOptions,
+    SendQueue,
+    SequenceAllocator,
     failure_of,
 )
-from mqclient.connection.produce_stream import FRUITLESS_STREAMS_MAX, Reopening
+from mqclient.connection.produce_stream import FRUITLESS_STREAMS_MAX, ReconnectBackoff
 from mqproto.grpc_options import FRAME_BYTES_TARGET
 from mqproto.properties import PRODUCER_SEQUENCE
 from osenv import SeededRng
 
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(3)]
-PLAIN, MOVABLE, IMPATIENT = SendTerms(), SendTerms(may_move=True), SendTerms(may_move=True, moves_when_late=True)
-ORDERED, ALONE = SendTerms(in_order=True), SendTerms(alone=True)
+PLAIN, MOVABLE, IMPATIENT = (
+    SendOptions(),
+    SendOptions(failover=True),
+    SendOptions(failover=True, failover_on_timeout=True),
+)
+ORDERED, ALONE = SendOptions(ordered=True), SendOptions(own_batch=True)
 LOST = ConnectionLostError("the connection broke")
 NO_MASTER = BrokerRefusedError(common_pb.NOT_LEADER_FOR_QUEUE, "it is a slave", "broker-a")
 
 
-def pending(sequence: int, terms: SendTerms = PLAIN, *, queue: int = 0, size: int = 10) -> PendingSend:
+def pending(sequence: int, terms: SendOptions = PLAIN, *, queue: int = 0, size: int = 10) -> PendingSend:
     one = PendingSend(QUEUES[queue], sequence, bytes(size), 1.0, terms)
     one.future = asyncio.get_running_loop().create_future()
     return one
@@ -51,16 +55,16 @@ def numbers(batches: list[Batch]) -> list[tuple[int, int, int]]:
 
 class TestNumbering:
     def test_each_queue_counts_from_one_whatever_its_broker_is_called(self) -> None:
-        numbering = Numbering(SeededRng(1))
+        sequences = SequenceAllocator(SeededRng(1))
         renamed = QUEUES[0]._replace(broker_name="broker-b")
-        assert [numbering.next(queue) for queue in (QUEUES[0], QUEUES[0], QUEUES[1], renamed)] == [1, 2, 1, 3]
+        assert [sequences.next(queue) for queue in (QUEUES[0], QUEUES[0], QUEUES[1], renamed)] == [1, 2, 1, 3]
 
     def test_the_property_names_producer_and_epoch(self) -> None:
-        numbering = Numbering(SeededRng(1))
-        assert 0 < numbering.producer_id < 1 << 63
-        assert numbering.property_start == f"{PRODUCER_SEQUENCE}\x01{numbering.producer_id:016x}:1:"
-        numbering.next_epoch()
-        assert numbering.property_start.endswith(":2:")
+        sequences = SequenceAllocator(SeededRng(1))
+        assert 0 < sequences.producer_id < 1 << 63
+        assert sequences.property_start == f"{PRODUCER_SEQUENCE}\x01{sequences.producer_id:016x}:1:"
+        sequences.next_epoch()
+        assert sequences.property_start.endswith(":2:")
         longest = f"{PRODUCER_SEQUENCE}\x01{2**63 - 1:016x}:{10**9 - 1}:{10**18 - 1}\x02"
         assert len(longest) == SEQUENCE_PROPERTY_BYTES_MAX
 
@@ -81,7 +85,7 @@ class TestNumbering:
     ],
 )
 async def test_what_a_break_means_for_a_batch(
-    terms: SendTerms, left: bool, gone: bool, failure: type[MQClientError] | None
+    terms: SendOptions, left: bool, gone: bool, failure: type[MQClientError] | None
 ) -> None:
     error = failure_of(Batch(pending(1, terms)), left=left, gone=gone, error=LOST)
     assert type(error) is (failure or type(None))
@@ -99,7 +103,7 @@ async def test_what_a_break_means_for_a_batch(
     ],
 )
 async def test_what_a_broker_that_is_no_master_means_for_a_batch(
-    terms: SendTerms, left: bool, failure: type[MQClientError] | None
+    terms: SendOptions, left: bool, failure: type[MQClientError] | None
 ) -> None:
     error = failure_of(Batch(pending(1, terms)), left=left, gone=True, error=NO_MASTER)
     assert type(error) is (failure or type(None))
@@ -127,7 +131,7 @@ class TestReopening:
     def test_a_broker_that_is_no_master_is_gone_and_asked_with_longer_and_longer_pauses_until_there_is_another(
         self,
     ) -> None:
-        reopening = Reopening(0.2, 2.0)
+        reopening = ReconnectBackoff(0.2, 2.0)
         seen = []
         for _ in range(3):
             reopening.opened()
@@ -138,7 +142,7 @@ class TestReopening:
         assert seen == [(True, 0.2), (True, 0.4), (True, 0.8), (False, 0.0)]
 
     def test_a_first_break_is_no_reason_to_wait_and_further_ones_are(self) -> None:
-        reopening = Reopening(0.2, 2.0)
+        reopening = ReconnectBackoff(0.2, 2.0)
         pauses = []
         for _ in range(4):
             reopening.opened()
@@ -147,7 +151,7 @@ class TestReopening:
         assert pauses == [0.0, 0.2, 0.2, 0.2]
 
     def test_the_pauses_double_while_nobody_listens_and_no_message_is_left_to_its_deadline(self) -> None:
-        reopening = Reopening(0.2, 2.0)
+        reopening = ReconnectBackoff(0.2, 2.0)
         pauses = []
         for left_s in (100.0, 100.0, 100.0, 100.0, 100.0, 3.0, 1.0, 0.1):
             reopening.opened()
@@ -156,7 +160,7 @@ class TestReopening:
         assert pauses == [0.2, 0.4, 0.8, 1.6, 2.0, 1.5, 0.5, 0.2]
 
     def test_a_broker_is_gone_when_nobody_listens_or_when_streams_break_and_break(self) -> None:
-        reopening = Reopening(0.2, 2.0)
+        reopening = ReconnectBackoff(0.2, 2.0)
         for number in range(1, FRUITLESS_STREAMS_MAX + 1):
             reopening.opened()
             reopening.broke(LOST)
@@ -171,7 +175,7 @@ class TestReopening:
 
 class TestWaiting:
     async def test_a_frame_takes_a_share_and_batches_by_queue(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         for number in range(100):
             waiting.append(pending(number // 2 + 1, queue=number % 2))
         assert numbers(waiting.take(0)) == [(0, 1, 26), (1, 1, 26)]
@@ -182,7 +186,7 @@ class TestWaiting:
         assert FRAME_MESSAGES_MIN == 32
 
     async def test_a_frame_takes_so_many_bytes_or_one_message(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         for number, size in enumerate((400_000, 400_000, 400_000, 3_000_000, 10)):
             waiting.append(pending(number + 1, size=size))
         taken = [numbers(waiting.take(0)) for _ in range(4)]
@@ -190,20 +194,20 @@ class TestWaiting:
         assert FRAME_BYTES_TARGET == 1024 * 1024
 
     async def test_a_frame_takes_so_many_batches(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         for number in range(FRAME_BATCHES_MAX + 1):
             waiting.append(pending(number + 1, ALONE))
         assert len(waiting.take(FRAME_BATCHES_MAX)) == FRAME_BATCHES_MAX
         assert len(waiting.take(0)) == 1
 
     async def test_terms_do_not_mix(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         for number, terms in enumerate((PLAIN, PLAIN, MOVABLE, MOVABLE, ALONE, ALONE, PLAIN)):
             waiting.append(pending(number + 1, terms))
         assert numbers(waiting.take(0)) == [(0, 1, 3), (0, 3, 5), (0, 5, 6), (0, 6, 7), (0, 7, 8)]
 
     async def test_an_ordered_batch_closes_its_lane_until_it_is_answered(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         for number, terms in enumerate((ORDERED, ORDERED, PLAIN, ORDERED)):
             waiting.append(pending(number + 1, terms))
         waiting.append(pending(1, ORDERED, queue=1))
@@ -218,7 +222,7 @@ class TestWaiting:
         assert numbers(waiting.take(0)) == [(0, 5, 6)]
 
     async def test_what_was_given_up_is_passed_over(self) -> None:
-        waiting = WaitingSends()
+        waiting = SendQueue()
         sends = [pending(number + 1, ORDERED if number < 3 else PLAIN, queue=number // 3) for number in range(6)]
         for one in sends:
             waiting.append(one)

@@ -14,17 +14,15 @@ from mqclient import (
     Admin,
     BrokerRefusedError,
     BrokerRejectedError,
-    BrokerRole,
     BrokerUnreachableError,
     ConnectionLostError,
-    Epoch,
     IllegalArgumentError,
     IllegalStateError,
-    MasterSwitch,
     MQClientError,
     NoRouteError,
     RequestTimeoutError,
 )
+from mqclient.admin import BrokerRole, Epoch, MasterSwitch
 from mqclient.testing import FakeBroker, FakeCluster
 from mqclient.testing.fake_admin import FakeReplica, make_pair
 from mqclient.transport import methods

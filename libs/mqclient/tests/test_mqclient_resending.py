@@ -337,6 +337,6 @@ async def test_an_answer_to_a_frame_that_was_not_sent_is_logged_and_counts_for_n
         await settle()
         broker.produce_stream.answer(broker_pb.ProduceResponse(request_id=99))
         await settle()
-        assert "answered frame 99, which waits for no answer" in caplog.text
+        assert "answered frame 99, which is not in flight" in caplog.text
         broker.answer_frame(broker.frames[0])
         await asyncio.gather(*sends)

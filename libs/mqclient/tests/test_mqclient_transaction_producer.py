@@ -225,7 +225,7 @@ class TestEnd:
         shutdown = asyncio.create_task(producer.shutdown(timeout_s=2.0))
         await cluster.clock.advance(2.1)
         assert shutdown.done()
-        assert "leaves with 1 transactions that brokers will ask for" in caplog.text
+        assert "is closed with 1 transactions that brokers will check" in caplog.text
         assert asyncio.all_tasks() <= before
         assert broker.bodies == []
 

@@ -11,7 +11,7 @@ import pytest
 
 from mqclient import LocalTransactionState, Message, MessageRejectedError, MessageType, Producer, TransactionProducer
 from mqclient.message import deliver_timestamp_ms
-from mqclient.producer.outgoing import check_message, message_properties
+from mqclient.producer.prepared import check_message, message_properties
 from mqclient.sync import SyncTransactionProducer
 from mqclient.testing import FakeBroker, FakeCluster, RecordingTransactionListener
 from mqclient.testing.loopback import loopback_server

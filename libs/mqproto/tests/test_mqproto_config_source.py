@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mqproto.conf import ConfigError, build_config, key
 from mqproto.config_source import (
     ConfigFormat,
-    ConfigInForce,
     ConfigSource,
+    ReloadableConfig,
     format_properties,
     ignored,
     parse_assignments,
@@ -96,10 +96,10 @@ class Running:
     file: Path
     applied: list[Example] = field(default_factory=list)
 
-    def start(self, text: str) -> ConfigInForce[Example]:
+    def start(self, text: str) -> ReloadableConfig[Example]:
         self.file.write_text(text)
         source = ConfigSource(FORMAT, file=self.file)
-        return ConfigInForce(source, source.read()[0], self.applied.append)
+        return ReloadableConfig(source, source.read()[0], self.applied.append)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ class TestReload:
 
     def test_without_a_file_there_is_nothing_to_read_again(self, lines: Callable[[], list[tuple[str, str]]]) -> None:
         applied: list[Example] = []
-        ConfigInForce(ConfigSource(FORMAT), Example(), applied.append).reload()
+        ReloadableConfig(ConfigSource(FORMAT), Example(), applied.append).reload()
         assert applied == []
         assert lines()[0][0] == "WARNING"
 
@@ -186,7 +186,7 @@ class TestReload:
         running.file.write_text("")
         applied: asyncio.Queue[Example] = asyncio.Queue()
         asked = asyncio.Event()
-        in_force = ConfigInForce(ConfigSource(FORMAT, file=running.file), Example(), applied.put_nowait)
+        in_force = ReloadableConfig(ConfigSource(FORMAT, file=running.file), Example(), applied.put_nowait)
         following = asyncio.create_task(in_force.follow(asked))
         async with asyncio.timeout(5):
             for size in (5, 6):

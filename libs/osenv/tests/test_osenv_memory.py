@@ -21,11 +21,11 @@ def test_memory_is_zero_and_keeps_what_is_written() -> None:
 
 FRAMES = """
 import resource, sys
-from osenv.process import keep_freed_memory
+from osenv.process import set_malloc_trim_threshold
 def frames(count):
     for _ in range(count):
         [b"x" * 300_000 for _ in range(4)]
-if sys.argv[1] == "keeps" and not keep_freed_memory(8 << 20, 4 << 20):
+if sys.argv[1] == "keeps" and not set_malloc_trim_threshold(8 << 20, 4 << 20):
     sys.exit("the C library could not be told")
 frames(10)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

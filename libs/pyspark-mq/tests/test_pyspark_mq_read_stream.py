@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
-from mqclient import BrokerRefusedError, ClusterBroker, MessageQueue, NoRouteError, QueueStats
+from mqclient import BrokerRefusedError, MessageQueue, NoRouteError
+from mqclient.admin import ClusterBroker, QueueStats
 from mqproto.codes import ResponseCode
 from osenv import SimClock
 from pyspark_mq.clients import Bounds, Patience, QueueBounds

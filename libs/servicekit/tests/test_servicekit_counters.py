@@ -34,7 +34,7 @@ async def execute(database: Database, *statements: str) -> None:
 
 async def values(database: Database) -> tuple[dict[str, int], int]:
     """Things by colour, and the weight of the red ones."""
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         by_colour = await COUNTERS.values(connection, "things/")
         return {name: value for name, value in by_colour.items() if value}, await COUNTERS.value(
             connection, "red weight"

@@ -29,7 +29,7 @@ async def database(new_database_url: NewDatabaseUrl) -> AsyncIterator[Database]:
 
 
 async def count(database: Database) -> int:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return (await connection.execute(select(func.count()).select_from(ROWS))).scalar_one()
 
 
@@ -81,7 +81,7 @@ async def test_a_unit_cancelled_at_any_step_leaves_all_or_nothing_and_no_lock(da
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with database.reading() as connection:
+        async with database.snapshot() as connection:
             kept = (await connection.scalars(select(ROWS.c.n).where(ROWS.c.n >= first))).all()
         assert kept in ([], [first, first + 1])
         await write(database, first + 2)
@@ -96,7 +96,7 @@ async def test_readers_do_not_wait_for_a_writer_and_see_the_state_before_it(data
 
 
 async def test_a_reader_sees_one_state_whatever_is_committed_meanwhile(database: Database) -> None:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(select(func.count()).select_from(ROWS))).scalar_one() == 0
         await write(database, 1)
         assert (await connection.execute(select(func.count()).select_from(ROWS))).scalar_one() == 0
@@ -105,7 +105,7 @@ async def test_a_reader_sees_one_state_whatever_is_committed_meanwhile(database:
 
 async def test_a_look_sees_what_is_committed_and_nothing_else(database: Database) -> None:
     async def look() -> int:
-        async with database.looking() as connection:
+        async with database.autocommit() as connection:
             return (await connection.execute(select(func.count()).select_from(ROWS))).scalar_one()
 
     async with database.writing() as connection:
@@ -132,7 +132,7 @@ async def test_fifty_writers_of_one_row_lose_none_of_their_changes(database: Dat
             return changed.rowcount
 
     assert await asyncio.gather(*(add_one() for _ in range(50))) == [1] * 50
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(select(ROWS.c.value))).scalar_one() == 50
 
 

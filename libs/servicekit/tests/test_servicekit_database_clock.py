@@ -38,7 +38,7 @@ async def test_dates_are_the_databases_where_it_has_a_clock_of_its_own(new_datab
     clock = DatabaseClock(AheadClock(), database)
     try:
         await clock.measure()
-        async with database.looking() as connection:
+        async with database.autocommit() as connection:
             has_clock = connection.dialect.name == "postgresql"
     finally:
         await database.dispose()

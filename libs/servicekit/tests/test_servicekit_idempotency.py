@@ -83,7 +83,7 @@ async def make(database: Database, claim: KeyClaim) -> None:
 
 
 async def find(database: Database, subject: str, key: str) -> KeyClaim | None:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return await keys.of(connection).find(subject, key)
 
 
@@ -124,7 +124,7 @@ async def test_of_twenty_processes_that_claim_a_key_at_one_moment_exactly_one_ma
     assert sum(one is None for one in made) == 1
     assert {type(one) for one in made if one is not None} == {RequestInFlightError}
     winner = await find(database, "b", "k")
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         things_made = (await connection.scalars(select(things.c.thing_id))).all()
     assert winner is not None
     assert things_made == [winner.result_id]

@@ -87,7 +87,7 @@ async def fill(database: Database, clock: SimClock, days_old: int) -> None:
 
 
 async def counts(database: Database) -> list[int]:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         tables = (INBOX.table, TRANSACTIONS.table, KEYS.table)
         return [(await connection.execute(select(func.count()).select_from(one))).scalar_one() for one in tables]
 
@@ -107,5 +107,5 @@ async def test_the_cleaning_forgets_each_kind_after_its_time(database: Database)
     assert await counts(database) == [1, 2, 2]
     background.stop()
     await running
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(select(func.count()).select_from(THINGS))).scalar_one() == 3

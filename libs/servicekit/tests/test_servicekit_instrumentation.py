@@ -24,7 +24,7 @@ TRACER = telemetry.tracer("test")
 
 
 async def select(database: Database) -> None:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         await connection.execute(text("SELECT :secret"), {"secret": "not for every eye"})
 
 

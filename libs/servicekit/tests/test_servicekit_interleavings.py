@@ -17,11 +17,11 @@ class Register:
         self.schedule: list[str] = []
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[Register]:
+    async def autocommit(self) -> AsyncIterator[Register]:
         yield self
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Register]:
+    async def snapshot(self) -> AsyncIterator[Register]:
         yield self
 
     @asynccontextmanager
@@ -30,7 +30,7 @@ class Register:
 
 
 async def increment(units: SteppedUnits[Register], name: str) -> None:
-    async with units.reading() as unit:
+    async with units.snapshot() as unit:
         found = unit.number
         unit.schedule.append(f"{name} reads")
     async with units.writing() as unit:

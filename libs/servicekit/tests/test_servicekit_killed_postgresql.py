@@ -40,7 +40,7 @@ async def ask(database: Database) -> None:
 async def test_a_unit_that_is_left_when_the_server_has_died_ends_without_a_word(
     server: PostgresServer, database: Database, kind: str
 ) -> None:
-    units = database.reading if kind == "reading" else database.writing
+    units = database.snapshot if kind == "reading" else database.writing
     async with units() as connection:
         await connection.execute(ANY)
         await asyncio.to_thread(server.kill)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mqclient.sqlalchemy import TransactionTable
 from osenv import SimClock
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import PublishError, StorageUnavailableError
 from servicekit.message import OutgoingMessage
 from servicekit.sql import outbox as outbox_module
@@ -57,8 +57,8 @@ class Units:
         self._database = database
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Unit]:
-        async with self._database.reading() as connection:
+    async def snapshot(self) -> AsyncIterator[Unit]:
+        async with self._database.snapshot() as connection:
             yield Unit(connection)
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class Process:
     def __post_init__(self) -> None:
         self.units = Units(self.database)
         self.transactions: TransactionalPublisher[Unit] = TransactionalPublisher(self.units, self.queue, self.clock)
-        self.wake = Wake()
+        self.wake = WakeUp()
         self.publisher = OutboxPublisher(
             self.units, self.transactions, self.clock, self.wake, is_queue_there=lambda: not self.is_known_away
         )
@@ -89,14 +89,14 @@ class Process:
         return await self.publisher.publish(message_of(name), lambda unit: unit.add(name))
 
     async def kept(self) -> list[str]:
-        async with self.units.reading() as unit:
+        async with self.units.snapshot() as unit:
             rows = await unit.outbox.oldest(1000)
             assert await unit.outbox.count() == len(rows)
             assert all(row.message == message_of(row.message.key) for row in rows)
             return [row.message.key for row in rows]
 
     async def made(self) -> int:
-        async with self.database.reading() as connection:
+        async with self.database.snapshot() as connection:
             return int((await connection.execute(select(func.count()).select_from(things))).scalar_one())
 
     def told(self) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 
 from mq_broker.core.transactions import TransactionOptions
 from mq_broker.embedded import EmbeddedBroker
-from mqclient import Admin, TransactionPhase
+from mqclient import Admin
+from mqclient.admin import TransactionPhase
 from osenv import SimClock
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
 from servicekit.message import OutgoingMessage

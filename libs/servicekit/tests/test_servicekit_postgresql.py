@@ -112,7 +112,7 @@ async def test_a_unit_that_does_nothing_for_too_long_is_ended_by_the_server(
         await change(connection)
 
     await refused(forgetful, forget)
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(text("SELECT value FROM t WHERE n = 1"))).scalar_one() == 1
     await in_unit(forgetful, change)
     await forgetful.dispose()
@@ -174,24 +174,24 @@ async def test_a_session_that_ends_before_the_commit_leaves_nothing(database: Da
         await end_session(database, pid)
 
     await refused(database, lose_the_commit)
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(text("SELECT sum(value) FROM t"))).scalar_one() == 0
 
 
 async def test_idle_sessions_that_were_ended_are_replaced_before_anybody_notices(database: Database) -> None:
-    async with database.reading() as one, database.reading() as other:
+    async with database.snapshot() as one, database.snapshot() as other:
         pids = [(await connection.execute(OWN_PID)).scalar_one() for connection in (one, other)]
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         used = (await connection.execute(OWN_PID)).scalar_one()
     (idle,) = set(pids) - {used}
     await end_session(database, idle)
-    async with database.reading() as one, database.reading() as other:
+    async with database.snapshot() as one, database.snapshot() as other:
         now = [(await connection.execute(OWN_PID)).scalar_one() for connection in (one, other)]
     assert idle not in now
 
 
 async def test_a_reading_unit_cannot_write(database: Database) -> None:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         with pytest.raises(DBAPIError, match="read-only transaction"):
             await change(connection)
     await in_unit(database, change)
@@ -213,7 +213,7 @@ async def test_migrating_is_for_one_at_a_time_and_has_all_the_time_it_needs(data
         return value
 
     async def waiting() -> int:
-        async with database.reading() as connection:
+        async with database.snapshot() as connection:
             return int((await connection.execute(WAITING)).scalar_one())
 
     async with database.migrating() as connection:
@@ -257,7 +257,7 @@ async def test_after_a_restart_of_the_server_the_first_unit_succeeds(server: Pos
         assert "Connect call failed" in await database.health()
         await asyncio.to_thread(server.start)
         await asyncio.gather(*(in_unit(database, change) for _ in range(5)))
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         assert (await connection.execute(text("SELECT sum(value) FROM t"))).scalar_one() == 20
     await database.dispose()
 
@@ -297,9 +297,9 @@ async def test_a_unit_costs_its_statements_and_a_begin_and_an_end(server: Postgr
     for _ in range(2):  # the first one opens the connection and prepares the statements
         logged_before = len(log.read_text())
         await in_unit(database, change)
-        async with database.reading() as connection:
+        async with database.snapshot() as connection:
             await connection.execute(COUNT)
-        async with database.looking() as connection:
+        async with database.autocommit() as connection:
             await connection.execute(COUNT)
     said = log.read_text()[logged_before:]
     await database.dispose()

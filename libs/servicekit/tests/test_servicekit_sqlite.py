@@ -32,7 +32,7 @@ async def pragma(database: Database, name: str) -> set[object]:
     all_are_inside = asyncio.Barrier(sqlite_module.CONNECTIONS_MAX)
 
     async def ask(*, is_writer: bool) -> None:
-        async with database.writing() if is_writer else database.reading() as connection:
+        async with database.writing() if is_writer else database.snapshot() as connection:
             found.add((await connection.execute(text(f"PRAGMA {name}"))).scalar_one())
             await all_are_inside.wait()
 
@@ -76,7 +76,7 @@ async def test_a_path_that_cannot_be_opened_is_reported_as_unavailable(tmp_path:
     database = Database(f"{SQLITE_PREFIX}{tmp_path / 'missing' / 'x.db'}")
     try:
         with pytest.raises(StorageUnavailableError, match="unable to open"):
-            async with database.reading():
+            async with database.snapshot():
                 pytest.fail("there is no such folder")
     finally:
         await database.dispose()

@@ -61,7 +61,7 @@ class Units:
             yield Unit(connection, self)
 
     async def count(self) -> int:
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             return (await connection.execute(select(func.count()).select_from(things))).scalar_one()
 
 

@@ -41,7 +41,7 @@ from hourglass_local.ports import PortInUseError
 from hourglass_local.process import ProcessError
 from hourglass_local.waiting import NotInTimeError
 from mqclient import MQClientError
-from osenv.process import keep_freed_memory, keep_out_of_collections, stop_event
+from osenv.process import freeze_garbage_collector, set_malloc_trim_threshold, stop_event
 
 if sys.platform == "win32":
     from asyncio import run as run_client_loop
@@ -96,8 +96,8 @@ def _client(workload_json: str, work: Callable[[Workload], Coroutine[Any, Any, N
     except json.JSONDecodeError as error:
         raise WorkloadError(f"the workload is not JSON: {error}") from error
     # Like uvloop, choices of an application that sends or consumes very many messages; the library makes none of them.
-    keep_freed_memory(FREED_BYTES_KEPT, BLOCK_BYTES_MAX)
-    keep_out_of_collections()
+    set_malloc_trim_threshold(FREED_BYTES_KEPT, BLOCK_BYTES_MAX)
+    freeze_garbage_collector()
     return _run_client(work(workload))
 
 

@@ -96,7 +96,7 @@ async def carry_out(gateway: RunningGateway, one: Operation) -> int:
 
 
 async def rows(gateway: RunningGateway, query: str) -> list[dict[str, Any]]:
-    async with gateway.database.reading() as connection:
+    async with gateway.database.snapshot() as connection:
         return [dict(row._mapping) for row in await connection.exec_driver_sql(query)]
 
 

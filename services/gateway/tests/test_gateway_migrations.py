@@ -109,7 +109,7 @@ async def test_what_is_due_is_found_without_reading_what_is_done(
     database = Database(f"{SQLITE_PREFIX}{tmp_path / 'gateway.db'}")
     try:
         await MIGRATIONS.upgrade(database)
-        async with database.reading() as connection:
+        async with database.snapshot() as connection:
             written_out = query.limit(1).compile(compile_kwargs={"literal_binds": True})
             plan = await connection.execute(text(f"EXPLAIN QUERY PLAN {written_out}"))
             assert index in str(plan.all())

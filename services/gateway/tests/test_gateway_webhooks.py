@@ -274,7 +274,7 @@ async def test_what_is_sent_is_what_is_written(new_database_url: NewDatabaseUrl)
 
 
 async def rows(gateway: RunningGateway) -> list[tuple[Any, ...]]:
-    async with gateway.database.reading() as connection:
+    async with gateway.database.snapshot() as connection:
         found = await connection.exec_driver_sql(
             "SELECT type, copies_wanted, copies_sent, attempts, last_error FROM webhooks ORDER BY webhook_id"
         )

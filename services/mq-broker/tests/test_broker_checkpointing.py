@@ -16,7 +16,7 @@ from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import CHECKPOINT_INTERVAL_S, Broker
 from mq_broker.store import durability
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from mq_broker.store.errors import StoreFencedError
 from mq_broker.store.layout import StoreLayout, read_checkpoint
 from mq_broker.testing import (
@@ -136,7 +136,7 @@ async def test_uninterrupted_work_ends_before_its_caller_hears_that_it_was_cance
 
     async def caller() -> None:
         try:
-            await uninterrupted(work())
+            await finish_despite_cancellation(work())
         finally:
             done.append("caller")
 
@@ -150,7 +150,7 @@ async def test_uninterrupted_work_ends_before_its_caller_hears_that_it_was_cance
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == ["work", "caller"]
-    assert await uninterrupted(work()) == 7
+    assert await finish_despite_cancellation(work()) == 7
 
 
 async def test_uninterrupted_work_that_fails_tells_its_error_also_to_a_cancelled_caller() -> None:
@@ -160,7 +160,7 @@ async def test_uninterrupted_work_that_fails_tells_its_error_also_to_a_cancelled
         await gate.wait()
         raise OSError(errno.EIO, "the platter is scratched")
 
-    task = asyncio.create_task(uninterrupted(work()))
+    task = asyncio.create_task(finish_despite_cancellation(work()))
     await settle()
     task.cancel()
     await settle()

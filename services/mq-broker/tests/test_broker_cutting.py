@@ -78,8 +78,8 @@ class Found:
 def opened(disk: SimDisk, cut: Cut | None = None) -> Iterator[tuple[MessageStore, Told]]:
     told = Told()
     states = {DELAY_OFFSETS: told, TOPICS: Told()}
-    told_by_log = frozenset({DELAY_OFFSETS})
-    store = MessageStore(disk, SimClock(START_MS), OPTIONS, states, told_by_log=told_by_log)
+    rebuilt_from_log = frozenset({DELAY_OFFSETS})
+    store = MessageStore(disk, SimClock(START_MS), OPTIONS, states, rebuilt_from_log=rebuilt_from_log)
     try:
         store.open(told.add, cut)
         yield store, told

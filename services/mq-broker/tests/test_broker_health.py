@@ -17,8 +17,8 @@ from mq_broker.rpc.health import (
     SERVICES,
     STORE_SERVICE,
     WRITES_SERVICE,
-    keep_telling,
-    tell_none,
+    set_all_not_serving,
+    watch_health,
 )
 from mq_broker.testing import flush_and_index, running_broker
 from osenv import SimClock, SimDisk
@@ -65,10 +65,10 @@ def lose_slaves(broker: Broker) -> None:
 )
 async def test_health_follows_the_store(change: Callable[[Broker], None], still_serving: set[str]) -> None:
     service, clock = health.aio.HealthServicer(), SimClock()
-    await tell_none(service)
+    await set_all_not_serving(service)
     assert await serving(service) == set()
     async with running_broker(SimDisk(), clock, work=flush_and_index, clean_stop=False) as broker:
-        telling = asyncio.create_task(keep_telling(service, broker.store, clock))
+        telling = asyncio.create_task(watch_health(service, broker.store, clock))
         await settle()
         assert await serving(service) == ALL
         change(broker)
@@ -82,7 +82,7 @@ async def test_health_follows_the_store(change: Callable[[Broker], None], still_
 async def test_writes_are_taken_again_when_the_disk_has_room_again() -> None:
     service, clock = health.aio.HealthServicer(), SimClock()
     async with running_broker(SimDisk(), clock, work=flush_and_index, clean_stop=False) as broker:
-        telling = asyncio.create_task(keep_telling(service, broker.store, clock))
+        telling = asyncio.create_task(watch_health(service, broker.store, clock))
         for used_share, expected in ((0.95, ALL - {STORE_SERVICE, WRITES_SERVICE}), (0.5, ALL)):
             broker.store.gate.measured(used_share)
             await clock.advance(LOOK_INTERVAL_S)

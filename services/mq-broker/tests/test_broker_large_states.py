@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences
+from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences
 from mq_broker.core.producer_table import Stretch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def store(sequences: ProducerSequences, producer_id: int, sequence: int, topic: str = "t", queue_id: int = 0) -> None:
     stretch = Stretch(sequence, 1, topic, queue_id, 3 * sequence)
-    sequences.stored(Numbering(producer_id, 0, sequence, 1), (topic, queue_id), stretch, 1_000)
+    sequences.stored(BatchSequence(producer_id, 0, sequence, 1), (topic, queue_id), stretch, 1_000)
 
 
 def offsets() -> tuple[ConsumerOffsets, list[Callable[[], object]]]:
@@ -80,7 +80,7 @@ def sequences() -> tuple[ProducerSequences, list[Callable[[], object]]]:
         lambda: store(state, 1, 7),
         lambda: store(state, 1, 2),
         lambda: store(state, 1, 1, queue_id=2),
-        lambda: state.stored(Numbering(2, 1, 8, 6), ("t", 0), Stretch(8, 1, "t", 0, 90), 5_000),
+        lambda: state.stored(BatchSequence(2, 1, 8, 6), ("t", 0), Stretch(8, 1, "t", 0, 90), 5_000),
         lambda: store(state, 3, 1),
         lambda: state.expire(10**12),
     ]

@@ -13,11 +13,11 @@ import pytest
 
 from mq_broker.core.replica_state import NO_EPOCH, BrokerRole, Epoch, EpochBegin, EpochHistory
 from mq_broker.replication.frames import (
-    Beat,
-    Farewell,
     Follow,
+    LeaveNotice,
     LogBytes,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     Probe,
     ProbeAnswer,
@@ -187,7 +187,7 @@ class MasterOfTest:
             self.said.append(received.event)
             if isinstance(received.event, ReplicaHello):
                 await link.send(MasterFrame(self.epoch, self.hello))
-            if isinstance(received.event, Farewell):
+            if isinstance(received.event, LeaveNotice):
                 return
 
     async def say(self, event: Any, epoch: Epoch | None = None) -> None:
@@ -239,7 +239,7 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
         await clock.advance(0.1)
         for begin, data in chunks[:-1]:
             await master.say(LogBytes(begin, data, begin))
-        deleted_at = Beat(LOG_FILE_BYTES, end, end, 0, in_sync=True, in_sync_version=1)
+        deleted_at = MasterHeartbeat(LOG_FILE_BYTES, end, end, 0, in_sync=True, in_sync_version=1)
         await master.say(deleted_at)
         await clock.advance(1)
         assert slave.at_work.store.log_begin == 0
@@ -258,8 +258,8 @@ async def test_a_slave_keeps_old_files_until_it_has_what_its_master_had_when_it_
         (StateDocument("passwd", b"{}"), None, "what the master sends cannot be"),
         (ProgressEntries(b"garbage"), None, "what the master sends cannot be"),
         (ProbeAnswer(0, True), None, "a ProbeAnswer, which has no place here"),
-        (Beat(0, 0, 0, 0, False, 0), Epoch(2, 9), "the master is in epoch 2.9, and epoch 3.0 has begun"),
-        (Beat(0, 0, 0, 0, False, 0), Epoch(3, 1), "a frame of epoch 3.1 in epoch 3.0"),
+        (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(2, 9), "the master is in epoch 2.9, and epoch 3.0 has begun"),
+        (MasterHeartbeat(0, 0, 0, 0, False, 0), Epoch(3, 1), "a frame of epoch 3.1 in epoch 3.0"),
         (Refusal("go away"), None, "the master refuses: go away"),
     ],
 )

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from hourglass.mq.v1 import admin_service_pb2 as pb
 from hourglass.mq.v1 import admin_service_pb2_grpc, broker_service_pb2, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1.replication_service_pb2 import Epoch
-from mq_broker.app import BrokerProcess, End, StartError, live
+from mq_broker.app import BrokerProcess, ExitReason, StartError, run_until_stopped
 from mq_broker.config import FORMAT, parse_config
 from mq_broker.core.limits import DescriptorBudget
 from mq_broker.telemetry import BrokerMetrics
@@ -32,15 +32,15 @@ class Process:
 
     def __init__(self, process: BrokerProcess, channel: Callable[[], grpc.aio.Channel]) -> None:
         self.process, self.channel = process, channel
-        self.ends: list[End] = []
+        self.ends: list[ExitReason] = []
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
         """As `app.serve` does."""
         stop = asyncio.create_task(self.stop.wait())
         try:
-            while not self.ends or self.ends[-1] is End.REOPEN:
-                self.ends.append(await live(self.process, stop))
+            while not self.ends or self.ends[-1] is ExitReason.REOPEN:
+                self.ends.append(await run_until_stopped(self.process, stop))
         finally:
             stop.cancel()
 
@@ -144,9 +144,12 @@ async def test_a_change_of_masters_begins_new_lives_on_the_same_ports_and_loses_
                 check: Any = health_pb2_grpc.HealthStub(channel)
                 health = await check.Check(health_pb2.HealthCheckRequest())
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
-    assert two.ends == [End.REOPEN, End.STOPPED]
+    assert two.ends == [ExitReason.REOPEN, ExitReason.STOPPED]
     # Its successor may have told it before it was asked to become a slave, which is then another change.
-    assert one.ends in ([End.REOPEN, End.STOPPED], [End.REOPEN, End.REOPEN, End.STOPPED])
+    assert one.ends in (
+        [ExitReason.REOPEN, ExitReason.STOPPED],
+        [ExitReason.REOPEN, ExitReason.REOPEN, ExitReason.STOPPED],
+    )
 
 
 async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ async def test_what_makes_no_sense_is_refused_with_a_code(tmp_path: Path) -> Non
             answer = await call(request)
             assert (answer.code, answer.remark != "") == (code, True), request
         assert (await one.status()).writable
-    assert one.ends == [End.STOPPED]
+    assert one.ends == [ExitReason.STOPPED]
 
 
 async def test_a_broker_without_name_servers_says_that_nobody_finds_it(

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, generate_latest
 
 from mq_broker.core.consumer_offsets import Progress
-from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.core.pulling import PullQuery
 from mq_broker.processor.broker import Broker
 from mq_broker.store.durability import Confirmation, Copies
@@ -102,7 +102,7 @@ async def test_what_producers_send_counts_by_the_topic_they_send_it_to(meter: An
 async def test_what_is_repeated_counts_once(meter: Any) -> None:
     async with showing(meter) as shown:
         for _ in range(3):
-            await produce(shown.broker, numbered("t", [b"a", b"b"], Numbering(1, 1, 1, 1)))
+            await produce(shown.broker, numbered("t", [b"a", b"b"], BatchSequence(1, 1, 1, 1)))
         assert shown.read("hourglass.broker.messages.in") == {("t",): 2}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mq_broker.core import producer_sequences, producer_table
 from mq_broker.core.limits import PRODUCER_LIVE_MS, RETURNING_PRODUCERS_BYTES_MAX
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences
+from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences
 from mq_broker.core.producer_table import KINDS, Kind, Numbers, ProducersFullError, ProducerTable, Stretch
 from mq_broker.embedded import EmbeddedBroker
 from mq_broker.store.state_files import encode_document
@@ -28,13 +28,13 @@ SIZE = producer_table.PRODUCER_BYTES + producer_table.PAIR_BYTES + 2 * len("t") 
 def store(
     sequences: ProducerSequences, producer: int, now_ms: int, *, sequence: int = 1, queue_id: int = 0, topic: str = "t"
 ) -> None:
-    numbering, queue = Numbering(producer, 1, sequence, 1), (topic, queue_id)
-    sequences.admit(numbering, queue, now_ms)
-    sequences.stored(numbering, queue, Stretch(sequence, 1, *queue, 3 * sequence), now_ms)
+    batch_sequence, queue = BatchSequence(producer, 1, sequence, 1), (topic, queue_id)
+    sequences.admit(batch_sequence, queue, now_ms)
+    sequences.stored(batch_sequence, queue, Stretch(sequence, 1, *queue, 3 * sequence), now_ms)
 
 
 def known(sequences: ProducerSequences, producers: Iterable[int]) -> list[int]:
-    return [one for one in producers if sequences.stored_before(Numbering(one, 1, 1, 1), "t", 0, 1)]
+    return [one for one in producers if sequences.stored_before(BatchSequence(one, 1, 1, 1), "t", 0, 1)]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ class TestOnlyLiveOnesAreLeft:
         for queue_id in range(PAIRS):
             store(small, 1, queue_id, queue_id=queue_id)
         store(small, 2, 9)
-        queues = [queue for queue in range(PAIRS) if small.stored_before(Numbering(1, 1, 1, 1), "t", queue, 1)]
+        queues = [queue for queue in range(PAIRS) if small.stored_before(BatchSequence(1, 1, 1, 1), "t", queue, 1)]
         assert queues == [0, 1, 2]
         assert known(small, range(2, 3)) == [2]
 
@@ -115,13 +115,13 @@ class TestOnlyLiveOnesAreLeft:
         async with running_broker(SimDisk(), clock) as broker:
             codes = []
             for number in range(6):
-                numbering = Numbering(SINK + number, 1, 1, 1)
-                (outcome,) = await produce(broker, numbered("t", [b"x"], numbering=numbering))
+                batch_sequence = BatchSequence(SINK + number, 1, 1, 1)
+                (outcome,) = await produce(broker, numbered("t", [b"x"], batch_sequence=batch_sequence))
                 codes.append(outcome.code)
             assert codes == 4 * [ResponseCode.SUCCESS] + 2 * [ResponseCode.SYSTEM_BUSY]
             assert broker.store.queue_end("t", 0) == 4
             await clock.advance(PRODUCER_LIVE_MS / 1_000)
-            (outcome,) = await produce(broker, numbered("t", [b"x"], numbering=numbering))
+            (outcome,) = await produce(broker, numbered("t", [b"x"], batch_sequence=batch_sequence))
             assert outcome.code is ResponseCode.SUCCESS
 
 
@@ -183,9 +183,9 @@ class TestGapsInNumbers:
             for sequence in range(1, 2_000, 2):
                 store(sequences, producer, 1_000, sequence=sequence)
         assert len(encode_document(sequences.to_json(), 0)) < 60_000
-        found = sequences.stored_before(Numbering(99, 1, 1, 1), "honest", 0, 8)
+        found = sequences.stored_before(BatchSequence(99, 1, 1, 1), "honest", 0, 8)
         assert [stretch.base_sequence for stretch in found] == [1, 3, 5, 7]
-        newest = sequences.stored_before(Numbering(8, 1, 1_999, 1), "t", 0, 1)
+        newest = sequences.stored_before(BatchSequence(8, 1, 1_999, 1), "t", 0, 1)
         assert [stretch.base_sequence for stretch in newest] == [1_999]
 
     def test_those_of_silent_producers_go_before_those_of_live_ones(self) -> None:
@@ -194,7 +194,7 @@ class TestGapsInNumbers:
             for sequence in range(1, 1_000, 2):
                 store(sequences, producer, now_ms, sequence=sequence)
         left = {
-            producer: len(sequences.stored_before(Numbering(producer, 1, 1, 1), "t", 0, 1_000))
+            producer: len(sequences.stored_before(BatchSequence(producer, 1, 1, 1), "t", 0, 1_000))
             for producer in (1, 2, 3)
         }
         assert left == {1: 1, 2: 500, 3: 500}
@@ -204,14 +204,14 @@ class TestGapsInNumbers:
         for producer in range(1, 50):
             for sequence in range(1, 200, 2):
                 store(sequences, producer, 1_000, sequence=sequence)
-            numbering = Numbering(producer, 1, 300, 300)
-            sequences.stored(numbering, ("t", 0), Stretch(300, 1, "t", 0, 9_000), 1_000)
+            batch_sequence = BatchSequence(producer, 1, 300, 300)
+            sequences.stored(batch_sequence, ("t", 0), Stretch(300, 1, "t", 0, 9_000), 1_000)
         for sequence in range(1, 1_000, 2):
             store(sequences, 77, 1_000, sequence=sequence)
         sequences.expire(10**12)
         for sequence in range(1, 2_000, 2):
             store(sequences, 88, 1_000, sequence=sequence)
-        found = sequences.stored_before(Numbering(88, 1, 1, 1), "t", 0, 2_000)
+        found = sequences.stored_before(BatchSequence(88, 1, 1, 1), "t", 0, 2_000)
         assert len(found) == 1_000, "nothing was cut: what others left is not counted any more"
 
     def test_the_limit_holds_after_a_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:

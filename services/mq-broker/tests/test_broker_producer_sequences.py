@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mq_broker.core import producer_table
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
+from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences, SequenceError
 from mq_broker.core.producer_table import EXPIRY_MS, RETURNING_EXPIRY_MS, Stretch
 from mq_broker.testing import producer_record
 from mqproto.properties import PRODUCER_SEQUENCE, REAL_QID, REAL_TOPIC, RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
@@ -21,15 +21,15 @@ PRODUCER = 0xABC
 QUEUE = ("t", 0)
 
 
-def numbering(base: int, *, first_unanswered: int = 1, epoch: int = 1, producer: int = PRODUCER) -> Numbering:
-    return Numbering(producer, epoch, base, min(first_unanswered, base))
+def batch_sequence(base: int, *, first_unanswered: int = 1, epoch: int = 1, producer: int = PRODUCER) -> BatchSequence:
+    return BatchSequence(producer, epoch, base, min(first_unanswered, base))
 
 
 def store(
     sequences: ProducerSequences, base: int, count: int, offset: int, *, first_unanswered: int = 1, now_ms: int = 0
 ) -> Stretch:
     stretch = Stretch(base, count, *QUEUE, offset)
-    sequences.stored(numbering(base, first_unanswered=first_unanswered), QUEUE, stretch, now_ms)
+    sequences.stored(batch_sequence(base, first_unanswered=first_unanswered), QUEUE, stretch, now_ms)
     return stretch
 
 
@@ -49,21 +49,21 @@ class TestRecognition:
     def test_what_was_stored_is_known_and_what_follows_is_not(self) -> None:
         sequences = ProducerSequences()
         stretch = store(sequences, 1, 3, 70)
-        assert sequences.stored_before(numbering(1), *QUEUE, 3) == [stretch]
-        assert sequences.stored_before(numbering(4), *QUEUE, 3) == []
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 3) == [stretch]
+        assert sequences.stored_before(batch_sequence(4), *QUEUE, 3) == []
 
     def test_another_queue_and_another_producer_count_for_themselves(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 1, 3, 70)
-        assert sequences.stored_before(numbering(1), "t", 1, 3) == []
-        assert sequences.stored_before(numbering(1), "u", 0, 3) == []
-        assert sequences.stored_before(numbering(1, producer=7), *QUEUE, 3) == []
+        assert sequences.stored_before(batch_sequence(1), "t", 1, 3) == []
+        assert sequences.stored_before(batch_sequence(1), "u", 0, 3) == []
+        assert sequences.stored_before(batch_sequence(1, producer=7), *QUEUE, 3) == []
 
     def test_of_a_batch_that_is_there_in_part_the_parts_are_told(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 5, 2, 70)
         store(sequences, 9, 2, 90)
-        assert sequences.stored_before(numbering(4), *QUEUE, 6) == [
+        assert sequences.stored_before(batch_sequence(4), *QUEUE, 6) == [
             Stretch(5, 2, *QUEUE, 70),
             Stretch(9, 1, *QUEUE, 90),
         ]
@@ -72,40 +72,40 @@ class TestRecognition:
         sequences = ProducerSequences()
         store(sequences, 1, 2, 70)
         store(sequences, 3, 2, 72)
-        assert sequences.stored_before(numbering(2), *QUEUE, 2) == [Stretch(2, 2, *QUEUE, 71)]
+        assert sequences.stored_before(batch_sequence(2), *QUEUE, 2) == [Stretch(2, 2, *QUEUE, 71)]
 
     def test_a_number_that_was_refused_at_first_is_stored_later_and_then_known(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 6, 2, 70)
-        assert sequences.stored_before(numbering(1), *QUEUE, 5) == []
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 5) == []
         late = store(sequences, 1, 5, 72)
-        assert sequences.stored_before(numbering(1), *QUEUE, 7) == [late, Stretch(6, 2, *QUEUE, 70)]
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 7) == [late, Stretch(6, 2, *QUEUE, 70)]
 
     def test_an_older_epoch_comes_too_late(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 1, 1, 70)
-        assert sequences.stored_before(numbering(2, epoch=3), *QUEUE, 1) == []
+        assert sequences.stored_before(batch_sequence(2, epoch=3), *QUEUE, 1) == []
         with pytest.raises(SequenceError, match="newer stream, with epoch 3"):
-            sequences.stored_before(numbering(2, epoch=2), *QUEUE, 1)
+            sequences.stored_before(batch_sequence(2, epoch=2), *QUEUE, 1)
 
     def test_what_the_producer_has_an_answer_for_is_forgotten_and_comes_too_late(self) -> None:
         sequences = ProducerSequences()
         store(sequences, 1, 4, 70)
         store(sequences, 5, 1, 90, first_unanswered=5)
         with pytest.raises(SequenceError, match="no answer below 5"):
-            sequences.stored_before(numbering(4), *QUEUE, 1)
+            sequences.stored_before(batch_sequence(4), *QUEUE, 1)
 
     @pytest.mark.parametrize(
         "bad",
         [
-            Numbering(0, 1, 1, 1),
-            Numbering(PRODUCER, -1, 1, 1),
-            Numbering(PRODUCER, 1, -1, -1),
-            Numbering(PRODUCER, 1, 3, 4),
-            Numbering(PRODUCER, 1, 3, -1),
+            BatchSequence(0, 1, 1, 1),
+            BatchSequence(PRODUCER, -1, 1, 1),
+            BatchSequence(PRODUCER, 1, -1, -1),
+            BatchSequence(PRODUCER, 1, 3, 4),
+            BatchSequence(PRODUCER, 1, 3, -1),
         ],
     )
-    def test_numbers_that_make_no_sense_are_refused(self, bad: Numbering) -> None:
+    def test_numbers_that_make_no_sense_are_refused(self, bad: BatchSequence) -> None:
         with pytest.raises(SequenceError, match="sequences count from 1"):
             ProducerSequences().stored_before(bad, *QUEUE, 1)
 
@@ -115,26 +115,26 @@ class TestMemory:
         sequences = ProducerSequences()
         stretch = store(sequences, 1, 1, 70, now_ms=1_000)
         sequences.expire(1_000 + EXPIRY_MS)
-        assert sequences.stored_before(numbering(1), *QUEUE, 1) == [stretch]
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 1) == [stretch]
         sequences.expire(1_001 + EXPIRY_MS)
-        assert sequences.stored_before(numbering(1), *QUEUE, 1) == []
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 1) == []
 
     def test_a_producer_of_one_write_is_forgotten_after_an_hour_of_silence(self) -> None:
         sequences = ProducerSequences()
-        one = numbering(1, producer=WRITE_PRODUCERS_FROM + 7)
+        one = batch_sequence(1, producer=WRITE_PRODUCERS_FROM + 7)
         sequences.stored(one, QUEUE, Stretch(1, 1, *QUEUE, 70), 1_000)
         sequences.expire(1_001 + EXPIRY_MS)
         assert sequences.stored_before(one, *QUEUE, 1) == []
 
     def test_a_producer_that_comes_back_is_forgotten_after_a_week_of_silence(self) -> None:
         sequences = ProducerSequences()
-        one = numbering(1, producer=RETURNING_PRODUCERS_FROM + 7)
+        one = batch_sequence(1, producer=RETURNING_PRODUCERS_FROM + 7)
         stretch = Stretch(1, 1, *QUEUE, 70)
         sequences.stored(one, QUEUE, stretch, 1_000)
         store(sequences, 1, 1, 71, now_ms=2_000)
         sequences.expire(1_000 + RETURNING_EXPIRY_MS)
         assert sequences.stored_before(one, *QUEUE, 1) == [stretch]
-        assert sequences.stored_before(numbering(1), *QUEUE, 1) == []
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 1) == []
         sequences.expire(1_001 + RETURNING_EXPIRY_MS)
         assert sequences.stored_before(one, *QUEUE, 1) == []
 
@@ -145,7 +145,7 @@ class TestMemory:
         sequences = ProducerSequences()
         for base in range(1, 20, 2):  # with gaps, so that nothing becomes one
             store(sequences, base, 1, base)
-        assert [one.base_sequence for one in sequences.stored_before(numbering(1), *QUEUE, 99)] == [15, 17, 19]
+        assert [one.base_sequence for one in sequences.stored_before(batch_sequence(1), *QUEUE, 99)] == [15, 17, 19]
 
 
 class TestRecovery:
@@ -153,13 +153,13 @@ class TestRecovery:
         sequences = ProducerSequences()
         for sequence in (1, 2, 3):
             sequences.recovered(record(sequence, 69 + sequence))
-        assert sequences.stored_before(numbering(1), *QUEUE, 3) == [Stretch(1, 3, *QUEUE, 70)]
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 3) == [Stretch(1, 3, *QUEUE, 70)]
 
     def test_a_record_that_waits_elsewhere_counts_for_the_queue_that_it_was_sent_to(self) -> None:
         sequences = ProducerSequences()
         waiting = record(1, 5, topic="SCHEDULE_TOPIC_XXXX", properties={REAL_TOPIC: "t", REAL_QID: "2"})
         sequences.recovered(waiting)
-        assert sequences.stored_before(numbering(1), "t", 2, 1) == [Stretch(1, 1, "SCHEDULE_TOPIC_XXXX", 0, 5)]
+        assert sequences.stored_before(batch_sequence(1), "t", 2, 1) == [Stretch(1, 1, "SCHEDULE_TOPIC_XXXX", 0, 5)]
 
     def test_what_is_known_or_answered_is_not_changed_by_reading_the_log_again(self) -> None:
         sequences = ProducerSequences()
@@ -181,7 +181,7 @@ class TestRecovery:
         store(sequences, 1, 4, 70)
         store(sequences, 9, 2, 80)
         sequences.clamp(lambda topic, queue_id: 72)
-        assert sequences.stored_before(numbering(1), *QUEUE, 99) == [Stretch(1, 2, *QUEUE, 70)]
+        assert sequences.stored_before(batch_sequence(1), *QUEUE, 99) == [Stretch(1, 2, *QUEUE, 70)]
 
     @pytest.mark.parametrize(
         "queues", ["t:0", "t:0 x", "t:0 1 5+3", "t:0 1 5+3@t:0", "t:0 1 5+3@t:0:7 ", "t:0 1;t:1 1", "t 0 1"]
@@ -213,7 +213,7 @@ def test_every_number_from_the_first_unanswered_one_on_is_known_if_and_only_if_i
 ) -> None:
     sequences, stored, offset, floor = ProducerSequences(), dict[int, int](), 0, 0
     for base, count, first_unanswered, taken in history:
-        assert sequences.stored_before(numbering(base, first_unanswered=first_unanswered), *QUEUE, count) == []
+        assert sequences.stored_before(batch_sequence(base, first_unanswered=first_unanswered), *QUEUE, count) == []
         if taken:
             store(sequences, base, count, offset, first_unanswered=first_unanswered)
             stored |= {base + index: offset + index for index in range(count)}
@@ -222,7 +222,7 @@ def test_every_number_from_the_first_unanswered_one_on_is_known_if_and_only_if_i
             sequences = reloaded(sequences)
     for first in range(max(1, floor), max(stored, default=0) + 2):
         count = data.draw(st.integers(1, 6))
-        found = sequences.stored_before(numbering(first, first_unanswered=floor), *QUEUE, count)
+        found = sequences.stored_before(batch_sequence(first, first_unanswered=floor), *QUEUE, count)
         numbers = {
             one.base_sequence + index: one.base_queue_offset + index for one in found for index in range(one.count)
         }

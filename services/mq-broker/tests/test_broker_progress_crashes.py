@@ -36,7 +36,7 @@ class Life:
         self.offsets = ConsumerOffsets()
         self.journal = ProgressJournal(disk, SimClock(), CONFIG, self.offsets)
         self.files = StateFiles(
-            disk, CONFIG, {NAME: self.offsets}, lambda: 0, told_by_log=frozenset(), dispensable=frozenset()
+            disk, CONFIG, {NAME: self.offsets}, lambda: 0, rebuilt_from_log=frozenset(), optional=frozenset()
         )
         self.files.keep_journal(NAME, self.journal)
         self.files.load()

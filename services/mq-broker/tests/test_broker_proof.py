@@ -7,7 +7,7 @@ import pytest
 from mq_broker.core.batches import CQ_ENTRY, check_batch, patch_batch
 from mq_broker.store.commit_log import SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue
-from mq_broker.store.reader import all_proven, is_proven
+from mq_broker.store.reader import all_proven, is_valid_entry
 from mq_broker.testing import STORE_ROOT, producer_record
 from mqproto.record import BODY_BYTES_MAX, RecordError, decode_record, seal
 from osenv import PooledFiles, SimDisk
@@ -43,7 +43,7 @@ def changed(entries: bytes, number: int, *, log_offset: int = 0, size: int = 0, 
 def test_records_at_their_place_are_proven() -> None:
     entries, data = stored()
     assert all_proven(queue(), BASE_OFFSET, entries, data)
-    assert is_proven(data, queue(), BASE_OFFSET, CQ_ENTRY.unpack_from(entries))
+    assert is_valid_entry(data, queue(), BASE_OFFSET, CQ_ENTRY.unpack_from(entries))
 
 
 @pytest.mark.parametrize(

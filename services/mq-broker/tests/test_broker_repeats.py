@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.processor.broker import Broker
 from mq_broker.processor.producing import BatchOutcome, IncomingBatch, StoredStretch
 from mq_broker.store.message_store import FlushDiskType
@@ -30,12 +30,12 @@ BODIES = [b"one", b"two", b"three"]
 PRODUCER = 0xFEED
 
 
-def numbering(base: int = 1, *, epoch: int = 1, first_unanswered: int = 1) -> Numbering:
-    return Numbering(PRODUCER, epoch, base, first_unanswered)
+def batch_sequence(base: int = 1, *, epoch: int = 1, first_unanswered: int = 1) -> BatchSequence:
+    return BatchSequence(PRODUCER, epoch, base, first_unanswered)
 
 
 def batch(base: int = 1, bodies: list[bytes] = BODIES, *, epoch: int = 1, delay_level: int = 0) -> IncomingBatch:
-    return numbered("t", bodies, numbering(base, epoch=epoch), delay_level=delay_level)
+    return numbered("t", bodies, batch_sequence(base, epoch=epoch), delay_level=delay_level)
 
 
 async def bodies(broker: Broker, topic: str = "t") -> list[bytes]:
@@ -84,13 +84,13 @@ class TestWithinOneRun:
     async def test_a_half_message_is_prepared_once(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             for _ in range(2):
-                (outcome,) = await produce(broker, half("t", b"half", "T1", numbering=numbering()))
+                (outcome,) = await produce(broker, half("t", b"half", "T1", batch_sequence=batch_sequence()))
                 assert outcome.code is ResponseCode.SUCCESS
             assert broker.store.queue_bounds(HALF_TOPIC, 0) == (0, 1)
 
     async def test_what_was_refused_before_is_stored_by_the_repeat(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            wrong = IncomingBatch("t", 9, 1, batch().records, numbering())
+            wrong = IncomingBatch("t", 9, 1, batch().records, batch_sequence())
             (refused,) = await produce(broker, wrong)
             assert refused.code is ResponseCode.TOPIC_NOT_EXIST
             await produce(broker, batch())
@@ -99,14 +99,14 @@ class TestWithinOneRun:
     @pytest.mark.parametrize(
         ("late", "sentence"),
         [
-            (numbering(9, epoch=1), "newer stream, with epoch 2"),
-            (numbering(4, epoch=2), "no answer below 5"),
-            (Numbering(PRODUCER, 2, 9, 10), "at most the batch's"),
+            (batch_sequence(9, epoch=1), "newer stream, with epoch 2"),
+            (batch_sequence(4, epoch=2), "no answer below 5"),
+            (BatchSequence(PRODUCER, 2, 9, 10), "at most the batch's"),
         ],
     )
-    async def test_what_comes_too_late_or_makes_no_sense_is_refused(self, late: Numbering, sentence: str) -> None:
+    async def test_what_comes_too_late_or_makes_no_sense_is_refused(self, late: BatchSequence, sentence: str) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
-            await produce(broker, numbered("t", [b"five"], numbering(5, epoch=2, first_unanswered=5)))
+            await produce(broker, numbered("t", [b"five"], batch_sequence(5, epoch=2, first_unanswered=5)))
             (outcome,) = await produce(broker, numbered("t", [b"late"], late))
             assert outcome.code is ResponseCode.MESSAGE_ILLEGAL
             assert sentence in outcome.remark

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences
+from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences
 from mq_broker.core.producer_table import EXPIRY_MS, Stretch
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.replication import states
@@ -19,15 +19,15 @@ PRODUCER = 7
 EVERY_BYTES = 32 * 1024
 
 
-def numbering(sequence: int, first_unanswered: int = 1) -> Numbering:
-    return Numbering(PRODUCER, 1, sequence, first_unanswered)
+def batch_sequence(sequence: int, first_unanswered: int = 1) -> BatchSequence:
+    return BatchSequence(PRODUCER, 1, sequence, first_unanswered)
 
 
 async def test_a_slave_that_joins_after_retention_recognises_what_is_sent_again() -> None:
     clock = SimClock()
     _, master, slave = make_pair(clock, role=BrokerRole.ASYNC_MASTER)
     await master.start()
-    rows = numbered("t", [b"1", b"2", b"3"], numbering=numbering(1))
+    rows = numbered("t", [b"1", b"2", b"3"], batch_sequence=batch_sequence(1))
     (first,) = await produce(master.at_work, rows)
     while master.at_work.store.log_end < 3 * LOG_FILE_BYTES:
         await produce(master.at_work, incoming("other", [b"x" * 10_000]))
@@ -51,7 +51,9 @@ async def test_a_slave_forgets_the_numbers_that_its_master_has_forgotten(monkeyp
         sent, size = 0, 1_000
         while master.at_work.store.log_end < 4 * EVERY_BYTES:
             sent += 1  # every second number: each is a stretch of its own, and the one before it is answered
-            await produce(master.at_work, numbered("t", [bytes(size)], numbering=numbering(2 * sent, 2 * sent - 1)))
+            await produce(
+                master.at_work, numbered("t", [bytes(size)], batch_sequence=batch_sequence(2 * sent, 2 * sent - 1))
+            )
             await clock.advance(0.1)
         kept = sum(1 for _ in slave.at_work.producer_sequences.ends())
         assert sum(1 for _ in master.at_work.producer_sequences.ends()) == 1
@@ -66,7 +68,9 @@ async def test_a_slave_knows_what_its_master_knows_and_nothing_else(monkeypatch:
     async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (_, master, slave):
         for producer in (PRODUCER, RETURNING_PRODUCERS_FROM + 1, WRITE_PRODUCERS_FROM + 1):
             for sequence in (1, 3, 5):
-                await produce(master.at_work, numbered("t", [b"x"], numbering=Numbering(producer, 1, sequence, 1)))
+                await produce(
+                    master.at_work, numbered("t", [b"x"], batch_sequence=BatchSequence(producer, 1, sequence, 1))
+                )
         await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
         master.at_work.producer_sequences.expire(master.at_work.time.now_ms() + 2 * EXPIRY_MS)
         known = master.at_work.producer_sequences.to_json()["producerTable"]
@@ -81,8 +85,8 @@ def test_what_is_taken_over_stays_the_same_when_it_is_written_down() -> None:
     master, slave = ProducerSequences(), ProducerSequences()
     for now_ms, (producer, queue_id) in enumerate([(1, 0), (2, 0), (1, 1), (RETURNING_PRODUCERS_FROM, 3), (1, 0)]):
         stretch = Stretch(now_ms + 1, 1, "t", queue_id, now_ms)
-        master.stored(Numbering(producer, now_ms, now_ms + 1, 0), ("t", queue_id), stretch, 1_000 * now_ms)
-    slave.stored(Numbering(9, 1, 1, 1), ("t", 0), Stretch(1, 1, "t", 0, 70), 5)
+        master.stored(BatchSequence(producer, now_ms, now_ms + 1, 0), ("t", queue_id), stretch, 1_000 * now_ms)
+    slave.stored(BatchSequence(9, 1, 1, 1), ("t", 0), Stretch(1, 1, "t", 0, 70), 5)
     coming = ProducerSequences()
     coming.load_json(json.loads(json.dumps(master.to_json())))
     slave.take_over(coming)

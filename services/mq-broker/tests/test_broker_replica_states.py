@@ -14,7 +14,7 @@ from mq_broker.core.subscription_groups import SubscriptionGroup
 from mq_broker.core.topics import TopicConfig
 from mq_broker.processor.broker import Broker
 from mq_broker.replication.frames import StateDocument
-from mq_broker.replication.node import Exchange
+from mq_broker.replication.node import StateExchange
 from mq_broker.replication.states import StatesOut
 from mq_broker.store.state_files import FORMAT, encode_document
 from mq_broker.testing import RecordingSession, client, incoming, produce, running_broker
@@ -50,7 +50,7 @@ async def documents(out: StatesOut) -> list[str]:
     return [document.name for document in await out.take()]
 
 
-def tell(sender: Exchange, receiver: Exchange) -> None:
+def tell(sender: StateExchange, receiver: StateExchange) -> None:
     """What groups have finished goes from one end of a link to the other."""
     progress = sender.progress()
     assert progress is not None
@@ -79,7 +79,7 @@ class TestOut:
     async def test_progress_is_never_told_ahead_of_a_document(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
-            exchange = Exchange(broker.store, broker.topics, broker.consumer_offsets, states_out(broker))
+            exchange = StateExchange(broker.store, broker.topics, broker.consumer_offsets, states_out(broker))
             broker.offsets.commit("g", [("t", 0, Progress(1))])
             assert (exchange.is_waiting, exchange.progress()) == (True, None)
             await exchange.documents()
@@ -89,7 +89,7 @@ class TestOut:
     async def test_the_link_is_woken_by_topics_and_by_progress_until_it_ends(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             woken: list[None] = []
-            exchange = Exchange(broker.store, broker.topics, broker.consumer_offsets, states_out(broker))
+            exchange = StateExchange(broker.store, broker.topics, broker.consumer_offsets, states_out(broker))
             exchange.on_change(lambda: woken.append(None))
             broker.topics.update(TopicConfig("t", 2, 2))
             broker.consumer_offsets.begin("g", "t", 0, 0)
@@ -204,8 +204,8 @@ class TestIn:
             await produce(master, incoming("t", [b"0", b"1", b"2"]))
             await master.group_administration.update(SubscriptionGroup("g"))
             copy_log(master, slave)
-            down = Exchange(master.store, master.topics, master.consumer_offsets, states_out(master))
-            up = Exchange(slave.store, slave.topics, slave.consumer_offsets, None)
+            down = StateExchange(master.store, master.topics, master.consumer_offsets, states_out(master))
+            up = StateExchange(slave.store, slave.topics, slave.consumer_offsets, None)
             slave.offsets.commit("g", [("t", 0, Progress(3))])
             master.offsets.commit("g", [("t", 0, Progress(2))])
             await master.group_administration.delete("g", clean_offsets=True)

@@ -11,7 +11,7 @@ import pytest
 
 from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, Progress, version_of
 from mq_broker.core.replica_state import BrokerRole, Epoch
-from mq_broker.replication.feed import Feed
+from mq_broker.replication.feed import ReplicaFeed
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
 from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, promoted, until
 from mqproto.codes import ResponseCode
@@ -188,11 +188,11 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
 ) -> None:
     """The successor was not told the numbers of its queues before it was promoted, so it begins with 0."""
 
-    async def held(_feed: Feed) -> None:
+    async def held(_feed: ReplicaFeed) -> None:
         await asyncio.Event().wait()
 
     def hold_all(_master: Member) -> None:
-        monkeypatch.setattr(Feed, "_send_states", held)
+        monkeypatch.setattr(ReplicaFeed, "_send_states", held)
 
     clock = SimClock()
     async with (

@@ -17,11 +17,11 @@ from hourglass.mq.v1 import replication_service_pb2 as pb
 from hourglass.mq.v1 import replication_service_pb2_grpc
 from mq_broker.core.replica_state import Epoch, EpochBegin, EpochHistory
 from mq_broker.replication.frames import (
-    Beat,
     Follow,
     LinkError,
     LogBytes,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     MasterLink,
     Probe,
@@ -79,7 +79,7 @@ master_events = st.one_of(
     st.builds(LogBytes, numbers, st.binary(max_size=100), numbers),
     st.builds(StateDocument, texts, st.binary(max_size=100)),
     st.builds(ProgressEntries, st.binary(max_size=100)),
-    st.builds(Beat, numbers, numbers, numbers, numbers, st.booleans(), numbers),
+    st.builds(MasterHeartbeat, numbers, numbers, numbers, numbers, st.booleans(), numbers),
     st.builds(Refusal, texts),
 )
 
@@ -117,7 +117,7 @@ class TestFrames:
         corpus = [
             replica_frame_message(ReplicaFrame(EPOCH, hello())).SerializeToString(),
             replica_frame_message(ReplicaFrame(EPOCH, Report(9, 8, 8))).SerializeToString(),
-            master_frame_message(MasterFrame(EPOCH, Beat(0, 9, 8, 7, True, 2))).SerializeToString(),
+            master_frame_message(MasterFrame(EPOCH, MasterHeartbeat(0, 9, 8, 7, True, 2))).SerializeToString(),
             master_frame_message(MasterFrame(EPOCH, LogBytes(0, b"abc", 9))).SerializeToString(),
         ]
         kinds: tuple[tuple[Any, Any, Any], ...] = (

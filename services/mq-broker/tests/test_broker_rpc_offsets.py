@@ -147,7 +147,9 @@ async def test_a_group_begins_where_it_is_told() -> None:
         assert (first.code, first.offset) == (common_pb2.SUCCESS, 10)
         again = await services.broker("QueryConsumerOffset", ask(where=pb.CONSUME_FROM_FIRST_OFFSET))
         assert again.offset == 10
-        with pytest.raises(AbortedCallError, match="3 is no beginning; allowed are 0, 1 and 2") as refused:
+        with pytest.raises(
+            AbortedCallError, match="3 is no valid consume_from_where; allowed are 0, 1 and 2"
+        ) as refused:
             await services.broker("QueryConsumerOffset", ask(where=3))
         assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -59,12 +59,12 @@ async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_completes
         order = await shipped_order(orders)
         assert order.shipped_at_ms is not None
         orders.clock.set_wall_ms(order.shipped_at_ms + WEEK_MS - 1)
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.TOO_EARLY
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.TOO_EARLY
         assert await orders.order(order.order_id) == order
         (timer,) = timers(orders)
         assert timer.deliver_at_ms == order.shipped_at_ms + WEEK_MS
         orders.clock.set_wall_ms(order.shipped_at_ms + WEEK_MS)
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.COMPLETED
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.COMPLETED
 
 
 async def test_a_timer_that_rings_late_completes_the_order_when_it_comes(new_database_url: NewDatabaseUrl) -> None:
@@ -72,7 +72,7 @@ async def test_a_timer_that_rings_late_completes_the_order_when_it_comes(new_dat
         order = await shipped_order(orders)
         await orders.pass_completion_window()
         await orders.clock.advance(3 * 86_400)
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.COMPLETED
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.COMPLETED
         assert (await orders.order(order.order_id)).completed_at_ms == orders.clock.wall_ms()
 
 
@@ -109,8 +109,8 @@ async def test_messages_that_come_again_change_nothing(new_database_url: NewData
     async with running_orders(new_database_url("orders")) as orders:
         order = await shipped_order(orders)
         await orders.pass_completion_window()
-        ring = orders.application.complete_order.ring
-        assert [await ring(order.order_id) for _ in range(3)] == [
+        fire = orders.application.complete_order.fire
+        assert [await fire(order.order_id) for _ in range(3)] == [
             CompletionOutcome.COMPLETED,
             CompletionOutcome.ALREADY_COMPLETED,
             CompletionOutcome.ALREADY_COMPLETED,
@@ -124,7 +124,7 @@ async def test_the_timer_of_an_order_that_its_buyer_has_confirmed_is_ignored(new
         order = await shipped_order(orders)
         confirmed = await orders.application.use_cases.confirm_receipt(order.order_id, BUYER)
         await orders.pass_completion_window()
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.ALREADY_COMPLETED
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.ALREADY_COMPLETED
         assert await orders.order(order.order_id) == confirmed
         assert timers(orders) == []
 
@@ -142,7 +142,7 @@ async def test_a_buyer_who_confirms_while_the_timer_rings_wins_or_loses_and_both
             await orders.application.use_cases.confirm_receipt(order.order_id, BUYER)
 
         orders.publisher.before_local = confirm_meanwhile
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.ALREADY_COMPLETED
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.ALREADY_COMPLETED
         assert (await orders.history(order.order_id))[-1].reason is ChangeReason.RECEIVED
         assert len(orders.publisher.taken("order-events", "completed")) == 1
         assert orders.publisher.halves == {}
@@ -155,8 +155,8 @@ async def test_an_order_that_is_not_shipped_is_not_completed_whatever_a_message_
         await orders.add_product()
         order = await orders.place("k")
         with capture_logs() as lines:
-            assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.NOT_SHIPPED
-            assert await orders.application.complete_order.ring("ghost") is CompletionOutcome.UNKNOWN_ORDER
+            assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.NOT_SHIPPED
+            assert await orders.application.complete_order.fire("ghost") is CompletionOutcome.UNKNOWN_ORDER
         assert [(line["log_level"], line["order_id"]) for line in lines] == [
             ("warning", order.order_id),
             ("warning", "ghost"),
@@ -171,13 +171,13 @@ async def test_without_the_queue_nothing_changes_and_the_message_comes_again(new
         orders.publisher.is_down = True
         for _ in range(2):  # early, then due
             with pytest.raises(PublishError):
-                await complete_order.ring(order.order_id)
+                await complete_order.fire(order.order_id)
             await orders.pass_completion_window()
         with pytest.raises(PublishError):
             await complete_order.schedule(order.order_id, 1)
         assert await orders.order(order.order_id) == order
         orders.publisher.is_down = False
-        assert await complete_order.ring(order.order_id) is CompletionOutcome.COMPLETED
+        assert await complete_order.fire(order.order_id) is CompletionOutcome.COMPLETED
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"order_id": "o"}', b'{"order_id": "o", "shipped_at_ms": "1"}'])

@@ -68,7 +68,7 @@ async def change(orders: RunningOrders, kind: str, order_id: str) -> None:
     elif kind == "confirm":
         await use_cases.confirm_receipt(order_id, BUYER)
     else:
-        await orders.application.complete_order.ring(order_id)
+        await orders.application.complete_order.fire(order_id)
 
 
 async def check_everything_adds_up(orders: RunningOrders, placed: list[str]) -> None:

@@ -34,8 +34,8 @@ async def placed(orders: RunningOrders) -> Order:
     return order
 
 
-async def ring(orders: RunningOrders, order: Order) -> ExpiryOutcome:
-    return await orders.application.timeouts.ring(OrderDeadline(order.order_id, order.expires_at_ms))
+async def fire(orders: RunningOrders, order: Order) -> ExpiryOutcome:
+    return await orders.application.timeouts.fire(OrderDeadline(order.order_id, order.expires_at_ms))
 
 
 async def test_the_timer_of_a_held_order_rings_again_until_the_order_is_paid(new_database_url: NewDatabaseUrl) -> None:
@@ -45,11 +45,11 @@ async def test_the_timer_of_a_held_order_rings_again_until_the_order_is_paid(new
         answer = await ask(orders, "PUT", order)
         assert (answer.status_code, answer.json()["held_until_ms"]) == (200, order.expires_at_ms - 1 + HOLD_MS)
         orders.clock.set_wall_ms(order.expires_at_ms)
-        assert await ring(orders, order) is HELD
+        assert await fire(orders, order) is HELD
         (timer,) = orders.publisher.taken("order-timeouts", "expire")
         assert timer.delay_level == 2  # 5 s
         assert await orders.pay(order) is PaymentOutcome.PAID
-        assert await ring(orders, order) is ExpiryOutcome.ALREADY_DECIDED
+        assert await fire(orders, order) is ExpiryOutcome.ALREADY_DECIDED
 
 
 async def test_a_hold_that_nobody_prolongs_ends_and_the_order_closes(new_database_url: NewDatabaseUrl) -> None:
@@ -58,7 +58,7 @@ async def test_a_hold_that_nobody_prolongs_ends_and_the_order_closes(new_databas
         orders.clock.set_wall_ms(order.expires_at_ms - 1)
         await ask(orders, "PUT", order)
         orders.clock.set_wall_ms(order.expires_at_ms - 1 + HOLD_MS)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
         answer = await ask(orders, "PUT", order)
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:hourglass:problem:order-not-payable")
         assert (answer.json()["order_status"], answer.json()["hold_ended_ms_ago"]) == ("CLOSED", 0)
@@ -90,10 +90,10 @@ async def test_a_hold_is_prolonged_by_its_payment_alone_and_not_for_ever(new_dat
         last_ms = order.expires_at_ms + PAST_EXPIRY_MAX_MS
         orders.clock.set_wall_ms(last_ms - 1)
         assert (await ask(orders, "PUT", order)).json()["held_until_ms"] == last_ms
-        assert await ring(orders, order) is HELD
+        assert await fire(orders, order) is HELD
         orders.clock.set_wall_ms(last_ms)
         assert (await ask(orders, "PUT", order)).status_code == 409
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
 
 
 async def test_no_payment_begins_once_the_time_is_over(new_database_url: NewDatabaseUrl) -> None:
@@ -102,7 +102,7 @@ async def test_no_payment_begins_once_the_time_is_over(new_database_url: NewData
         orders.clock.set_wall_ms(order.expires_at_ms)
         answer = await ask(orders, "PUT", order)
         assert (answer.status_code, answer.json()["hold_ended_ms_ago"]) == (409, None)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
 
 
 async def test_only_payments_holds_orders_and_only_for_their_buyers(new_database_url: NewDatabaseUrl) -> None:
@@ -154,7 +154,7 @@ async def test_an_order_that_its_payment_lets_go_while_its_timer_closes_it_is_cl
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_with_payment(orders, "DECLINED")
         let_go_before_the_next_write(orders, order)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
         assert (await orders.order(order.order_id)).status is OrderStatus.CLOSED
 
 
@@ -167,7 +167,7 @@ async def test_an_order_that_another_payment_lets_go_while_it_completes_is_compl
         await orders.pay_and_ship(order, "a payment that held it before")
         await orders.pass_completion_window()
         let_go_before_the_next_write(orders, order)
-        assert await orders.application.complete_order.ring(order.order_id) is CompletionOutcome.COMPLETED
+        assert await orders.application.complete_order.fire(order.order_id) is CompletionOutcome.COMPLETED
 
 
 # ---------------------------------------------------------------------- before an order closes, payments is asked
@@ -191,7 +191,7 @@ async def test_an_order_that_was_paid_in_time_is_not_closed_because_the_news_is_
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_with_payment(orders, "CAPTURED")
-        assert await ring(orders, order) is ExpiryOutcome.ALREADY_DECIDED
+        assert await fire(orders, order) is ExpiryOutcome.ALREADY_DECIDED
         paid = await orders.order(order.order_id)
         assert (paid.status, paid.payment_id) == (OrderStatus.AWAITING_SHIPMENT, "payment-1")
         assert orders.desk.callers == [Caller(BUYER.subject, frozenset({PAYMENTS_READ}))]
@@ -205,7 +205,7 @@ async def test_a_payment_that_keeps_no_money_lets_its_order_close(
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_with_payment(orders, status)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
 
 
 async def test_an_order_that_no_payment_has_held_closes_without_a_question(new_database_url: NewDatabaseUrl) -> None:
@@ -213,7 +213,7 @@ async def test_an_order_that_no_payment_has_held_closes_without_a_question(new_d
         order = await placed(orders)
         orders.desk.is_away = True
         orders.clock.set_wall_ms(order.expires_at_ms)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
         assert orders.desk.callers == []
 
 
@@ -224,12 +224,12 @@ async def test_no_answer_and_an_undecided_payment_keep_the_order_open_for_ten_mi
     async with running_orders(new_database_url("orders")) as orders:
         order = await order_with_payment(orders, "CREATED")
         orders.desk.is_away = is_away
-        assert await ring(orders, order) is HELD
+        assert await fire(orders, order) is HELD
         assert len(orders.publisher.taken("order-timeouts", "expire")) == 1
         orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS - 1)
-        assert await ring(orders, order) is HELD
+        assert await fire(orders, order) is HELD
         orders.clock.set_wall_ms(order.expires_at_ms + PAST_EXPIRY_MAX_MS)
-        assert await ring(orders, order) is CLOSED
+        assert await fire(orders, order) is CLOSED
 
 
 async def test_the_reconciler_closes_an_order_as_soon_as_its_payment_is_decided(

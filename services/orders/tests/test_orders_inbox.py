@@ -20,7 +20,7 @@ PAID, PAID_BEFORE = PaymentOutcome.PAID, PaymentOutcome.PAID_BEFORE
 
 
 async def consumed(orders: RunningOrders) -> list[tuple[str, str]]:
-    async with orders.database.reading() as connection:
+    async with orders.database.snapshot() as connection:
         rows = await connection.execute(select(inbox.table).order_by(*inbox.table.primary_key))
         return [(row.consumer_group, row.business_key) for row in rows]
 

@@ -163,7 +163,7 @@ class Shop:
 
     async def check(self, order: Order, results: dict[str, object]) -> tuple[ChangeReason, ...]:
         """Exactly one winner of each state, the right thing by each loser, and the money where it belongs."""
-        async with self.units.reading() as unit:
+        async with self.units.snapshot() as unit:
             final = await unit.orders.get(order.order_id)
             history = await unit.orders.history(order.order_id)
             product_id = order.lines[0].product_id

@@ -63,7 +63,7 @@ async def execute(database: Database, *statements: str) -> None:
 
 
 async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return [tuple(row) for row in await connection.execute(text(query))]
 
 
@@ -132,7 +132,7 @@ async def test_what_this_version_has_written_is_left_in_the_words_of_the_version
         completed = await orders.place("same key", buyer_id="buyer-2")
         await orders.pay_and_ship(completed, "payment-2")
         await orders.pass_completion_window()
-        await orders.application.complete_order.ring(completed.order_id)
+        await orders.application.complete_order.fire(completed.order_id)
         await MIGRATIONS.downgrade(orders.database, "0003")
         assert await rows(
             orders.database,

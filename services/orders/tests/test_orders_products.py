@@ -162,7 +162,7 @@ async def test_an_order_at_another_total_than_its_buyer_has_seen_is_refused(new_
 async def wait_until_it_waits(orders: RunningOrders, placing: asyncio.Task[Order]) -> None:
     """Until the order has come as far as a seller's open change lets it."""
     while not placing.done():
-        async with orders.database.looking() as connection:
+        async with orders.database.autocommit() as connection:
             if connection.dialect.name != "postgresql":  # one unit writes at a time
                 return
             if (await connection.execute(WAITING)).scalar_one():

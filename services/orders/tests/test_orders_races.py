@@ -94,10 +94,10 @@ async def test_confirming_and_completing_at_once_have_one_winner(new_database_ur
         for order in placed:
             await orders.pay_and_ship(order, f"payment of {order.order_id}")
         await orders.pass_completion_window()
-        confirm, ring = orders.application.use_cases.confirm_receipt, orders.application.complete_order.ring
+        confirm, fire = orders.application.use_cases.confirm_receipt, orders.application.complete_order.fire
         for order in placed:
             results = await asyncio.gather(
-                ring(order.order_id), confirm(order.order_id, BUYER), ring(order.order_id), return_exceptions=True
+                fire(order.order_id), confirm(order.order_id, BUYER), fire(order.order_id), return_exceptions=True
             )
             won = [result for result in results if isinstance(result, Order) or result is CompletionOutcome.COMPLETED]
             assert len(won) == 1, results

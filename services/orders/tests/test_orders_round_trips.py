@@ -52,7 +52,7 @@ async def test_every_order_costs_as_few_statements_as_there_are_questions(
     new_database_url: NewDatabaseUrl, lines: int
 ) -> None:
     async with running_orders(new_database_url("orders")) as orders:
-        async with orders.database.reading() as connection:
+        async with orders.database.snapshot() as connection:
             is_postgresql = connection.dialect.name == "postgresql"
         for name in "abc":
             await orders.add_product(Product(name, name, 1, "CNY", available=9))

@@ -61,7 +61,7 @@ async def test_a_timer_that_rings_early_is_sent_again_for_the_rest_and_closes_no
     async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         await orders.clock.advance(20 * 60)
-        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
+        assert await orders.application.timeouts.fire(deadline) is ExpiryOutcome.TOO_EARLY
         assert (await orders.order(deadline.order_id)).status is OrderStatus.PENDING_PAYMENT
         (timer,) = orders.publisher.taken("order-timeouts", "expire")
         assert timer.delay_level == 14  # ten minutes remain
@@ -80,7 +80,7 @@ async def test_a_process_whose_clock_is_ahead_closes_no_order_of_another_early(
         by_the_database = DatabaseClock(machine, orders.database)
         by_the_database.correct(orders.clock.wall_ms(), machine.monotonic(), 0.0)
         async with running_orders(url, seed=2, clock=machine, service_clock=by_the_database) as ahead:
-            assert await ahead.application.timeouts.ring(deadline) is ExpiryOutcome.TOO_EARLY
+            assert await ahead.application.timeouts.fire(deadline) is ExpiryOutcome.TOO_EARLY
             own = await ahead.place("another")
             assert own.created_at_ms == orders.clock.wall_ms()
         assert (await orders.order(deadline.order_id)).status is OrderStatus.PENDING_PAYMENT
@@ -90,7 +90,7 @@ async def test_a_wrong_deadline_in_a_message_closes_nothing_early(new_database_u
     async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
         forged = OrderDeadline(deadline.order_id, 1)
-        assert await orders.application.timeouts.ring(forged) is ExpiryOutcome.TOO_EARLY
+        assert await orders.application.timeouts.fire(forged) is ExpiryOutcome.TOO_EARLY
 
 
 async def test_messages_that_come_again_change_nothing(new_database_url: NewDatabaseUrl) -> None:
@@ -98,7 +98,7 @@ async def test_messages_that_come_again_change_nothing(new_database_url: NewData
         deadline = await placed_deadline(orders)
         await orders.pass_payment_window()
         for expected in (ExpiryOutcome.CLOSED, ExpiryOutcome.ALREADY_DECIDED, ExpiryOutcome.ALREADY_DECIDED):
-            assert await orders.application.timeouts.ring(deadline) is expected
+            assert await orders.application.timeouts.fire(deadline) is expected
         history = await orders.history(deadline.order_id)
         assert [change.reason for change in history] == [ChangeReason.PLACED, ChangeReason.EXPIRED]
         product = await orders.product()
@@ -110,7 +110,7 @@ async def test_the_timer_of_a_cancelled_order_is_ignored(new_database_url: NewDa
         deadline = await placed_deadline(orders)
         await orders.cancel(deadline.order_id)
         await orders.pass_payment_window()
-        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
+        assert await orders.application.timeouts.fire(deadline) is ExpiryOutcome.ALREADY_DECIDED
         assert orders.publisher.taken("order-timeouts", "expire") == []
 
 
@@ -119,7 +119,7 @@ async def test_the_timer_of_a_paid_order_is_ignored(new_database_url: NewDatabas
         deadline = await placed_deadline(orders)
         await orders.pay(await orders.order(deadline.order_id))
         await orders.pass_payment_window()
-        assert await orders.application.timeouts.ring(deadline) is ExpiryOutcome.ALREADY_DECIDED
+        assert await orders.application.timeouts.fire(deadline) is ExpiryOutcome.ALREADY_DECIDED
         assert (await orders.order(deadline.order_id)).status is OrderStatus.AWAITING_SHIPMENT
         assert [message.tag for message in orders.publisher.messages] == ["created", "paid"]
 
@@ -127,7 +127,7 @@ async def test_the_timer_of_a_paid_order_is_ignored(new_database_url: NewDatabas
 async def test_the_timer_of_an_unknown_order_is_ignored_and_reported(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         with capture_logs() as lines:
-            assert await orders.application.timeouts.ring(OrderDeadline("ghost", 1)) is ExpiryOutcome.UNKNOWN_ORDER
+            assert await orders.application.timeouts.fire(OrderDeadline("ghost", 1)) is ExpiryOutcome.UNKNOWN_ORDER
         assert [(line["log_level"], line["order_id"]) for line in lines] == [("warning", "ghost")]
 
 
@@ -140,7 +140,7 @@ async def test_a_timer_that_cannot_be_sent_fails_so_that_the_message_comes_again
         with pytest.raises(PublishError):
             await orders.application.timeouts.schedule(deadline)
         with pytest.raises(PublishError):
-            await orders.application.timeouts.ring(deadline)
+            await orders.application.timeouts.fire(deadline)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ async def confirm(orders: RunningOrders, order: Order) -> object:
 
 async def complete(orders: RunningOrders, order: Order) -> object:
     await orders.pass_completion_window()
-    return await orders.application.complete_order.ring(order.order_id)
+    return await orders.application.complete_order.fire(order.order_id)
 
 
 ACTIONS = pytest.mark.parametrize(

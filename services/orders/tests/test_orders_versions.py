@@ -58,7 +58,7 @@ async def test_two_versions_sell_from_one_database_and_the_later_one_can_be_roll
                 await connection.commit()
     async with running_orders(url, publisher=queue, clock=clock, seed=3) as older:
         await live(older, older, "after")
-        async with older.database.reading() as connection:
+        async with older.database.snapshot() as connection:
             gifts = (await connection.execute(text("SELECT order_id FROM orders WHERE channel = 'gift'"))).scalars()
             assert sorted(gifts) == sorted(of_later) != sorted(of_older)
         seats = await older.product(PRODUCT.product_id)

@@ -148,7 +148,7 @@ async def check_everything_adds_up(payments: RunningPayments) -> None:
     for message in payments.told(events.REFUNDED_TAG):
         told[message.key] += MessageBody(message.body).number("amount_minor")
     assert told == +refunded
-    async with payments.database.reading() as connection:
+    async with payments.database.snapshot() as connection:
         assert (await connection.execute(text(UNBALANCED))).all() == []
         found = [(row[0], row[1], int(row[2])) for row in await connection.execute(text(ADDED_UP)) if row[2]]
     counts = (("payment", statistics.payments), ("refund", statistics.refunds), ("event", statistics.gateway_events))
@@ -168,7 +168,7 @@ async def play(folder: Path, script: list[list[Operation]], gateway_steps: list[
             unexpected = [result for result in results if result is not None and not isinstance(result, ServiceError)]
             assert unexpected == []
             # The ledger is balanced at every moment, and not only in the end.
-            async with payments.application.units.reading() as unit:
+            async with payments.application.units.snapshot() as unit:
                 assert sum((await unit.ledger.balances()).values()) == 0
         await settle(payments)
         await check_everything_adds_up(payments)

@@ -220,7 +220,7 @@ async def check_it_was_paid_once(world: World) -> None:
         assert await payments.payments() == [payment]
         assert len(payments.told(events.SUCCEEDED_TAG)) == 1
         await check_the_books(payments, 0)
-        async with payments.application.units.reading() as unit:
+        async with payments.application.units.snapshot() as unit:
             history = await unit.payments.history(payment.payment_id)
         assert [change.new_status for change in history] == [PaymentStatus.CREATED, PaymentStatus.CAPTURED]
 

@@ -50,7 +50,7 @@ async def test_it_is_kept_and_shown_and_payments_stays_ready(new_database_url: N
         (shown,) = (await payments.get("/refunds?status=FAILED")).json()["items"]
         assert (shown["refund_id"], shown["failure"]) == (refund.refund_id, REFUSAL)
         assert (await payments.get("/refunds?status=REFUNDED")).json()["items"] == []
-        async with payments.application.units.reading() as unit:
+        async with payments.application.units.snapshot() as unit:
             assert await unit.refunds.count_failed() == 1
         # What was asked for stays asked for: nobody gives the same money back in another way.
         assert (await payments.payment(payment.payment_id)).refundable_minor == 0

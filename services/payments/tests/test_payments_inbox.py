@@ -16,7 +16,7 @@ from servicekit.testing.databases import NewDatabaseUrl
 
 
 async def consumed(payments: RunningPayments) -> list[tuple[str, str]]:
-    async with payments.database.reading() as connection:
+    async with payments.database.snapshot() as connection:
         rows = await connection.execute(select(inbox.table).order_by(*inbox.table.primary_key))
         return [(row.consumer_group, row.business_key) for row in rows]
 
@@ -86,7 +86,7 @@ async def test_an_event_that_was_consumed_changes_nothing_even_where_a_guard_wou
             assert await inbox.once(connection, events.PAYABLE_ORDERS_GROUP, "order-1/CLOSED", 1)
             await connection.commit()
         await payments.tell(order_event(events.CLOSED_TAG))
-        async with payments.application.units.reading() as unit:
+        async with payments.application.units.snapshot() as unit:
             known = await unit.payable_orders.find("order-1")
         assert known is not None
         assert known.status == "OPEN"

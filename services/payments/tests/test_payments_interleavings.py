@@ -25,7 +25,7 @@ from payments.service.refund_payment import RefundPart, RefundPayment
 from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import UnitOfWork
 from payments.testing import OPERATOR, ScriptedGateway, ScriptedOrders
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.config import SQLITE_PREFIX
 from servicekit.message import MessageBody
 from servicekit.sql.database import Database, SqlUnits
@@ -47,7 +47,7 @@ class Desk:
         self.clock = SimClock()
         self.gateway = ScriptedGateway(self.clock)
         transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(self.units, self.queue, self.clock)
-        publisher = OutboxPublisher(self.units, transactions, self.clock, Wake(), is_queue_there=lambda: True)
+        publisher = OutboxPublisher(self.units, transactions, self.clock, WakeUp(), is_queue_there=lambda: True)
         bookkeeper = Bookkeeper(self.units, publisher, self.clock, ScriptedOrders())
         self.settlement = Settlement(self.units, self.gateway, bookkeeper, ScriptedOrders(), self.clock)
         self.orders_of_the_other = ScriptedOrders()
@@ -55,8 +55,8 @@ class Desk:
             self.units, self.gateway, bookkeeper, self.orders_of_the_other, self.clock
         )
         self.receive_event = ReceiveEvent(self.units, bookkeeper)
-        self.refund_part = RefundPart(self.units, self.settlement, Wake(), self.clock)
-        self.refund_whole = RefundPayment(self.units, self.settlement, Wake(), self.clock)
+        self.refund_part = RefundPart(self.units, self.settlement, WakeUp(), self.clock)
+        self.refund_whole = RefundPayment(self.units, self.settlement, WakeUp(), self.clock)
 
     async def begin(self, number: int) -> Payment:
         request = PaymentRequest(f"order-{number}", "buyer-1", AMOUNT_MINOR, "CNY", PaymentMethod.CARD)
@@ -77,12 +77,12 @@ class Desk:
         return results
 
     async def payment(self, payment_id: str) -> Payment:
-        async with self.units.reading() as unit:
+        async with self.units.snapshot() as unit:
             return await unit.payments.get(payment_id)
 
     async def postings(self, payment_id: str) -> list[tuple[str, int]]:
         """Posting and amount of what was booked for the buyers."""
-        async with self.database.reading() as connection:
+        async with self.database.snapshot() as connection:
             statement = text(
                 "SELECT posting_id, amount_minor FROM ledger_entries"
                 " WHERE payment_id = :payment_id AND account = 'buyer-funds' ORDER BY entry_id"
@@ -236,7 +236,7 @@ async def test_parts_and_the_whole_in_whatever_order_are_together_never_more_tha
         given_back_minor = sum(amount for posting, amount in postings if posting.startswith("refund/"))
         assert given_back_minor == payment.refunded_minor <= payment.refund_requested_minor <= AMOUNT_MINOR
         # What was asked for and is not back is for the resumer, which asks; it is never forgotten.
-        async with desk.units.reading() as unit:
+        async with desk.units.snapshot() as unit:
             left = [one.refund_id for one in await unit.refunds.unfinished("", 10)]
         for refund_id in left:
             await desk.settlement.ask_refund(refund_id)

@@ -18,7 +18,7 @@ REFUND = Refund("r", "p", 40, "CNY", "why", "operator", 3)
 
 
 async def entries(payments: RunningPayments) -> list[tuple[str, str, int]]:
-    async with payments.database.reading() as connection:
+    async with payments.database.snapshot() as connection:
         rows = await connection.execute(
             text("SELECT posting_id, account, amount_minor FROM ledger_entries ORDER BY entry_id")
         )

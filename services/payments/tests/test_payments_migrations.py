@@ -174,7 +174,7 @@ OLD_ROWS = (
 
 
 async def rows(database: Database, statement: str) -> list[tuple[object, ...]]:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return [tuple(row) for row in await connection.execute(text(statement))]
 
 

@@ -20,7 +20,7 @@ CREATED, PAID, CLOSED = events.CREATED_TAG, events.PAID_TAG, events.CLOSED_TAG
 
 
 async def known(payments: RunningPayments, order_id: str = "order-1") -> PayableOrder | None:
-    async with payments.application.units.reading() as unit:
+    async with payments.application.units.snapshot() as unit:
         return await unit.payable_orders.find(order_id)
 
 

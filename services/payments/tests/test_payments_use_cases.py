@@ -397,7 +397,7 @@ async def test_a_refund_that_makes_no_sense_is_not_taken(new_database_url: NewDa
             with pytest.raises(RefundMismatchError):
                 await payments.request_refund(payment, **changes)
         assert await payments.gateway.book() == GatewayBook(TOTAL_MINOR, 0, 1, 0)
-        async with payments.application.units.reading() as unit:
+        async with payments.application.units.snapshot() as unit:
             assert await unit.refunds.find(whole_refund_id(payment.payment_id)) is None
 
 

@@ -56,12 +56,12 @@ async def credits_of(payments: RunningPayments, payment_id: str) -> int:
         ledger_entries.c.account == "buyer-funds",
         ledger_entries.c.amount_minor < 0,
     )
-    async with payments.database.reading() as connection:
+    async with payments.database.snapshot() as connection:
         return int((await connection.execute(wanted)).scalar_one())
 
 
 async def kept(payments: RunningPayments) -> list[tuple[str, str | None]]:
-    async with payments.database.reading() as connection:
+    async with payments.database.snapshot() as connection:
         rows = await connection.execute(select(gateway_events).order_by(gateway_events.c.received_at_ms))
         return [(row.status, row.reason) for row in rows]
 

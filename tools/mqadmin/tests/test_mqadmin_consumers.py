@@ -1,4 +1,4 @@
-"""Living members: who they are, how they are, one message for one of them, one queue set by hand (MISSION L11-L13)."""
+"""Service members: who they are, how they are, one message for one of them, one queue set by hand (MISSION L11-L13)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestConnections:
         for command in ("consumerConnection", "consumerStatus"):
             empty = operator(command, "-g", "readers", "--json")
             assert (empty.exit_code, empty.json["members"]) == (3, [])
-            assert empty.stderr == "mqadmin: no member of group readers lives\n"
+            assert empty.stderr == "mqadmin: group readers has no active members\n"
             nowhere = operator(command, "-g", "nobody")
             assert (nowhere.exit_code, "SUBSCRIPTION_GROUP_NOT_EXIST" in nowhere.stderr) == (1, True)
 

@@ -20,13 +20,13 @@ from mqclient import (
     Admin,
     BrokerRefusedError,
     ConsumeFromWhere,
-    DeadLetter,
     Message,
     MessageExt,
     MessageRejectedError,
     PushConsumer,
     SendResult,
 )
+from mqclient.admin import DeadLetter
 from mqclient.testing import RecordingListener
 from mqclient.testing.recording import open_bodies, send_dead_letters, stored_bodies
 from mqproto.codes import ResponseCode
@@ -135,7 +135,7 @@ class TestWhoGetsIt:
     def test_which_ones_has_to_be_said_in_one_way(self, operator: Operator, arguments: tuple[str, ...]) -> None:
         outcome = replay(operator, *arguments)
         assert outcome.exit_code == 2
-        assert "say which: with -i, with a filter" in outcome.stderr
+        assert "specify exactly one of: -i, a filter" in outcome.stderr
         assert outcome.stderr.endswith("(see mqadmin dlq replay --help)\n")
 
 

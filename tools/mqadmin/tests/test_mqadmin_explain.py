@@ -17,8 +17,6 @@ from mqclient import (
     ConsumeFromWhere,
     ConsumerConfig,
     ConsumeStatus,
-    LifeEvent,
-    LifeEventKind,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -26,6 +24,7 @@ from mqclient import (
     TransactionListener,
     TransactionProducer,
 )
+from mqclient.admin import LifeEvent, LifeEventKind
 
 ADDRESS, CLUSTER = "127.0.0.1:10911", "DefaultCluster"
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z

@@ -25,13 +25,13 @@ from mqadmin.world import ask_each
 from mqclient import (
     BrokerRejectedError,
     BrokerUnreachableError,
-    ClusterBroker,
     IllegalArgumentError,
     MQClientError,
     NoRouteError,
     OutcomeUnknownError,
     UnknownTransportError,
 )
+from mqclient.admin import ClusterBroker
 from mqproto.codes import ResponseCode
 
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z

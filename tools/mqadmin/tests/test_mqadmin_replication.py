@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from mqadmin.testing import Operator, operated_pair
-from mqclient import BrokerUnreachableError, Epoch, NoRouteError
+from mqclient import BrokerUnreachableError, NoRouteError
+from mqclient.admin import Epoch
 from mqclient.testing import FakeBroker
 from mqclient.transport import methods
 from osenv import SimClock

@@ -28,7 +28,7 @@ from hourglass_local.cluster_shop import (
     ShopSettings,
     payment_window_ms,
 )
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.ports import LOOPBACK, ClusterPorts, addresses, check_free
 from hourglass_local.process import (
     Check,
@@ -182,7 +182,7 @@ class Cluster:
         return self.shop.urls[GATEWAY]
 
     @property
-    def badges(self) -> Badges:
+    def badges(self) -> AccessTokens:
         """For callers of orders and payments, once the cluster has been started."""
         return self.shop.badges
 

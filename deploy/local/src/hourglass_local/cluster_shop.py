@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from hourglass_local.balancer import Balancer
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.ports import LOOPBACK
 from hourglass_local.process import Check, ManagedProcess, http_ready
 from orders.domain.delay_levels import DEFAULT_DELAYS_TEXT, PAYMENT_WINDOW_LEVEL, parse_delay_levels
@@ -136,9 +136,9 @@ class ClusterShop:
         self._add(PAYMENTS, payments_ports, payments_environment(settings, places))
 
     @property
-    def badges(self) -> Badges:
+    def badges(self) -> AccessTokens:
         """For the callers of this shop; it has been prepared. Raises OSError."""
-        return Badges(self.secrets.keys())
+        return AccessTokens(self.secrets.keys())
 
     async def prepare(self) -> None:
         """Make secrets and databases. Raises OSError, and what PostgreSQL raises."""

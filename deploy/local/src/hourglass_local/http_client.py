@@ -29,7 +29,7 @@ SELLER_ID, OPERATOR_ID = "seller-1", "operator-1"
 LIFETIME_S = 24 * 3600
 
 
-class Badges:
+class AccessTokens:
     """Issued when they are asked for the first time, and used until the end. Raises ValueError for unusable keys."""
 
     def __init__(self, keys: Keys) -> None:
@@ -76,7 +76,7 @@ class HttpClient:
     def __init__(
         self,
         urls: str | Sequence[str],
-        badges: Badges,
+        badges: AccessTokens,
         *,
         give_up_after_s: float = GIVE_UP_AFTER_S,
         transport: httpx.AsyncBaseTransport | None = None,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hourglass_local.books import Books
 from hourglass_local.buyers import PaymentAttempt
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.plan import Pays, PlannedOrder
 from hourglass_local.shop import (
     CLOSED,
@@ -25,7 +25,7 @@ EXPIRY_MS = 10_000
 PRICE_MINOR = 93_300
 SEAT = Product("G1-first", "Seat", PRICE_MINOR, "CNY", 50)
 BEFORE = {SEAT.product_id: SEAT}
-BADGES = Badges([("test", 32 * "s")])
+BADGES = AccessTokens([("test", 32 * "s")])
 
 
 def closed(order_id: str, late_ms: int = 20) -> Order:

@@ -5,50 +5,17 @@
 
 The URL says where the name servers are: `mq://host:port;host:port` names them, `mq://` takes them from the environment
 variable NAMESRV_ADDR, and `mq+http://host:port/path` and `mq+dns://name:port` look them up, again every two minutes.
-Names listed here are the interface, with those of mqclient.sync for programs without an event loop; everything else is
-inside.
+Names listed here are the interface of applications. Further ones stand in `mqclient.admin` (operators), `mqclient.sync`
+(programs without an event loop), `mqclient.fastapi`, `mqclient.sqlalchemy`, `mqclient.observed` and
+`mqclient.producer.idempotent_producer`; everything else is inside.
 """
 
-from mqclient.admin import (
-    Admin,
-    BackupDescription,
-    BrokerRole,
-    BrokerStatus,
-    ClusterBroker,
-    ConsumeDirectlyResult,
-    ConsumerConnection,
-    ConsumerData,
-    ConsumeResult,
-    ConsumerRunningInfo,
-    ConsumeStats,
-    DeadLetter,
-    DeadLetterFilter,
-    DeadLetterMark,
-    DeadLetterState,
-    DelayLevelStatus,
-    Epoch,
-    HaAnswer,
-    HaStatus,
-    LifeEvent,
-    LifeEventKind,
-    MasterSwitch,
-    OffsetChange,
-    ProcessQueueInfo,
-    PullResult,
-    QueueConsumeStats,
-    QueueStats,
-    ReplayTarget,
-    ReplicaStatus,
-    StoreStatus,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicConsumeStats,
-    TransactionDetails,
-    TransactionInfo,
-    TransactionList,
-    TransactionPhase,
-)
+import warnings
+from importlib import import_module
+from typing import Any
+
+from mqclient import admin
+from mqclient.admin import Admin
 from mqclient.config import ClientConfig, ConsumerConfig, ProducerConfig
 from mqclient.consumer.listener import (
     ConsumeConcurrentlyContext,
@@ -73,7 +40,6 @@ from mqclient.consumer.rebalance import (
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
     AllocateMessageQueueStrategy,
-    MachineRoomResolver,
 )
 from mqclient.errors import (
     BrokerRefusedError,
@@ -113,7 +79,6 @@ from mqclient.message import (
 )
 from mqclient.name_servers import BrokerQueues, TopicRoute
 from mqclient.producer.attempts import CommunicationMode, MessageType, SendMessageContext, SendMessageHook
-from mqclient.producer.numbered_producer import NumberedMessage, NumberedProducer, StoredMessage
 from mqclient.producer.producer import Producer, SendCallback
 from mqclient.producer.sender import (
     MessageBatchSplitter,
@@ -134,52 +99,30 @@ __all__ = [
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateMessageQueueStrategy",
-    "BackupDescription",
     "BatchSendResult",
     "BrokerQueues",
     "BrokerRefusedError",
     "BrokerRejectedError",
-    "BrokerRole",
-    "BrokerStatus",
     "BrokerUnreachableError",
     "CheckUnansweredError",
     "ClientConfig",
-    "ClusterBroker",
     "CommunicationMode",
     "ConnectionLostError",
     "ConsumeConcurrentlyContext",
-    "ConsumeDirectlyResult",
     "ConsumeFromWhere",
     "ConsumeMessageContext",
     "ConsumeMessageHook",
     "ConsumeOrderlyContext",
     "ConsumeOrderlyStatus",
-    "ConsumeResult",
-    "ConsumeStats",
     "ConsumeStatus",
     "ConsumerConfig",
-    "ConsumerConnection",
-    "ConsumerData",
-    "ConsumerRunningInfo",
-    "DeadLetter",
-    "DeadLetterFilter",
-    "DeadLetterMark",
-    "DeadLetterState",
-    "DelayLevelStatus",
     "EarlierSendFailedError",
-    "Epoch",
-    "HaAnswer",
-    "HaStatus",
     "IllegalArgumentError",
     "IllegalGroupError",
     "IllegalStateError",
-    "LifeEvent",
-    "LifeEventKind",
     "LocalTransactionRolledBackError",
     "LocalTransactionState",
     "MQClientError",
-    "MachineRoomResolver",
-    "MasterSwitch",
     "Message",
     "MessageBatchSplitter",
     "MessageExt",
@@ -193,26 +136,17 @@ __all__ = [
     "MessageType",
     "NoRouteError",
     "NotSentError",
-    "NumberedMessage",
-    "NumberedProducer",
-    "OffsetChange",
     "OutcomeUnknownError",
-    "ProcessQueueInfo",
     "Producer",
     "ProducerConfig",
     "PullConsumer",
-    "PullResult",
     "PullStatus",
     "PulledFrame",
     "PushConsumer",
-    "QueueConsumeStats",
-    "QueueStats",
     "RecallOutcome",
     "RecallResult",
     "RecalledMessage",
     "RejectedError",
-    "ReplayTarget",
-    "ReplicaStatus",
     "RequestTimeoutError",
     "RetryableError",
     "SelectMessageQueueByHash",
@@ -223,23 +157,29 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ServiceState",
-    "StoreStatus",
-    "StoredMessage",
-    "SubscriptionData",
-    "SubscriptionGroupConfig",
     "TooManyRequestsError",
-    "TopicConfig",
-    "TopicConsumeStats",
     "TopicRoute",
-    "TransactionDetails",
-    "TransactionInfo",
-    "TransactionList",
     "TransactionListener",
     "TransactionNotBegunError",
-    "TransactionPhase",
     "TransactionProducer",
     "TransactionSendResult",
     "TransactionTombstonedError",
     "UnknownTransportError",
     "UnreadableBodyError",
 ]
+
+# Names that stood here before, with their places; they go with the next version.
+_MOVED = {
+    "MachineRoomResolver": ("mqclient.consumer.rebalance", "MachineRoomResolver"),
+    "SequencedMessage": ("mqclient.producer.idempotent_producer", "SequencedMessage"),
+    "IdempotentProducer": ("mqclient.producer.idempotent_producer", "IdempotentProducer"),
+    "StoredMessage": ("mqclient.producer.idempotent_producer", "StoredMessage"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MOVED and name not in admin.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, current = _MOVED.get(name, ("mqclient.admin", name))
+    warnings.warn(f"mqclient.{name} is {module}.{current} now", DeprecationWarning, stacklevel=2)
+    return getattr(import_module(module), current)

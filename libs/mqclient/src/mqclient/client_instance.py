@@ -23,7 +23,7 @@ from mqclient.connection.broker_connections import BrokerCalls, BrokerConnection
 from mqclient.connection.produce_stream import ProduceStream
 from mqclient.connection.session import InnerConsumer, InnerProducer, Registrations, Reply, ReverseCommands
 from mqclient.errors import BrokerRejectedError, IllegalStateError, NoRouteError
-from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, to_the_end
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, finish_despite_cancellation
 from mqclient.message import UniqueIdMaker
 from mqclient.name_servers import MASTER_ID, NameServers
 from mqclient.route_table import RouteTable
@@ -123,7 +123,7 @@ class ClientInstance:
             await finish(deadline - min(GOODBYE_SHARE * timeout_s, GOODBYE_S_MAX))
         except BaseException:
             deadline = self.clock.monotonic()
-            await to_the_end(finish(deadline))
+            await finish_despite_cancellation(finish(deadline))
             raise
         finally:
             unregister()
@@ -141,11 +141,11 @@ class ClientInstance:
         try:
             if left_s > 0:
                 async with timeout(self.clock, left_s):
-                    await self._brokers.say_goodbye()
+                    await self._brokers.send_leave_notices()
         except TimeoutError:
-            logger.info("client %s leaves without a goodbye to every broker", self.client_id)
+            logger.info("client %s is closed before every broker has its leave notice", self.client_id)
         finally:
-            await to_the_end(self._close())
+            await finish_despite_cancellation(self._close())
 
     async def _close(self) -> None:
         await self.tasks.close()
@@ -178,7 +178,7 @@ class ClientInstance:
 
     async def unreachable(self, address: str) -> None:
         """A request could not be served there: pass that broker over for a while, and ask who stands in its place."""
-        self._brokers.pass_over(address)
+        self._brokers.mark_unreachable(address)
         await self.routes.refresh_brokers()
 
     def is_passed_over(self, address: str) -> bool:

@@ -88,7 +88,7 @@ class Lifecycle:
             raise IllegalStateError(f"{self._name} is not running: it is in state {self.state.value}")
 
 
-class Living(ABC):
+class Service(ABC):
     """What is started and shut down, with `async with` for both: on the way out only what still runs is shut down."""
 
     _lifecycle: Lifecycle
@@ -217,7 +217,7 @@ async def wait_event(clock: Clock, event: asyncio.Event, seconds: float) -> bool
     return True
 
 
-async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
+async def finish_despite_cancellation(coroutine: Coroutine[Any, Any, T]) -> T:
     """Await `coroutine` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     For endings that are short by themselves: half of them would leave something behind.

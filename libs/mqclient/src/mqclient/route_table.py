@@ -67,7 +67,7 @@ class RouteTable:
             self._guess(topic, default)
         queues = self._publish_queues[topic]
         if not queues:
-            raise NoRouteError(f"no queue of the topic {topic!r} can be written: not allowed, or no master lives")
+            raise NoRouteError(f"topic {topic!r} has no writable queue: permission denied, or no master available")
         return queues
 
     def waits_for_master(self, topic: str) -> bool:

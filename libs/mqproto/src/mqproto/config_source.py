@@ -194,7 +194,7 @@ class ConfigSource(Generic[T]):
         return self.format.parse(pairs), warning
 
 
-class ConfigInForce(Generic[T]):
+class ReloadableConfig(Generic[T]):
     """The configuration of a running process. `apply` makes the process follow a new one; it must not fail half-way."""
 
     def __init__(self, source: ConfigSource[T], config: T, apply: Callable[[T], None]) -> None:
@@ -309,6 +309,6 @@ class Command(Generic[T]):
             action="store_true",
             help="print the important ones, and exit",
         )
-        parser.add_argument("overrides", nargs="*", metavar="key=value", help="win over everything else")
+        parser.add_argument("overrides", nargs="*", metavar="key=value", help="take precedence over every other source")
         parser.add_argument("--version", action="version", version=f"%(prog)s {self.version}")
         return parser

@@ -46,7 +46,7 @@ def machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def keep_freed_memory(kept_bytes_max: int, block_bytes_max: int) -> bool:
+def set_malloc_trim_threshold(kept_bytes_max: int, block_bytes_max: int) -> bool:
     """Have malloc use freed blocks of up to `block_bytes_max` again, and give back only what exceeds `kept_bytes_max`.
 
     By itself glibc gives much of what is freed back to the operating system at once. A process that takes and frees
@@ -61,7 +61,7 @@ def keep_freed_memory(kept_bytes_max: int, block_bytes_max: int) -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, block_bytes_max) and mallopt(_M_TRIM_THRESHOLD, kept_bytes_max))
 
 
-def keep_out_of_collections() -> None:
+def freeze_garbage_collector() -> None:
     """What exists now stays for the life of the process: the garbage collector need not look at it again.
 
     A full collection otherwise looks at every object of every imported module, which takes 15 to 25 ms in a process of

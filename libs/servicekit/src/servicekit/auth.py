@@ -129,7 +129,7 @@ class Tokens:
         return jwt.encode(claims, secret, _ALGORITHM, headers={"kid": kid})
 
     def verify(self, token: str) -> Caller:
-        """Who the token speaks for. Raises InvalidTokenError."""
+        """The caller that the token names. Raises InvalidTokenError."""
         claims = self._claims(token)
         now_s = self._clock.wall_ms() / 1000
         if claims.issued_s > now_s + LEEWAY_S:
@@ -152,7 +152,7 @@ class Tokens:
             raise InvalidTokenError("the token is not a valid one of this shop") from error
         subject, scope, issued_s, expires_s = claims["sub"], claims["scope"], claims["iat"], claims["exp"]
         if not isinstance(scope, str) or not is_identifier(subject):
-            raise InvalidTokenError("the token names nobody whom this service could know")
+            raise InvalidTokenError("the token has an invalid subject or scope")
         if not _is_time(issued_s) or not _is_time(expires_s):
             raise InvalidTokenError("the token's times are not whole seconds")
         return _Claims(Caller(subject, frozenset(scope.split())), issued_s, expires_s)

@@ -25,7 +25,7 @@ class Background:
     stop: Callable[[], None]
 
 
-class Wake:
+class WakeUp:
     """Rings when there is something to do.
 
     Invariant: a ring between `reset` and `wait` is not lost: a loop resets, looks for work, and waits only then.
@@ -35,11 +35,11 @@ class Wake:
         self._event = asyncio.Event()
 
     @property
-    def has_rung(self) -> bool:
+    def is_set(self) -> bool:
         """Whether it rang since the last `reset`."""
         return self._event.is_set()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Let the loop look again, now or when it waits next."""
         self._event.set()
 
@@ -87,7 +87,7 @@ class StoredGauge:
         self._clock = clock
         self._attribute = attribute
         self._interval_s = interval_s
-        self._end = Wake()
+        self._end = WakeUp()
         self._values: Mapping[str, int] = {}
         telemetry.meter("servicekit").create_observable_gauge(name, [self.observe], unit=unit, description=description)
 
@@ -98,7 +98,7 @@ class StoredGauge:
 
     async def run(self) -> None:
         """Read again and again, until `stop`."""
-        while not self._end.has_rung:
+        while not self._end.is_set:
             try:
                 self._values = await self._read()
             except StorageUnavailableError as error:
@@ -108,7 +108,7 @@ class StoredGauge:
 
     def stop(self) -> None:
         """Let `run` return."""
-        self._end.ring()
+        self._end.set()
 
 
 def stored_gauges(*gauges: Callable[[], StoredGauge]) -> list[Background]:

@@ -64,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", choices=("issue", "new-key"), default="issue")
     parser.add_argument("--keys-file", help="a file with what *_AUTH_KEYS of the services holds")
     parser.add_argument("--keys-variable", help="the variable that holds it, such as ORDERS_AUTH_KEYS")
-    parser.add_argument("--subject", help="whom the token speaks for, such as buyer-1")
+    parser.add_argument("--subject", help="the token's subject, such as buyer-1")
     parser.add_argument("--role", choices=sorted(ROLES))
-    parser.add_argument("--lifetime-s", type=int, default=LIFETIME_S, help=f"seconds; {LIFETIME_S} unless told")
-    parser.add_argument("--key-name", default="k1", help="of new-key: the name of the key; k1 unless told")
+    parser.add_argument("--lifetime-s", type=int, default=LIFETIME_S, help=f"seconds (default: {LIFETIME_S})")
+    parser.add_argument("--key-name", default="k1", help="of new-key: the name of the key (default: k1)")
     return parser
 
 

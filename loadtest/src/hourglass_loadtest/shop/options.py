@@ -21,7 +21,7 @@ from hourglass_loadtest.users.plan import Stage, parse_stages, usual_stages
 from hourglass_local.books import Databases, Standing
 from hourglass_local.cluster import SYNC_MASTER, Cluster
 from hourglass_local.cluster_shop import WEEK_MS, ShopSettings, payment_window_ms, read_keys, with_payment_window
-from hourglass_local.http_client import Badges
+from hourglass_local.http_client import AccessTokens
 from hourglass_local.left import LEFT_FILE, Left, LevelLateness, empty_folder, measured_lateness
 from hourglass_local.plan import CURRENCY
 from hourglass_local.process import MIB
@@ -191,7 +191,7 @@ class Target:
 
     orders_url: str
     payments_url: str
-    badges: Badges
+    badges: AccessTokens
     product_ids: tuple[str, ...]
     queue_url: str | None
     standing: Standing | None
@@ -268,7 +268,7 @@ async def _local(cluster: Cluster, options: LoadOptions) -> AsyncIterator[Target
 
 async def _outside(outside: Outside) -> Target:
     try:
-        badges = Badges(read_keys(outside.auth_keys_file))
+        badges = AccessTokens(read_keys(outside.auth_keys_file))
     except (OSError, ValueError) as error:
         raise OptionsError(f"LOAD_AUTH_KEYS_FILE={str(outside.auth_keys_file)!r}: {error}") from error
     async with Shop(outside.orders_url, badges) as shop:

@@ -88,7 +88,7 @@ class Decisions:
 
     async def decide_due(self) -> int | None:
         """Decide some of what is due; returns when the next is. Raises StorageUnavailableError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             charges = await unit.charges.next_due(BATCH_MAX)
             refunds = await unit.refunds.next_due(BATCH_MAX)
         now_ms = self._clock.wall_ms()
@@ -157,7 +157,7 @@ class Gateway:
 
     async def find_charge(self, charge_id: str) -> Charge:
         """Raises UnknownChargeError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             charge = await unit.charges.find(charge_id)
         if charge is None:
             raise UnknownChargeError(charge_id)
@@ -165,7 +165,7 @@ class Gateway:
 
     async def find_refund(self, refund_id: str) -> Refund:
         """Raises UnknownRefundError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             refund = await unit.refunds.find(refund_id)
         if refund is None:
             raise UnknownRefundError(refund_id)
@@ -173,7 +173,7 @@ class Gateway:
 
     async def book(self) -> Book:
         """The sums of everything that ever happened."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             return await unit.book()
 
     async def _new_refund(self, unit: UnitOfWork, terms: RefundTerms) -> Refund:

@@ -14,7 +14,7 @@ from osenv import Clock, Rng
 from osenv.clock import timeout
 from sandbox_gateway.domain import SIGNATURE_HEADER, Attempt, DeliveryError, WaitingWebhook, signature
 from sandbox_gateway.sql import Units
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import StorageUnavailableError
 from servicekit.http.client import http_client
 
@@ -91,7 +91,7 @@ class WebhookSender:
 
     async def send_due(self) -> int | None:
         """Send some of what is due; returns when the next is. Raises StorageUnavailableError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             waiting = await unit.webhooks.next_due(BATCH_MAX)
         now_ms = self._clock.wall_ms()
         due = [webhook for webhook in waiting if webhook.next_attempt_at_ms <= now_ms]
@@ -149,18 +149,18 @@ class DueWork:
         self.name = name
         self._work = work
         self._clock = clock
-        self._wake = Wake()
+        self._wake = WakeUp()
         self._stopping = False
         self._is_storage_away = False
 
     def wake(self) -> None:
         """Something new may be due."""
-        self._wake.ring()
+        self._wake.set()
 
     def stop(self) -> None:
         """Let `run` return after the work in hand."""
         self._stopping = True
-        self._wake.ring()
+        self._wake.set()
 
     async def run(self) -> None:
         """Until `stop`."""

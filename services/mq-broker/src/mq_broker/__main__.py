@@ -13,7 +13,7 @@ from mq_broker.app import SERVICE, serve
 from mq_broker.config import FORMAT, BrokerConfig
 from mqproto.config_source import EXIT_BAD_CONFIGURATION, Command, Started
 from mqproto.grpc_options import FRAME_BYTES_MAX
-from osenv.process import keep_freed_memory
+from osenv.process import set_malloc_trim_threshold
 
 if sys.platform == "win32":
     from asyncio import run
@@ -44,7 +44,7 @@ def _run(started: Started[BrokerConfig]) -> int:
         print(f"{SERVICE}: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIGURATION
     try:
-        keep_freed_memory(FREED_BYTES_KEPT, FRAME_BYTES_MAX)
+        set_malloc_trim_threshold(FREED_BYTES_KEPT, FRAME_BYTES_MAX)
         return run(serve(started))
     finally:
         telemetry.shutdown()

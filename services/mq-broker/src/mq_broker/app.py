@@ -31,19 +31,19 @@ from mq_broker.processor.broker import Broker, BrokerOptions
 from mq_broker.rpc.admin_service import AdminService
 from mq_broker.rpc.broker_service import BrokerService
 from mq_broker.rpc.calls import OpenStreams
-from mq_broker.rpc.health import keep_telling, tell_none
+from mq_broker.rpc.health import set_all_not_serving, watch_health
 from mq_broker.rpc.registration import HaTerms, Registration, SelfCheck
 from mq_broker.rpc.replication import ReplicationService, connect, server_options
 from mq_broker.store.errors import StoreError
 from mq_broker.telemetry import BrokerMetrics, broker_spans
 from mqproto.conf import config_pairs
-from mqproto.config_source import ConfigInForce, ConfigSource, Started
+from mqproto.config_source import ConfigSource, ReloadableConfig, Started
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
 from osenv import Clock, Disk, RealClock, RealDisk, SystemRng
 from osenv.network import break_connections
 from osenv.pooled_files import raise_open_files_limit
-from osenv.process import keep_out_of_collections, reload_event, stop_event
+from osenv.process import freeze_garbage_collector, reload_event, stop_event
 from telemetry.grpc_server import call_interceptors
 
 log = logging.getLogger(__name__)
@@ -78,14 +78,14 @@ async def serve(started: Started[BrokerConfig]) -> int:
         )
         stop = asyncio.create_task(stop_asked.wait(), name="stop")
         try:
-            while (end := await live(process, stop)) is End.REOPEN:
+            while (end := await run_until_stopped(process, stop)) is ExitReason.REOPEN:
                 pass
         except StartError as error:
             print(f"{SERVICE}: {error}", file=sys.stderr)
             return EXIT_CANNOT_START
         finally:
             stop.cancel()
-    return EXIT_FAILED if end is End.FAILED else EXIT_STOPPED
+    return EXIT_FAILED if end is ExitReason.FAILED else EXIT_STOPPED
 
 
 SERVICE = "mq-broker"
@@ -102,7 +102,7 @@ class StartError(RuntimeError):
     """The broker cannot start; the message is a sentence for the person who started it."""
 
 
-class End(enum.Enum):
+class ExitReason(enum.Enum):
     """Why a life has ended."""
 
     STOPPED = enum.auto()
@@ -137,7 +137,7 @@ class BrokerProcess:
     ha_port: int | None = None
 
 
-async def live(process: BrokerProcess, stop: asyncio.Task[Any]) -> End:
+async def run_until_stopped(process: BrokerProcess, stop: asyncio.Task[Any]) -> ExitReason:
     """One life, until `stop` is done, a part fails, or the broker has to be opened anew. Raises StartError."""
     name = process.config.broker_name
     async with AsyncExitStack() as parts:
@@ -152,8 +152,8 @@ async def live(process: BrokerProcess, stop: asyncio.Task[Any]) -> End:
     for job in failed:
         log.critical("a part of the broker failed: %s", job.get_name(), exc_info=job.exception())
     if broker.store.failure or failed:
-        return End.FAILED
-    return End.REOPEN if is_reopening else End.STOPPED
+        return ExitReason.FAILED
+    return ExitReason.REOPEN if is_reopening else ExitReason.STOPPED
 
 
 def _reason_to_reopen(broker: Broker) -> str:
@@ -190,9 +190,9 @@ async def _start(parts: AsyncExitStack, process: BrokerProcess) -> tuple[Broker,
             "give namesrvAddr in the configuration, or -n host:port",
             config.broker_name,
         )
-    keep_out_of_collections()
+    freeze_garbage_collector()
     registering = await parts.enter_async_context(_job(registration.run(), "registration"))
-    telling = await parts.enter_async_context(_job(keep_telling(health_service, broker.store, process.clock), "health"))
+    telling = await parts.enter_async_context(_job(watch_health(health_service, broker.store, process.clock), "health"))
     log.info(
         "broker %s, %s in epoch %s, listens on %s:%d, for slaves on port %d",
         config.broker_name, broker.replication.role.name, broker.replication.epoch, config.bind_address, process.port,
@@ -226,14 +226,16 @@ def _registration(process: BrokerProcess, broker: Broker) -> Registration:
     )
 
 
-def _configuration(process: BrokerProcess, broker: Broker, registration: Registration) -> ConfigInForce[BrokerConfig]:
+def _configuration(
+    process: BrokerProcess, broker: Broker, registration: Registration
+) -> ReloadableConfig[BrokerConfig]:
     def apply(config: BrokerConfig) -> None:
         process.config = config
         broker.reconfigure(_broker_options(process), config.retention)
         registration.reconfigure(config.name_servers, config.register_name_server_period / 1000)
         telemetry.configure(SERVICE, config.log_level)
 
-    return ConfigInForce(process.source, process.config, apply)
+    return ReloadableConfig(process.source, process.config, apply)
 
 
 async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.Server) -> None:
@@ -246,7 +248,7 @@ async def _serve_slaves(parts: AsyncExitStack, broker: Broker, server: grpc.aio.
 
 
 def _add_services(
-    server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ConfigInForce[BrokerConfig]
+    server: grpc.aio.Server, broker: Broker, registration: Registration, in_force: ReloadableConfig[BrokerConfig]
 ) -> OpenStreams:
     """What clients and operators call; returns the streams of the clients."""
     broker_service = BrokerService(broker, asyncio.Event())
@@ -262,7 +264,7 @@ async def _serve_clients(
     """Clients reach the broker; its health says NOT_SERVING so far."""
     health_service, self_check = health.aio.HealthServicer(), SelfCheck(SystemRng())
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    await tell_none(health_service)
+    await set_all_not_serving(health_service)
     await self_check.leave_mark(health_service)
     await server.start()
     parts.push_async_callback(_stop_serving, server, streams, process.clock)

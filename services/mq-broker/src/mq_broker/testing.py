@@ -14,7 +14,7 @@ from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.delays import DEFAULT_DELAY_LEVELS, DelayLevels
 from mq_broker.core.life import NO_SPANS, LifeEvent, Spans
 from mq_broker.core.members import ClientGroups, Consumer, Subscription
-from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.core.pulling import PullQuery
 from mq_broker.core.replica_state import BrokerIdentity
 from mq_broker.core.transactions import Phase, TransactionOptions, TransactionState
@@ -115,13 +115,13 @@ def keyed(
 def numbered(
     topic: str,
     bodies: Sequence[bytes],
-    numbering: Numbering,
+    batch_sequence: BatchSequence,
     *,
     queue_id: int = 0,
     delay_level: int = 0,
 ) -> IncomingBatch:
     """A batch whose records are numbered; each carries its own number."""
-    producer_id, epoch, base, _ = numbering
+    producer_id, epoch, base, _ = batch_sequence
     records = [
         producer_record(
             topic,
@@ -132,7 +132,7 @@ def numbered(
         )
         for sequence, body in enumerate(bodies, base)
     ]
-    return IncomingBatch(topic, queue_id, len(records), b"".join(records), numbering)
+    return IncomingBatch(topic, queue_id, len(records), b"".join(records), batch_sequence)
 
 
 def half(
@@ -142,7 +142,7 @@ def half(
     *,
     group: str = "shop",
     queue_id: int = 0,
-    numbering: Numbering | None = None,
+    batch_sequence: BatchSequence | None = None,
     properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> IncomingBatch:
     """A half message as a transaction producer sends it."""
@@ -156,7 +156,7 @@ def half(
         born_ip=BORN_IP,
         sys_flag=FLAG_TRANSACTION_PREPARED,
     )
-    return IncomingBatch(topic, queue_id, 1, record, numbering)
+    return IncomingBatch(topic, queue_id, 1, record, batch_sequence)
 
 
 @dataclass(eq=False)

@@ -342,13 +342,15 @@ async def running_store(
     *,
     options: StoreOptions | None = None,
     states: Mapping[str, State] | None = None,
-    told_by_log: frozenset[str] = frozenset(),
+    rebuilt_from_log: frozenset[str] = frozenset(),
     clean_stop: bool = True,
     cut: Cut | None = None,
     on_record: Callable[[Record], None] = lambda record: None,
 ) -> AsyncIterator[MessageStore]:
     """A store that flushes and keeps its index; without `clean_stop` it dies as by SIGKILL."""
-    store = MessageStore(disk, SimClock(START_MS), options or store_options(), states or {}, told_by_log=told_by_log)
+    store = MessageStore(
+        disk, SimClock(START_MS), options or store_options(), states or {}, rebuilt_from_log=rebuilt_from_log
+    )
     store.open(on_record, cut)
     await store.flusher.flush()
     running = asyncio.create_task(store.run())

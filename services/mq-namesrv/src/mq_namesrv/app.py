@@ -18,7 +18,7 @@ from mq_namesrv.core import route_table
 from mq_namesrv.core.registration import CALLS_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_MS_MAX, KEPT_DESCRIPTORS
 from mq_namesrv.core.route_table import RouteTable
 from mq_namesrv.rpc import NameServiceServicer, describe, keys
-from mqproto.config_source import ConfigInForce, Started
+from mqproto.config_source import ReloadableConfig, Started
 from mqproto.grpc_options import SERVER_OPTIONS, connection_limits
 from mqproto.names import Address
 from osenv import Clock, RealClock
@@ -134,7 +134,7 @@ async def serve(started: Started[NamesrvConfig]) -> int:
         server.reconfigure(config)
         telemetry.configure(SERVICE, config.log_level)
 
-    in_force = ConfigInForce(started.source, started.config, apply)
+    in_force = ReloadableConfig(started.source, started.config, apply)
     stop = asyncio.create_task(stop_asked.wait(), name="stop")
     jobs = (
         asyncio.create_task(server.scan(), name="scan for silent brokers"),

@@ -54,7 +54,7 @@ def timeout_handler(timeouts: OrderTimeouts) -> Subscription:
     """
 
     async def handle(body: bytes) -> None:
-        await timeouts.ring(events.read_deadline(body))
+        await timeouts.fire(events.read_deadline(body))
 
     return Subscription(events.TIMEOUT_HANDLER_GROUP, events.ORDER_TIMEOUTS_TOPIC, "*", handle)
 
@@ -106,7 +106,7 @@ def completion_handler(complete_order: CompleteOrder) -> Subscription:
     """
 
     async def handle(body: bytes) -> None:
-        await complete_order.ring(events.read_shipped(body).order_id)
+        await complete_order.fire(events.read_shipped(body).order_id)
 
     return Subscription(events.COMPLETION_HANDLER_GROUP, events.ORDER_COMPLETIONS_TOPIC, "*", handle)
 

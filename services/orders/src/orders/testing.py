@@ -73,11 +73,11 @@ class MemoryUnits:
         self.state = MemoryState()
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[MemoryUnitOfWork]:
+    async def autocommit(self) -> AsyncIterator[MemoryUnitOfWork]:
         yield MemoryUnitOfWork(self)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[MemoryUnitOfWork]:
+    async def snapshot(self) -> AsyncIterator[MemoryUnitOfWork]:
         yield MemoryUnitOfWork(self)
 
     @asynccontextmanager

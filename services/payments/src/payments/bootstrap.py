@@ -22,7 +22,7 @@ from payments.service.resumer import CapturesCheck, LateCapturesCheck, Resumer
 from payments.service.settlement import Bookkeeper, Settlement
 from payments.service.use_case import NOT_METERED, PaymentMeter, UnitOfWork, Units
 from servicekit.auth import Tokens
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.message import Subscription
 from servicekit.monitoring import Health, HealthCheck
 from servicekit.process.reconciler import SWEEP_WINDOW_MS, ParkedTransactions, ParkedTransactionsCheck, Reconciler
@@ -91,7 +91,7 @@ def bootstrap(  # noqa: PLR0917 - the ports, in the order of every composition
     units = SqlUnits(database, SqlUnitOfWork)
     patient_gateway = PatientGateway(gateway, clock)
     transactions: TransactionalPublisher[UnitOfWork] = TransactionalPublisher(units, queue, clock)
-    relay_wake, resumer_wake = Wake(), Wake()
+    relay_wake, resumer_wake = WakeUp(), WakeUp()
     publisher = OutboxPublisher(units, transactions, clock, relay_wake, is_queue_there=is_queue_there)
     bookkeeper = Bookkeeper(units, publisher, clock, order_holds, meter)
     settlement = Settlement(

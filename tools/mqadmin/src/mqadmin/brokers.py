@@ -11,7 +11,8 @@ from mqadmin.errors import say
 from mqadmin.options import NO_VALUE, AsJson, BrokerAddress, Cluster, NameServers, WholeCluster
 from mqadmin.output import Cell, Table, duration_text, show, time_fields, time_text
 from mqadmin.world import MASTER_ID, Answers, World, ask_each, ask_status, broker_fields, brokers_of, require_one_target
-from mqclient import Admin, BrokerStatus, ClusterBroker, DelayLevelStatus
+from mqclient import Admin
+from mqclient.admin import BrokerStatus, ClusterBroker, DelayLevelStatus
 
 PANEL = "Brokers"
 TIMER_LEVEL = -1

@@ -13,13 +13,12 @@ from mqadmin.groups import PANEL
 from mqadmin.options import AsJson, Group, NameServers
 from mqadmin.output import Table, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import (
-    Admin,
+from mqclient import Admin, MQClientError
+from mqclient.admin import (
     ConsumerConnection,
     ConsumerData,
     ConsumeResult,
     ConsumerRunningInfo,
-    MQClientError,
     ProcessQueueInfo,
 )
 
@@ -275,5 +274,5 @@ def consume_message_directly(
 def _end_without_members(group: str, *, are_there: bool) -> None:
     """Raises typer.Exit with a sentence when nobody lives."""
     if not are_there:
-        say(f"no member of group {group} lives")
+        say(f"group {group} has no active members")
         raise typer.Exit(EXIT_NOT_FOUND)

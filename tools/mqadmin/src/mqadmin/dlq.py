@@ -17,17 +17,8 @@ from mqadmin.messages import MESSAGES_DEFAULT, MESSAGES_MAX, message_fields, mes
 from mqadmin.options import NO_VALUE, AsJson, Group, NameServers
 from mqadmin.output import Table, body_text, parse_time, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import (
-    Admin,
-    BrokerRefusedError,
-    BrokerRejectedError,
-    DeadLetter,
-    DeadLetterFilter,
-    DeadLetterMark,
-    DeadLetterState,
-    MessageExt,
-    SendResult,
-)
+from mqclient import Admin, BrokerRefusedError, BrokerRejectedError, MessageExt, SendResult
+from mqclient.admin import DeadLetter, DeadLetterFilter, DeadLetterMark, DeadLetterState
 from mqproto.names import DLQ_PREFIX
 
 PREVIEW_CHARACTERS = 40

@@ -29,7 +29,8 @@ from mqadmin.errors import EXIT_FAILED, EXIT_NOT_FOUND, confirm, say
 from mqadmin.options import NO_VALUE, AsJson, Group, NameServers, Yes
 from mqadmin.output import JsonStream, printable
 from mqadmin.world import World
-from mqclient import Admin, DeadLetter, DeadLetterFilter, MQClientError, RejectedError, ReplayTarget, SendResult
+from mqclient import Admin, MQClientError, RejectedError, SendResult
+from mqclient.admin import DeadLetter, DeadLetterFilter, ReplayTarget
 from osenv import Clock
 
 commands = typer.Typer()
@@ -178,7 +179,7 @@ def replay_letters(
     )
     is_filtered = filtered != DeadLetterFilter(states=filtered.states)
     if [bool(ids), is_filtered, everything].count(True) != 1:
-        raise typer.BadParameter("say which: with -i, with a filter such as --topic or --since, or with --everything")
+        raise typer.BadParameter("specify exactly one of: -i, a filter such as --topic or --since, --everything")
     if ids:
         filtered = DeadLetterFilter(ids=frozenset(ids), states=EVERY_STATE if again else OPEN)
     replay = Replay(group, filtered, target, again)

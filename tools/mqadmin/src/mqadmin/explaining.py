@@ -16,16 +16,8 @@ from mqadmin.messages import MESSAGES_MAX, PANEL
 from mqadmin.options import AsJson, NameServers
 from mqadmin.output import Table, duration_text, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import (
-    Admin,
-    BrokerRefusedError,
-    BrokerRejectedError,
-    ConsumeStats,
-    LifeEvent,
-    LifeEventKind,
-    MessageExt,
-    MessageQueue,
-)
+from mqclient import Admin, BrokerRefusedError, BrokerRejectedError, MessageExt, MessageQueue
+from mqclient.admin import ConsumeStats, LifeEvent, LifeEventKind
 from mqproto.codes import ResponseCode
 from mqproto.names import (
     CARRIED_TOPIC,

@@ -25,11 +25,10 @@ from mqadmin.output import (
     time_text,
 )
 from mqadmin.world import Answers, World, ask_each, broker_fields, broker_names_of, brokers_of, require_one_target
-from mqclient import (
-    Admin,
+from mqclient import Admin, MessageQueue
+from mqclient.admin import (
     ClusterBroker,
     ConsumeStats,
-    MessageQueue,
     OffsetChange,
     QueueConsumeStats,
     SubscriptionGroupConfig,

@@ -12,7 +12,8 @@ from mqadmin.errors import confirm, say
 from mqadmin.options import NO_VALUE, AsJson, NameServers, WholeCluster, Yes
 from mqadmin.output import Cell, Table, show
 from mqadmin.world import Answers, World, broker_fields
-from mqclient import Admin, BrokerRole, ClusterBroker, HaAnswer, HaStatus, MasterSwitch, ReplicaStatus
+from mqclient import Admin
+from mqclient.admin import BrokerRole, ClusterBroker, HaAnswer, HaStatus, MasterSwitch, ReplicaStatus
 
 commands = typer.Typer()
 

@@ -12,7 +12,8 @@ from mqadmin.messages import KNOWN_PROPERTIES, MESSAGES_DEFAULT, MESSAGES_MAX
 from mqadmin.options import AsJson, NameServers, Yes
 from mqadmin.output import HEX, Table, body_text, show, time_fields, time_text
 from mqadmin.world import World
-from mqclient import MessageExt, TransactionDetails, TransactionInfo, TransactionPhase
+from mqclient import MessageExt
+from mqclient.admin import TransactionDetails, TransactionInfo, TransactionPhase
 
 commands = typer.Typer(help="Transactions that nobody has ended: list, show, commit, roll back.")
 

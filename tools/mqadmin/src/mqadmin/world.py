@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar, cast
 import typer
 
 from mqadmin.errors import EXIT_FAILED, SENSELESS, say
-from mqclient import Admin, BrokerStatus, ClusterBroker, MQClientError, NoRouteError
+from mqclient import Admin, MQClientError, NoRouteError
+from mqclient.admin import BrokerStatus, ClusterBroker
 from osenv import Clock, Disk, RealClock, RealDisk
 
 MASTER_ID = 0

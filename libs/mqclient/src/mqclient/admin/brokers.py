@@ -23,7 +23,7 @@ from mqclient.errors import (
     require_success,
     with_more,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Service
 from mqclient.name_servers import MASTER_ID
 from mqclient.transport import Method, RequestT, ResponseT
 from mqclient.transport.methods import EXPLAIN_MESSAGE, GET_BROKER_CONFIG, GET_BROKER_STATUS
@@ -61,7 +61,7 @@ class Target:
         return await self.connection.unary(method, request, timeout_s)
 
 
-class AdminCalls(Living):
+class AdminCalls(Service):
     """The life of an Admin, and its way to the brokers."""
 
     def __init__(self, url: str, *, client_config: ClientConfig | None = None) -> None:

@@ -33,10 +33,10 @@ from mqclient.errors import (
     NoRouteError,
     OutcomeUnknownError,
 )
-from mqclient.lifecycle import to_the_end
+from mqclient.lifecycle import finish_despite_cancellation
 from mqclient.message import Message, MessageQueue, SendResult
 from mqclient.name_servers import TopicRoute
-from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch, OutgoingOfOperator
+from mqclient.producer.prepared import OperatorMessage, Origin, PreparedBatch, PreparedMessage
 from mqclient.producer.sender import Sender, always
 from mqproto.names import dlq_topic, retry_topic
 from mqproto.properties import DEAD_LETTER_EDIT, DEAD_LETTER_MARK, ORIGIN_MESSAGE_ID, PGROUP, RESERVED, RETRY_TOPIC
@@ -100,7 +100,7 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
         """
         if not again:
             await self._require_open(letter)
-        return await to_the_end(self._send_and_mark(letter, target))
+        return await finish_despite_cancellation(self._send_and_mark(letter, target))
 
     async def edit_dead_letter(
         self,
@@ -222,7 +222,9 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
             SENDING.max_message_size,
         )
 
-    async def _deliver(self, outgoing: Outgoing | OutgoingBatch, queue: MessageQueue | None = None) -> SendResult:
+    async def _deliver(
+        self, outgoing: PreparedMessage | PreparedBatch, queue: MessageQueue | None = None
+    ) -> SendResult:
         """Store it in this queue, or in any of its topic. Raises as `Producer.send`."""
         sender = Sender(PRODUCER_GROUP, self._instance, SENDING, lambda: self._lifecycle.running)
         try:
@@ -233,22 +235,22 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
             sender.close()
 
 
-class LetterWithMark(OutgoingBatch):
+class LetterWithMark(PreparedBatch):
     """An edited letter, and behind it the mark of the one that it replaces: stored together."""
 
     __slots__ = ()
 
-    def __init__(self, letter: OutgoingOfOperator, marking: OutgoingOfOperator, origin: Origin) -> None:
+    def __init__(self, letter: OperatorMessage, marking: OperatorMessage, origin: Origin) -> None:
         super().__init__([letter.message, marking.message], origin)
         self._parts = [letter, marking]
 
 
-def copy_for_group(letter: DeadLetter, origin: Origin) -> OutgoingOfOperator:
+def copy_for_group(letter: DeadLetter, origin: Origin) -> OperatorMessage:
     """The letter as a message that comes back to its group, for the first try."""
     return _again(letter, _message(letter, retry_topic(letter.group)), origin, (RETRY_TOPIC, ORIGIN_MESSAGE_ID, PGROUP))
 
 
-def copy_for_topic(letter: DeadLetter, origin: Origin) -> OutgoingOfOperator:
+def copy_for_topic(letter: DeadLetter, origin: Origin) -> OperatorMessage:
     """The letter as it was sent first. Raises MessageRejectedError when it does not say to which topic."""
     if not letter.topic:
         raise MessageRejectedError(
@@ -295,10 +297,10 @@ def edited(
     return LetterWithMark(changed, mark(letter, DeadLetterState.SUPERSEDED, "edited", origin), origin)
 
 
-def mark(letter: DeadLetter, state: DeadLetterState, sentence: str, origin: Origin) -> OutgoingOfOperator:
+def mark(letter: DeadLetter, state: DeadLetterState, sentence: str, origin: Origin) -> OperatorMessage:
     """What says for good that this was done with the letter."""
     message = Message(dlq_topic(letter.group), sentence.encode(), tag=MARK_TAG)
-    return OutgoingOfOperator(message, origin, {DEAD_LETTER_MARK: mark_value(state, letter.message.queue_offset)})
+    return OperatorMessage(message, origin, {DEAD_LETTER_MARK: mark_value(state, letter.message.queue_offset)})
 
 
 def _message(letter: DeadLetter, topic: str) -> Message:
@@ -322,11 +324,11 @@ def _again(
     *,
     own: Mapping[str, str] | None = None,
     reconsume_times: int = 0,
-) -> OutgoingOfOperator:
+) -> OperatorMessage:
     """The message with those of the letter's own properties that are `kept`, and with others."""
     known = letter.message.properties
     queue_own = {name: known[name] for name in kept if name in known} | dict(own or {})
-    return OutgoingOfOperator(message, origin, queue_own, again=letter.message, reconsume_times=reconsume_times)
+    return OperatorMessage(message, origin, queue_own, again=letter.message, reconsume_times=reconsume_times)
 
 
 def _queues_on(broker_name: str, route: TopicRoute | None) -> list[MessageQueue]:

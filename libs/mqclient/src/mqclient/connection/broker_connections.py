@@ -169,7 +169,7 @@ class BrokerConnections:
         order = sorted(addresses, key=lambda id_: (self.is_passed_over(addresses[id_]), id_ != wanted_id, id_))
         return [(id_, addresses[id_]) for id_ in order]
 
-    def pass_over(self, address: str) -> None:
+    def mark_unreachable(self, address: str) -> None:
         """It could not be reached: let others of its name be asked first, for PASSED_OVER_S or until it is back."""
         self._passed_over[address] = self._transport.clock.monotonic() + PASSED_OVER_S
 
@@ -270,10 +270,10 @@ class BrokerConnections:
                 return BrokerRejectedError(answer.code, answer.remark, connection.address)
         return None
 
-    async def say_goodbye(self) -> None:
+    async def send_leave_notices(self) -> None:
         """End every session in order; the caller limits the time, which a silent broker would take for ever."""
         self._closed = True
-        await asyncio.gather(*(connection.session.say_goodbye() for connection in self._sessions()))
+        await asyncio.gather(*(connection.session.send_leave_notices() for connection in self._sessions()))
 
     async def close(self) -> None:
         """Break off what is open, fail what is unanswered, leave nothing behind."""
@@ -367,7 +367,7 @@ class BrokerCalls:
                 return Answer(response, by_slave=broker_id != MASTER_ID)
             except (BrokerUnreachableError, OutcomeUnknownError) as caught:
                 logger.info("%s does not serve %s: %s", address, method.path, caught)
-                self._connections.pass_over(address)
+                self._connections.mark_unreachable(address)
                 error = caught
         await self._routes.refresh_brokers()
         raise error

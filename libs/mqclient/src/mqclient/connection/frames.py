@@ -44,19 +44,19 @@ SEQUENCE_PROPERTY_BYTES_MAX = (
 _Counters = partial(defaultdict[int, Iterator[int]], partial(count, 1))  # of one topic, by queue id
 
 
-class SendTerms(NamedTuple):
-    """How a message travels. Batches are made of messages whose terms are the same object.
+class SendOptions(NamedTuple):
+    """How a message travels. Batches are made of messages whose options are the same object.
 
-    `alone`: in a batch of its own, because the broker writes it under another topic and with another size (delayed and
-    half messages). `in_order`: its caller has chosen the queue, so it may not overtake another one of that queue.
-    `may_move`: when the broker is gone it is better off elsewhere, and its sender will see to that. `moves_when_late`:
-    the same when its deadline passes.
+    `own_batch`: it is not put together with others, because the broker writes it under another topic and with another
+    size (delayed and half messages). `ordered`: its caller has chosen the queue, so it may not overtake another one of
+    that queue. `failover`: when the broker is unreachable, the sender tries another one. `failover_on_timeout`: the
+    same when its deadline passes.
     """
 
-    alone: bool = False
-    in_order: bool = False
-    may_move: bool = False
-    moves_when_late: bool = False
+    own_batch: bool = False
+    ordered: bool = False
+    failover: bool = False
+    failover_on_timeout: bool = False
 
 
 class PendingSend:
@@ -64,7 +64,7 @@ class PendingSend:
 
     __slots__ = ("count", "deadline", "future", "queue", "record", "sequence", "terms")
 
-    def __init__(self, queue: MessageQueue, sequence: int, record: bytes, deadline: float, terms: SendTerms) -> None:
+    def __init__(self, queue: MessageQueue, sequence: int, record: bytes, deadline: float, terms: SendOptions) -> None:
         self.queue = queue
         self.sequence = sequence
         self.record = record
@@ -82,7 +82,7 @@ class PendingSend:
         return (stored[1:],)
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller, if he still wants to know."""
+        """Fail the future unless it is done already."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -98,7 +98,7 @@ class PendingBatch(PendingSend):
     __slots__ = ("_pieces", "_sizes")
 
     def __init__(
-        self, queue: MessageQueue, sequence: int, records: Sequence[bytes], deadline: float, terms: SendTerms
+        self, queue: MessageQueue, sequence: int, records: Sequence[bytes], deadline: float, terms: SendOptions
     ) -> None:
         super().__init__(queue, sequence, b"".join(records), deadline, terms)
         self.count = len(records)
@@ -140,7 +140,7 @@ class Batch:
     @property
     def moved(self) -> bool:
         """Whether the sender of one of its messages has gone to another broker."""
-        return self.terms.moves_when_late and any(
+        return self.terms.failover_on_timeout and any(
             pending.future.done() and not pending.future.cancelled() for pending in self.messages
         )
 
@@ -257,9 +257,9 @@ class FrameDraft:
                 batch = Batch(pending)
                 batches.append(batch)
                 last[pending.queue] = batch
-                if pending.terms.alone:
+                if pending.terms.own_batch:
                     del last[pending.queue]
-                if pending.terms.in_order:
+                if pending.terms.ordered:
                     ordered = batch
             size = grown
             left -= 1
@@ -268,7 +268,7 @@ class FrameDraft:
         return ordered
 
 
-class _Lane:
+class _OrderedSends:
     """The messages of one queue."""
 
     __slots__ = ("busy", "messages", "queue")
@@ -279,7 +279,7 @@ class _Lane:
         self.messages: deque[PendingSend] = deque()
 
 
-class WaitingSends:
+class SendQueue:
     """Messages for one broker that have not left yet, and which of them go next.
 
     Most stand in one line, first come, first served. A message whose caller has chosen the queue waits in the lane of
@@ -291,8 +291,8 @@ class WaitingSends:
     """
 
     def __init__(self) -> None:
-        self._line: deque[PendingSend | _Lane] = deque()
-        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._line: deque[PendingSend | _OrderedSends] = deque()
+        self._lanes: dict[MessageQueue, _OrderedSends] = {}
         self.count = 0  # those that were given up count until they are met
 
     def __iter__(self) -> Iterator[PendingSend]:
@@ -311,10 +311,10 @@ class WaitingSends:
         self.count += 1
         lane = self._lanes.get(pending.queue) if self._lanes else None
         if lane is None:
-            if not pending.terms.in_order:
+            if not pending.terms.ordered:
                 self._line.append(pending)
                 return
-            lane = self._lanes[pending.queue] = _Lane(pending.queue)
+            lane = self._lanes[pending.queue] = _OrderedSends(pending.queue)
             self._line.append(lane)
         lane.messages.append(pending)
 
@@ -326,7 +326,7 @@ class WaitingSends:
             before = len(line)
             draft.fill_from(line)
             self.count -= before - len(line)
-            if not line or not isinstance(line[0], _Lane) or not self._take_from_lane(line[0], draft):
+            if not line or not isinstance(line[0], _OrderedSends) or not self._take_from_lane(line[0], draft):
                 break
             line.popleft()
         return draft.batches
@@ -343,16 +343,16 @@ class WaitingSends:
     def followers(self, queue: MessageQueue) -> list[PendingSend]:
         """The messages that must not be stored when an earlier one of their queue was not."""
         lane = self._lanes.get(queue)
-        return [pending for pending in lane.messages if pending.terms.in_order] if lane is not None else []
+        return [pending for pending in lane.messages if pending.terms.ordered] if lane is not None else []
 
     def drop_given_up(self) -> None:
         """Forget the messages that no caller waits for any more."""
-        self._line = deque(one for one in self._line if isinstance(one, _Lane) or not one.future.done())
+        self._line = deque(one for one in self._line if isinstance(one, _OrderedSends) or not one.future.done())
         for lane in self._lanes.values():
             lane.messages = deque(pending for pending in lane.messages if not pending.future.done())
         self.count = sum(1 for _ in self)
 
-    def _take_from_lane(self, lane: _Lane, draft: FrameDraft) -> bool:
+    def _take_from_lane(self, lane: _OrderedSends, draft: FrameDraft) -> bool:
         """Move what may go into the draft; False when the lane could send more and the frame is full."""
         before = len(lane.messages)
         lane.busy = draft.fill_from(lane.messages) is not None
@@ -364,7 +364,7 @@ class WaitingSends:
         return True
 
 
-class Numbering:
+class SequenceAllocator:
     """The producer id of one client and broker, its epoch, and the next number of each queue."""
 
     def __init__(self, rng: Rng) -> None:
@@ -389,7 +389,7 @@ def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) ->
 
     `left`: the broker may have stored it. `gone`: it takes nothing, and no other broker has taken its place yet.
 
-    | may the broker have stored it? | it is gone (Reopening) | it is no master (NOT_LEADER_FOR_QUEUE) | else |
+    | may the broker have stored it? | it is gone (ReconnectBackoff) | it is no master (NOT_LEADER_FOR_QUEUE) | else |
     |---|---|---|---|
     | no caller waits for it any more | dropped | dropped | dropped |
     | a sender of it went elsewhere | fails: unknown outcome | fails: unknown outcome | fails: unknown outcome |
@@ -405,7 +405,7 @@ def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) ->
     """
     if batch.moved:
         return ConnectionLostError(str(error))
-    if not gone or not batch.terms.may_move:
+    if not gone or not batch.terms.failover:
         return None
     if isinstance(error, BrokerRefusedError):
         return None if left else error

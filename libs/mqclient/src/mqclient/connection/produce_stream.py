@@ -8,7 +8,7 @@ recognises what it has stored. A broker that cannot be reached, or is no master 
 tried with a backoff while messages wait for it, and each time a name server is asked where the master is. When it is
 another broker, the stream goes there with all that waits and has no answer.
 
-Invariants: a broker name has one stream and one numbering as long as a route names it or a message waits for it,
+Invariants: a broker name has one stream and one sequences as long as a route names it or a message waits for it,
 whichever broker is its master, so that a new master recognises what went to the old one without an answer. A message is
 in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames are unanswered; the
 messages of one queue leave in the order of their numbers, on every stream; of the ordered batches of one queue one is
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.config import ClientConfig
-from mqclient.connection.frames import Batch, Frame, Numbering, PendingSend, Stored, WaitingSends, failure_of
+from mqclient.connection.frames import Batch, Frame, PendingSend, SendQueue, SequenceAllocator, Stored, failure_of
 from mqclient.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -63,7 +63,7 @@ ProduceCall = Stream[broker_pb.ProduceRequest, broker_pb.ProduceResponse]
 StreamChannel = Callable[[str], Channel]  # the channel for streams to an address
 
 
-class Reopening:
+class ReconnectBackoff:
     """What the last streams to one broker have come to, and so when the next one opens. Backoffs are in seconds."""
 
     def __init__(self, backoff_min_s: float, backoff_max_s: float) -> None:
@@ -138,20 +138,20 @@ class Master:
 
 
 class ProduceStream:
-    """The Produce stream to `master`. `numbering` has a number for each record that is submitted.
+    """The Produce stream to `master`. `sequences` has a number for each record that is submitted.
 
     `address` is where it goes, or went last.
     """
 
     def __init__(self, master: Master, transport: Transport, config: ClientConfig, tasks: BackgroundTasks) -> None:
-        self.numbering = Numbering(transport.rng)
+        self.sequences = SequenceAllocator(transport.rng)
         self.address = master.address or "nowhere"
         self._master = master
         self._clock = transport.clock
-        self._reopening = Reopening(config.reconnect_backoff_min_s, config.reconnect_backoff_max_s)
+        self._backoff = ReconnectBackoff(config.reconnect_backoff_min_s, config.reconnect_backoff_max_s)
         self._tasks = tasks
         self._create_future = asyncio.get_running_loop().create_future
-        self._waiting = WaitingSends()
+        self._waiting = SendQueue()
         self._unanswered: dict[int, Frame] = {}  # in the order in which they were first sent
         self._request_ids = itertools.count(1)
         self._wake = asyncio.Event()  # something may be written
@@ -166,7 +166,7 @@ class ProduceStream:
     def submit(self, pending: PendingSend) -> asyncio.Future[Stored]:
         """Send it to its queue; the future ends by its deadline (monotonic), with a result or an error.
 
-        Its number has to be the last one that `numbering` gave for its queue.
+        Its number has to be the last one that `sequences` gave for its queue.
         """
         pending.future = self._create_future()
         if self._closed:
@@ -175,7 +175,7 @@ class ProduceStream:
         self._waiting.append(pending)
         if len(self._unanswered) < FRAMES_UNANSWERED_MAX:
             self._wake.set()
-        if pending.terms.may_move:
+        if pending.terms.failover:
             self._hurry.set()
         if pending.deadline < self._timer_due:
             self._set_timer(pending.deadline)
@@ -221,13 +221,13 @@ class ProduceStream:
                 self._wake.clear()
                 await self._wake.wait()
             error = await self._use_stream()
-            self._reopening.broke(error)
-            if self._reopening.broker_is_gone and not self._has_moved:
+            self._backoff.broke(error)
+            if self._backoff.broker_is_gone and not self._has_moved:
                 await self._look_for_master()
             if self._has_moved:
-                self._reopening.moved()
+                self._backoff.moved()
             self._sort_out(error)
-            pause_s = self._reopening.pause_s(self._timer_due - self._clock.monotonic())
+            pause_s = self._backoff.pause_s(self._timer_due - self._clock.monotonic())
             if pause_s and (self._unanswered or self._waiting.may_send):
                 self._hurry.clear()
                 await wait_event(self._clock, self._hurry, pause_s)
@@ -247,7 +247,7 @@ class ProduceStream:
     async def _use_stream(self) -> MQClientError:
         """Open a stream, write and read until it breaks, and return what broke it."""
         self.address = self._master.address or self.address
-        self._reopening.opened()
+        self._backoff.opened()
         self._refusal = None
         try:
             stream = self._stream = self._master.channel().stream(PRODUCE)
@@ -299,7 +299,7 @@ class ProduceStream:
             for batch in other.batches:
                 first_unanswered.setdefault(batch.queue, batch.base_sequence)
         frame.written = True
-        request = frame.request(self.numbering.producer_id, self.numbering.epoch, first_unanswered)
+        request = frame.request(self.sequences.producer_id, self.sequences.epoch, first_unanswered)
         try:
             await stream.write(request)
         except MQClientError:
@@ -308,9 +308,9 @@ class ProduceStream:
 
     def _sort_out(self, error: MQClientError) -> None:
         """The stream broke: what is sent again stays, the callers of the rest hear of it."""
-        gone, reached = self._reopening.broker_is_gone, not isinstance(error, BrokerUnreachableError)
+        gone, reached = self._backoff.broker_is_gone, not isinstance(error, BrokerUnreachableError)
         if reached:
-            self.numbering.next_epoch()
+            self.sequences.next_epoch()
         for frame in list(self._unanswered.values()):
             frame.left |= frame.written and reached
             frame.written = False
@@ -330,9 +330,9 @@ class ProduceStream:
     def _send_elsewhere(self, error: MQClientError) -> None:
         """What has not left yet, and whose senders have another broker, does not wait for this one."""
         for pending in self._waiting:
-            if pending.terms.may_move and isinstance(error, BrokerRefusedError):
+            if pending.terms.failover and isinstance(error, BrokerRefusedError):
                 pending.fail(error)
-            elif pending.terms.may_move:
+            elif pending.terms.failover:
                 pending.fail(BrokerUnreachableError(f"{self.address}: the connection broke before the message left"))
 
     # ------------------------------------------------------------------------------------------------- the answers
@@ -340,7 +340,7 @@ class ProduceStream:
     def _answered(self, response: broker_pb.ProduceResponse) -> None:
         frame = self._unanswered.get(response.request_id)
         if frame is None or not frame.written:
-            logger.warning("%s answered frame %d, which waits for no answer", self.address, response.request_id)
+            logger.warning("%s answered frame %d, which is not in flight", self.address, response.request_id)
             return
         self._wake.set()
         frame.written = False
@@ -359,7 +359,7 @@ class ProduceStream:
         if not frame.batches:
             del self._unanswered[frame.request_id]
         if len(frame.batches) < len(answered):
-            self._reopening.answered()
+            self._backoff.answered()
 
     def _refused(self, result: broker_pb.BatchResult, batch: Batch) -> None:
         """The broker is no master and has stored nothing of the batch; it is sent again when the stream has ended."""
@@ -381,7 +381,7 @@ class ProduceStream:
         """The batch has failed for all who wait for it."""
         if not batch.given_up:
             batch.fail(error)
-            if batch.terms.in_order:
+            if batch.terms.ordered:
                 self._fail_followers(batch.queue, batch.end, error)
 
     def _fail_followers(self, queue: MessageQueue, sequence: int, error: MQClientError) -> None:
@@ -391,7 +391,7 @@ class ProduceStream:
                 follower.fail(EarlierSendFailedError(f"an earlier message to {queue} failed: {error}"))
 
     def _leave_lane(self, batch: Batch) -> None:
-        if batch.terms.in_order:
+        if batch.terms.ordered:
             self._waiting.answered(batch.queue)
 
     # ------------------------------------------------------------------------------------------------ the deadlines
@@ -416,14 +416,14 @@ class ProduceStream:
                 continue
             error = self._too_late(left=frame is not None and (frame.left or frame.written))
             pending.fail(error)
-            if pending.terms.in_order:
+            if pending.terms.ordered:
                 self._fail_followers(pending.queue, pending.sequence + 1, error)
         self._waiting.drop_given_up()
         if earliest < float("inf"):
             self._set_timer(max(earliest, self._clock.monotonic() + _EXPIRY_STEP_S))
 
     def _too_late(self, *, left: bool) -> MQClientError:
-        last_error = self._reopening.last_error
+        last_error = self._backoff.last_error
         reason = f"; the last connection failed: {last_error}" if last_error is not None else ""
         if left:
             return RequestTimeoutError(f"{self.address} did not answer in time{reason}")

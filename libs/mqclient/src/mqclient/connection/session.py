@@ -89,7 +89,7 @@ class Session:
         self._heartbeat_due = True
         self._something_due.set()
 
-    async def say_goodbye(self) -> None:
+    async def send_leave_notices(self) -> None:
         """End the stream in order, so that the broker sees the client leave at once; return when it has ended.
 
         A silent broker ends nothing: the caller limits the time.

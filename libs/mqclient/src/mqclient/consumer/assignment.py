@@ -108,7 +108,7 @@ class PullContext:
     resumed: asyncio.Event  # cleared while the consumer is suspended
     topic_gone: Callable[[MessageQueue], None]  # its broker does not have the queue's topic any more
     # Ends the queue's pull loop, and begins another one there; None when the brokers do not keep the offsets.
-    set_anew: Callable[[Mapping[MessageQueue, Progress]], None] | None
+    reset_offsets: Callable[[Mapping[MessageQueue, Progress]], None] | None
     batch_size: int
     interval_s: float
 
@@ -146,14 +146,14 @@ class PullLoop:
                 await clock.sleep(self._pulling.interval_s)
 
     async def _pull_once(self) -> None:
-        instance, queue, set_anew = self._pulling.instance, self._process_queue.queue, self._pulling.set_anew
+        instance, queue, reset_offsets = self._pulling.instance, self._process_queue.queue, self._pulling.reset_offsets
         request = pull_request(
             self._pulling.group,
             queue,
             self._process_queue.pull_offset,
             self._subscription,
             self._pulling.batch_size,
-            version=None if set_anew is None else self._process_queue.version,
+            version=None if reset_offsets is None else self._process_queue.version,
         )
         began = instance.clock.monotonic()
         response = await self._pulling.nodes.pull(
@@ -164,8 +164,8 @@ class PullLoop:
         )
         self._process_queue.max_offset = response.max_offset
         self._process_queue.last_pull_ms = instance.clock.wall_ms()
-        if response.HasField("progress") and set_anew is not None:
-            set_anew({queue: from_wire(response.progress)})
+        if response.HasField("progress") and reset_offsets is not None:
+            reset_offsets({queue: from_wire(response.progress)})
             return
         if response.status == broker_pb.OFFSET_ILLEGAL:
             await self._go_on_elsewhere(response)
@@ -198,7 +198,7 @@ class PullLoop:
 MakePullLoop = Callable[[ProcessQueue], PullLoop]
 
 
-class MemberQueues:
+class QueueAssignment:
     """The queues of one consumer.
 
     `locks` is None unless it is orderly; `freed` is called when a queue could be begun again.
@@ -260,7 +260,7 @@ class MemberQueues:
                 process_queue = self._leaving[queue] = self._stop_pulling(queue)
                 self._tasks.start(self._leave(process_queue), f"mqclient leave {queue}")
 
-    def set_anew(self, progress: Mapping[MessageQueue, Progress], *, only_newer: bool = False) -> None:
+    def reset_offsets(self, progress: Mapping[MessageQueue, Progress], *, only_newer: bool = False) -> None:
         """Somebody has set these offsets: forget what was pulled, and go on there; what others have is left out.
 
         A listener that runs may finish, but what it finishes no longer counts (RocketMQ's resetOffset). `only_newer`:

@@ -31,7 +31,7 @@ from mqclient.client_instance import ClientInstance
 from mqclient.consumer.offsets import FROM_FIRST, Progress
 from mqclient.consumer.pulling import offset_at, offsets_of
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError, RetryableError
-from mqclient.lifecycle import to_the_end
+from mqclient.lifecycle import finish_despite_cancellation
 from mqclient.message import MessageQueue
 from osenv import Disk, FileLock, RealDisk, replace_file
 from osenv.disk import read_file
@@ -171,7 +171,7 @@ class LocalFileOffsetStore:
             disk = self._own_disk = disk_of_this_system()
         self._disk = disk
         try:
-            return await to_the_end(disk.offload(self._lock_and_read, disk))
+            return await finish_despite_cancellation(disk.offload(self._lock_and_read, disk))
         except BaseException:
             await self.close()
             raise
@@ -187,7 +187,7 @@ class LocalFileOffsetStore:
             if disk is None:
                 raise IllegalStateError(f"the offsets in {self.path} are not open: load comes before, and close after")
             try:
-                await to_the_end(disk.offload(replace_file, disk, self.path, content))
+                await finish_despite_cancellation(disk.offload(replace_file, disk, self.path, content))
             except OSError as error:
                 raise RetryableError(f"the offsets of {self._group} were not saved in {self.path}: {error}") from error
 
@@ -303,7 +303,7 @@ class BroadcastOffsetStore:
     def forget(self, queue: MessageQueue) -> None:
         """The file keeps what it has: the queue may come back."""
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Nobody else sets these offsets."""
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from mqclient.consumer.consume_service import (
     Running,
     Slots,
 )
-from mqclient.consumer.listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext, Listening
+from mqclient.consumer.listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext, ListenerInvoker
 from mqclient.errors import MQClientError
 from mqclient.lifecycle import BackgroundTasks, wait_event
 from mqclient.message import MessageExt, MessageQueue
@@ -56,7 +56,7 @@ class ConsumeMessageConcurrentlyService:
     def __init__(
         self,
         clock: Clock,
-        listening: Listening,
+        listening: ListenerInvoker,
         give_back: GiveBack,
         finish: Finish,
         *,
@@ -203,7 +203,7 @@ class ConsumeMessageOrderlyService:
     def __init__(
         self,
         clock: Clock,
-        listening: Listening,
+        listening: ListenerInvoker,
         give_back: GiveBack,
         finish: Finish,
         *,

@@ -1,6 +1,6 @@
 """A started push consumer: its parts, put together for what it is to do.
 
-    Rebalance -> MemberQueues -> PullLoop, one for each queue -> ProcessQueue -> ConsumeService -> Listening
+    Rebalance -> QueueAssignment -> PullLoop, one for each queue -> ProcessQueue -> ConsumeService -> ListenerInvoker
                                                                         |
                                             ProgressReports, OffsetStore: what is finished, to the brokers
 
@@ -23,7 +23,7 @@ from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from mqclient.client_instance import ClientInstance
 from mqclient.config import ConsumerConfig
 from mqclient.connection.broker_connections import BrokerConnection
-from mqclient.consumer.assignment import LOCK_INTERVAL_S, MemberQueues, PullContext, PullLoop, QueueLocks
+from mqclient.consumer.assignment import LOCK_INTERVAL_S, PullContext, PullLoop, QueueAssignment, QueueLocks
 from mqclient.consumer.broadcast_offsets import BroadcastOffsetStore, LocalFileOffsetStore
 from mqclient.consumer.consume_service import (
     BY_RECONSUME_TIMES,
@@ -41,7 +41,7 @@ from mqclient.consumer.listener import (
     ConsumeOrderlyStatus,
     ConsumeStatus,
     Listener,
-    Listening,
+    ListenerInvoker,
     MessageModel,
 )
 from mqclient.consumer.offsets import OffsetStore, Progress, RemoteBrokerOffsetStore, to_wire
@@ -102,7 +102,7 @@ class ConsumerEngine:
         )
         self.started_ms = instance.clock.wall_ms()
         success = ConsumeOrderlyStatus.SUCCESS if spec.orderly else ConsumeStatus.CONSUME_SUCCESS
-        self.listening = Listening(
+        self.listening = ListenerInvoker(
             instance.clock, spec.group, spec.listener, success, hooks=spec.hooks, stats=self.stats
         )
         self._tasks = BackgroundTasks(instance.clock)
@@ -120,7 +120,7 @@ class ConsumerEngine:
             topics=self._topics,
             strategy=None if spec.is_broadcasting else spec.strategy,
         )
-        self.assigned = MemberQueues(
+        self.assigned = QueueAssignment(
             instance.clock,
             offset_store=self._offset_store,
             consume_service=self._consume_service,
@@ -199,7 +199,7 @@ class ConsumerEngine:
 
         It may have become the master just now, and know nothing of the locks that its predecessor gave.
         """
-        self._offset_store.doubt()
+        self._offset_store.invalidate()
         if self._spec.orderly and not self._finished:
             self._renewing.start(self.assigned.renew_locks(), f"mqclient queue locks again {self._spec.group}")
         self._rebalance.rebalance_now()
@@ -230,7 +230,7 @@ class ConsumerEngine:
             begin.timestamp_ms = instance.clock.wall_ms() - TIMESTAMP_BACK_MS if given is None else given
         if spec.is_broadcasting:
             return BroadcastOffsetStore(instance, begin, self._make_offset_file())
-        return RemoteBrokerOffsetStore(instance, spec.group, begin, self._set_anew)
+        return RemoteBrokerOffsetStore(instance, spec.group, begin, self._reset_offsets)
 
     def _make_offset_file(self) -> LocalFileOffsetStore | None:
         config, instance = self._spec.config, self._instance
@@ -277,7 +277,7 @@ class ConsumerEngine:
             self.stats,
             self.resumed,
             self._topic_gone,
-            None if self._spec.is_broadcasting else self._set_anew,
+            None if self._spec.is_broadcasting else self._reset_offsets,
             config.pull_batch_size,
             config.pull_interval_s,
         )
@@ -295,8 +295,8 @@ class ConsumerEngine:
         if not self._spec.is_broadcasting:
             self._reports.finished_some(process_queue)
 
-    def _set_anew(self, queues: Mapping[MessageQueue, Progress]) -> None:
-        self.assigned.set_anew(queues)
+    def _reset_offsets(self, queues: Mapping[MessageQueue, Progress]) -> None:
+        self.assigned.reset_offsets(queues)
 
     def _may_consume(self, process_queue: ProcessQueue) -> bool:
         return self.assigned.may_consume(process_queue)

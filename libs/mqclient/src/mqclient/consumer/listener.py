@@ -178,7 +178,7 @@ class ConsumeHooks:
                 logger.exception("the hook %s failed after %s was consumed", hook.hook_name, context.messages)
 
 
-class Listening:
+class ListenerInvoker:
     """One listener, whose answer `success` means that the messages are consumed; any other one is a failure."""
 
     def __init__(

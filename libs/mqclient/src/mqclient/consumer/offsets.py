@@ -120,7 +120,7 @@ class FinishedBefore:
         return bool(self._ranges)
 
 
-SetAnew = Callable[[Mapping[MessageQueue, Progress]], None]
+ResetOffsets = Callable[[Mapping[MessageQueue, Progress]], None]
 
 
 class OffsetStore(Protocol):
@@ -144,7 +144,7 @@ class OffsetStore(Protocol):
     def forget(self, queue: MessageQueue) -> None:
         """This consumer does not have the queue any more, or somebody has set its offset."""
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
 
     async def close(self) -> None:
@@ -154,14 +154,16 @@ class OffsetStore(Protocol):
 class RemoteBrokerOffsetStore:
     """Reads and writes the offsets of `group`; a group that has none begins at `begin`.
 
-    `set_anew` is told of queues whose offsets have been set by somebody else, and where they go on.
+    `reset_offsets` is told of queues whose offsets have been set by somebody else, and where they go on.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, begin: broker_pb.ConsumeBegin, set_anew: SetAnew) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, begin: broker_pb.ConsumeBegin, reset_offsets: ResetOffsets
+    ) -> None:
         self._instance = instance
         self._group = group
         self._begin = begin
-        self._set_anew = set_anew
+        self._reset_offsets = reset_offsets
         self._deciding: SharedCalls[str, broker_pb.ConsumeBegin] = SharedCalls(instance.tasks)  # by topic
         self._committed: dict[MessageQueue, Progress] = {}
         self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
@@ -203,7 +205,7 @@ class RemoteBrokerOffsetStore:
         """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
         self._committed.pop(queue, None)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
         self._committed.clear()
 
@@ -257,7 +259,7 @@ class RemoteBrokerOffsetStore:
                 return isinstance(error, (BrokerRefusedError, BrokerRejectedError))
             self._committed.update((queue, one) for queue, one in changed.items() if queue not in anew)
         if anew:
-            self._set_anew(anew)
+            self._reset_offsets(anew)
         return True
 
     async def _update(
@@ -329,7 +331,7 @@ class GroupOffsets:
         for _, part in sorted(by_broker(sorted(offsets))):
             progress = {queue: Progress(offsets[queue]) for queue in part}
             calls = await self._calls(part[0])
-            request = self._request(progress, set_anew=True)
+            request = self._request(progress, reset_offsets=True)
             response = await calls.to_master(part[0].broker_name, UPDATE_CONSUMER_OFFSET, request)
             self._heard.update(_told(part[0], response))
 
@@ -345,13 +347,13 @@ class GroupOffsets:
         return progress
 
     def _request(
-        self, progress: Mapping[MessageQueue, Progress], *, set_anew: bool = False
+        self, progress: Mapping[MessageQueue, Progress], *, reset_offsets: bool = False
     ) -> broker_pb.UpdateConsumerOffsetRequest:
         return broker_pb.UpdateConsumerOffsetRequest(
             group=self._group,
             client_id=self._client_id,
             queues=[to_wire(queue, one) for queue, one in progress.items()],
-            set=set_anew,
+            set=reset_offsets,
         )
 
     async def _report(

@@ -35,7 +35,7 @@ from mqclient.consumer.pulling import (
     pulled_frame,
 )
 from mqclient.errors import IllegalArgumentError, IllegalStateError, NoRouteError
-from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Living
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Service
 from mqclient.message import MessageExt, MessageQueue
 from mqclient.name_servers import TopicRoute
 from mqclient.observed.operations import observed_receive
@@ -52,7 +52,7 @@ Pull = Callable[[MessageQueue, int], Awaitable[PullResult]]
 BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull
 
 
-class PullConsumer(Living):
+class PullConsumer(Service):
     """What RocketMQ's DefaultMQPullConsumer does, and DefaultLitePullConsumer with assigned queues.
 
     It is no member of its group: brokers do not count it, it gets no share of the queues and hears of no reset. Which

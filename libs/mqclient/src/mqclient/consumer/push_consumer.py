@@ -16,7 +16,7 @@ from mqclient.consumer.listener import (
     ConsumeHooks,
     ConsumeMessageHook,
     Listener,
-    Listening,
+    ListenerInvoker,
     MessageListenerConcurrently,
     MessageListenerOrderly,
     MessageModel,
@@ -25,7 +25,7 @@ from mqclient.consumer.offsets import of_queues
 from mqclient.consumer.pulling import ALL, MessageSelector, Subscription, parse_subscription
 from mqclient.consumer.rebalance import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from mqclient.errors import IllegalArgumentError, IllegalStateError, MQClientError
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living, ServiceState
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Service, ServiceState
 from mqclient.message import MessageExt, MessageQueue
 from mqproto.codes import ResponseCode
 from mqproto.names import retry_topic
@@ -54,7 +54,9 @@ def running_info(instance: ClientInstance, engine: ConsumerEngine, broker_name: 
     )
 
 
-async def consume_directly(clock: Clock, listening: Listening, message: MessageExt) -> broker_pb.ConsumeDirectlyResult:
+async def consume_directly(
+    clock: Clock, listening: ListenerInvoker, message: MessageExt
+) -> broker_pb.ConsumeDirectlyResult:
     """Call the listener with this one message, and tell what it did."""
     began = clock.monotonic()
     success, status = await listening.outcome(message.message_queue, [message])
@@ -91,7 +93,7 @@ def _topic_stats(stats: TopicConsumeStats) -> broker_pb.TopicConsumeStats:
     )
 
 
-class PushConsumer(Living):
+class PushConsumer(Service):
     """One member of a consumer group.
 
     In clustering (the default) each message goes to one member, in broadcasting to every one; a message that everybody
@@ -259,7 +261,7 @@ class PushConsumer(Living):
         self, broker_name: str, queues: Sequence[broker_pb.QueueProgress], *, by_slave: bool = False
     ) -> None:
         """An operator has set these offsets of the group; a slave may hear of it late."""
-        self._engine.assigned.set_anew(of_queues(broker_name, queues), only_newer=by_slave)
+        self._engine.assigned.reset_offsets(of_queues(broker_name, queues), only_newer=by_slave)
 
     async def persist_offsets(self) -> None:
         """Write the offsets that have changed to where they are kept (MISSION L9)."""

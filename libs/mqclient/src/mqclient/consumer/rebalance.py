@@ -20,7 +20,7 @@ from typing import Protocol
 from hourglass.mq.v1 import broker_service_pb2 as broker_pb
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient.client_instance import ClientInstance
-from mqclient.consumer.assignment import MemberQueues
+from mqclient.consumer.assignment import QueueAssignment
 from mqclient.errors import IllegalArgumentError, MQClientError, NoRouteError, broker_answer_error
 from mqclient.lifecycle import wait_event
 from mqclient.message import MessageQueue
@@ -271,7 +271,7 @@ class Rebalance:
         """The queue's topic has been deleted: should the queue come back, it is another one."""
         self._first_seen[queue.topic] -= {queue}
 
-    async def run(self, assigned: MemberQueues) -> None:
+    async def run(self, assigned: QueueAssignment) -> None:
         """Keep `assigned` right until cancelled."""
         retry_s = INCOMPLETE_RETRY_S
         while True:
@@ -281,7 +281,7 @@ class Rebalance:
             await wait_event(self._instance.clock, self._wanted, REBALANCE_INTERVAL_S if complete else retry_s)
             retry_s = INCOMPLETE_RETRY_S if complete else min(2 * retry_s, REBALANCE_INTERVAL_S)
 
-    async def _balance_all(self, assigned: MemberQueues) -> bool:
+    async def _balance_all(self, assigned: QueueAssignment) -> bool:
         """Whether every topic could be looked after.
 
         Where there are other members, a queue is begun when it has belonged to this member's share before a pause and

@@ -23,7 +23,7 @@ from mqclient.observed.spans import (
     operation_attributes,
     refused,
 )
-from mqclient.producer.outgoing import Outgoing, OutgoingBatch, OutgoingHalf
+from mqclient.producer.prepared import PreparedBatch, PreparedHalf, PreparedMessage
 from mqclient.recall import RecallResult
 from mqproto.properties import DELAY, TRANSACTION_CHECK_TIMES, PropertiesError
 from mqproto.record import RecordError
@@ -203,7 +203,7 @@ def _tell_received(span: Span, group: str, messages: Sequence[MessageExt]) -> No
 
 
 async def observed_send(
-    group: str, outgoing: Outgoing | OutgoingBatch, sending: Coroutine[Any, Any, T], clock: Clock
+    group: str, outgoing: PreparedMessage | PreparedBatch, sending: Coroutine[Any, Any, T], clock: Clock
 ) -> T:
     """What `sending` returns or raises, which has not begun and encodes `outgoing`."""
     began = clock.monotonic()
@@ -226,7 +226,7 @@ def tried_again(queue: MessageQueue, error: BaseException) -> None:
     trace.get_current_span().add_event(names.TRIED_AGAIN, attributes)
 
 
-async def _traced_send(group: str, outgoing: Outgoing | OutgoingBatch, sending: Coroutine[Any, Any, T]) -> T:
+async def _traced_send(group: str, outgoing: PreparedMessage | PreparedBatch, sending: Coroutine[Any, Any, T]) -> T:
     messages = outgoing.messages
     kind = SpanKind.PRODUCER
     with OperationSpan("send", names.OPERATION_SEND, outgoing.topic, kind, links=_created_before(messages)) as span:
@@ -243,9 +243,9 @@ async def _traced_send(group: str, outgoing: Outgoing | OutgoingBatch, sending: 
         return result
 
 
-def _tell_id(span: Span, outgoing: Outgoing | OutgoingBatch) -> None:
+def _tell_id(span: Span, outgoing: PreparedMessage | PreparedBatch) -> None:
     """The id that it has now: that of a half message changes with each try."""
-    if isinstance(outgoing, Outgoing):
+    if isinstance(outgoing, PreparedMessage):
         span.set_attribute(names.MESSAGE_ID, outgoing.unique_id)
 
 
@@ -258,9 +258,9 @@ def _place(result: SendResult) -> Attributes:
     }
 
 
-def _send_attributes(group: str, outgoing: Outgoing | OutgoingBatch, messages: Sequence[Message]) -> Attributes:
+def _send_attributes(group: str, outgoing: PreparedMessage | PreparedBatch, messages: Sequence[Message]) -> Attributes:
     attributes: Attributes = {names.PRODUCER_GROUP: group}
-    if isinstance(outgoing, OutgoingBatch):
+    if isinstance(outgoing, PreparedBatch):
         attributes[names.BATCH_MESSAGE_COUNT] = len(messages)
         return attributes
     message = messages[0]
@@ -270,15 +270,15 @@ def _send_attributes(group: str, outgoing: Outgoing | OutgoingBatch, messages: S
         attributes[names.MESSAGE_TAG] = message.tag
     if message.keys:
         attributes[names.MESSAGE_KEYS] = [message.keys] if isinstance(message.keys, str) else list(message.keys)
-    if outgoing.alone:
+    if outgoing.own_batch:
         attributes[names.MESSAGE_TYPE] = DELAYED
         attributes.update(_delay(message, outgoing))
-    if isinstance(outgoing, OutgoingHalf):
+    if isinstance(outgoing, PreparedHalf):
         attributes[names.MESSAGE_TYPE] = TRANSACTION
     return attributes
 
 
-def _delay(message: Message, outgoing: Outgoing) -> Attributes:
+def _delay(message: Message, outgoing: PreparedMessage) -> Attributes:
     if message.delay_level:
         return {names.MESSAGE_DELAY_TIME_LEVEL: message.delay_level}
     if message.delay_ms:

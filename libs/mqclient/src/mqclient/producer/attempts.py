@@ -29,7 +29,7 @@ from mqclient.errors import (
     TooManyRequestsError,
 )
 from mqclient.message import Message, MessageQueue, SendResult
-from mqclient.producer.outgoing import Outgoing, OutgoingBatch, OutgoingHalf
+from mqclient.producer.prepared import PreparedBatch, PreparedHalf, PreparedMessage
 from mqproto.codes import ResponseCode
 from osenv import Clock
 
@@ -58,7 +58,7 @@ class CommunicationMode(Enum):
     ONEWAY = "ONEWAY"
 
 
-class Tries(NamedTuple):
+class RetryPolicy(NamedTuple):
     """How often a message is tried, in which mode."""
 
     mode: CommunicationMode
@@ -77,7 +77,7 @@ def may_retry(error: MQClientError, mode: CommunicationMode) -> bool:
     return isinstance(error, (RetryableError, OutcomeUnknownError)) and not isinstance(error, TooManyRequestsError)
 
 
-class PastTries:
+class AttemptHistory:
     """What the tries of one send have come to so far."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Hooks:
                 logger.exception("the hook %s failed after %s was sent", hook.hook_name, context.unique_id)
 
 
-class TryWatch:
+class AttemptObserver:
     """Of one try, from just before the message is handed over."""
 
     def __init__(
@@ -303,8 +303,8 @@ def _is_failure(error: BaseException | None) -> bool:
     return error is not None and not isinstance(error, asyncio.CancelledError)
 
 
-def message_type(outgoing: Outgoing | OutgoingBatch) -> MessageType:
+def message_type(outgoing: PreparedMessage | PreparedBatch) -> MessageType:
     """RocketMQ's kind of the message."""
-    if isinstance(outgoing, OutgoingHalf):
+    if isinstance(outgoing, PreparedHalf):
         return MessageType.TRANS_MSG_HALF
-    return MessageType.DELAY_MSG if outgoing.alone else MessageType.NORMAL_MSG
+    return MessageType.DELAY_MSG if outgoing.own_batch else MessageType.NORMAL_MSG

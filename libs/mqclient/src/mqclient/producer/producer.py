@@ -27,11 +27,11 @@ from mqclient.errors import (
     MessageRejectedError,
     TooManyRequestsError,
 )
-from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Living, WorkerThreads, wait_event
+from mqclient.lifecycle import BackgroundTasks, Lifecycle, LifecycleEvent, Service, WorkerThreads, wait_event
 from mqclient.message import BatchSendResult, Message, MessageQueue, SendResult
 from mqclient.observed.operations import observed_send, traced_recall
 from mqclient.producer.attempts import SendMessageHook
-from mqclient.producer.outgoing import Origin, Outgoing, OutgoingBatch
+from mqclient.producer.prepared import Origin, PreparedBatch, PreparedMessage
 from mqclient.producer.sender import FixedChoice, MessageQueueSelector, Sender, always, by_selector
 from mqclient.recall import RecallResult, recall, reschedule
 from mqproto.record import pack_ip
@@ -55,7 +55,7 @@ class SendCallback(Protocol):
         """It is not, or nobody knows: the error is what `Producer.send` would have raised."""
 
 
-class Producer(Living):
+class Producer(Service):
     """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18).
 
     `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
@@ -136,7 +136,7 @@ class Producer(Living):
         OutcomeUnknownError when it may be.
         """
         deadline = self._deadline(timeout)
-        outgoing = Outgoing(message, self._origin)
+        outgoing = PreparedMessage(message, self._origin)
         fixed = None
         if selector is not None or queue is not None:
             fixed = _fixed_choice(message, selector, selector_argument, queue)
@@ -160,7 +160,7 @@ class Producer(Living):
         than `max_message_size`. Otherwise as `send`.
         """
         deadline = self._deadline(timeout)
-        outgoing = OutgoingBatch(messages, self._origin)
+        outgoing = PreparedBatch(messages, self._origin)
         fixed = _fixed_choice(messages[0], None, None, queue) if queue is not None else None
         delivery = self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.sync_tries, fixed))
         self._sending += 1
@@ -168,7 +168,7 @@ class Producer(Living):
             result = await delivery
         finally:
             self._sent()
-        return cast("BatchSendResult", result)  # what OutgoingBatch makes
+        return cast("BatchSendResult", result)  # what PreparedBatch makes
 
     def send_async(
         self,
@@ -186,7 +186,7 @@ class Producer(Living):
         and not after an answer (MISSION P6, P8). Raises TooManyRequestsError when too many are under way.
         """
         deadline = self._deadline(timeout)
-        outgoing = Outgoing(message, self._origin)
+        outgoing = PreparedMessage(message, self._origin)
         fixed = _fixed_choice(message, selector, selector_argument, queue)
 
         def send() -> Coroutine[Any, Any, SendResult]:
@@ -208,10 +208,10 @@ class Producer(Living):
         TooManyRequestsError after `send_msg_timeout_s`. Raises a RetryableError when there is no way to a broker.
         """
         deadline = self._deadline(None)
-        outgoing = Outgoing(message, self._origin)
+        outgoing = PreparedMessage(message, self._origin)
         fixed = _fixed_choice(message, selector, selector_argument, queue)
         size = len(message.body)
-        await self._oneways.take_by(size, deadline)
+        await self._oneways.acquire(size, deadline)
         handing_over = self._observed(outgoing, self._sender.hand_over(outgoing, deadline, fixed))
         try:
             handed_over = await handing_over
@@ -309,7 +309,9 @@ class Producer(Living):
         asynchronous = InFlightLimit("asynchronous", config.client_async_semaphore_value, bytes_max, clock)
         self._callbacks = CallbackSends(asynchronous, config.client_callback_executor_threads, clock)
 
-    def _observed(self, outgoing: Outgoing | OutgoingBatch, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def _observed(
+        self, outgoing: PreparedMessage | PreparedBatch, sending: Coroutine[Any, Any, T]
+    ) -> Coroutine[Any, Any, T]:
         """`sending`, with a span and its measurements while somebody wants them."""
         return observed_send(self.group, outgoing, sending, self._instance.clock) if is_observing() else sending
 
@@ -318,9 +320,9 @@ class Producer(Living):
         if self._sending:
             self._idle.clear()
             if not await wait_event(clock, self._idle, until - clock.monotonic()):
-                logger.warning("producer %s leaves with %d sends under way", self.group, self._sending)
+                logger.warning("producer %s is closed with %d sends in flight", self.group, self._sending)
         if not await self._oneways.wait_until_idle(until):
-            logger.warning("producer %s leaves with %d one-way messages under way", self.group, self._oneways.count)
+            logger.warning("producer %s is closed with %d one-way messages in flight", self.group, self._oneways.count)
         await self._callbacks.close(until)
         await self._finish(until)
         self._sender.close()
@@ -425,7 +427,7 @@ class InFlightLimit:
         self.count += 1
         self._bytes += size
 
-    async def take_by(self, size: int, deadline: float) -> None:
+    async def acquire(self, size: int, deadline: float) -> None:
         """Count one more as soon as there is room. Raises TooManyRequestsError at `deadline` (monotonic)."""
         while True:
             try:

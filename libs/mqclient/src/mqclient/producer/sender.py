@@ -18,7 +18,7 @@ from typing import Any
 
 from mqclient.client_instance import ClientInstance
 from mqclient.config import ProducerConfig
-from mqclient.connection.frames import SendTerms, Stored
+from mqclient.connection.frames import SendOptions, Stored
 from mqclient.errors import (
     BrokerRefusedError,
     IllegalArgumentError,
@@ -31,18 +31,24 @@ from mqclient.lifecycle import WorkerThreads
 from mqclient.message import UNIQUE_ID_CHARACTERS, ZLIB_FLAGS, Message, MessageQueue, SendResult, SendStatus, compress
 from mqclient.observed.operations import tried_again
 from mqclient.producer.attempts import (
+    AttemptHistory,
+    AttemptObserver,
     CommunicationMode,
     Hooks,
     LatencyFaultTolerance,
-    PastTries,
+    RetryPolicy,
     SendMessageContext,
     SendMessageHook,
-    Tries,
-    TryWatch,
     may_retry,
     message_type,
 )
-from mqclient.producer.outgoing import Outgoing, OutgoingBatch, check_message, message_properties, record_bytes_max
+from mqclient.producer.prepared import (
+    PreparedBatch,
+    PreparedMessage,
+    check_message,
+    message_properties,
+    record_bytes_max,
+)
 from mqproto.codes import ResponseCode
 from mqproto.properties import java_string_hash
 from osenv import Rng, SystemRng
@@ -68,7 +74,7 @@ SAME_BROKER_PAUSES_S = (0.2, 1.5)
 # Between two questions for a route while its brokers have slaves and no master: one of them is about to become it.
 NO_MASTER_PAUSES_S = (0.1, 0.2, 0.4)
 
-_terms = lru_cache(SendTerms)  # equal terms are one object
+_terms = lru_cache(SendOptions)  # equal terms are one object
 
 
 class Sender:
@@ -84,8 +90,8 @@ class Sender:
         self._clock = instance.clock
         self._config = config
         self._is_running = is_running
-        self.sync_tries = Tries(CommunicationMode.SYNC, 1 + config.retry_times_when_send_failed)
-        self.async_tries = Tries(CommunicationMode.ASYNC, 1 + config.retry_times_when_send_async_failed)
+        self.sync_tries = RetryPolicy(CommunicationMode.SYNC, 1 + config.retry_times_when_send_failed)
+        self.async_tries = RetryPolicy(CommunicationMode.ASYNC, 1 + config.retry_times_when_send_async_failed)
         self._fault_tolerance = LatencyFaultTolerance(instance.clock) if config.send_latency_fault_enable else None
         self._choice = QueueChoice(instance.rng, self._fault_tolerance)
         self._is_watched = self._fault_tolerance is not None
@@ -102,9 +108,9 @@ class Sender:
 
     async def deliver(
         self,
-        outgoing: Outgoing | OutgoingBatch,
+        outgoing: PreparedMessage | PreparedBatch,
         deadline: float,
-        tries: Tries,
+        tries: RetryPolicy,
         fixed: FixedChoice | None = None,
     ) -> SendResult:
         """Try until it is stored: on queues in turn, or once on the `fixed` one. Ends by `deadline` (monotonic).
@@ -112,12 +118,12 @@ class Sender:
         A try on a queue that the topic does not have any more counts for nothing: the next one has the route of now.
         """
         mode, tries_max = tries
-        in_order = fixed is not None
-        if in_order or outgoing.compressible_bytes >= self._compressor.from_bytes:
-            await self._compressor.compress(outgoing, in_order=in_order)
-        if in_order:
+        ordered = fixed is not None
+        if ordered or outgoing.compressible_bytes >= self._compressor.from_bytes:
+            await self._compressor.compress(outgoing, ordered=ordered)
+        if ordered:
             tries_max = 1
-        past: PastTries | None = None
+        past: AttemptHistory | None = None
         number = 0
         while True:
             number += 1
@@ -133,61 +139,61 @@ class Sender:
                 queue = fixed(queues) if fixed is not None else self._choice.choose(outgoing.topic, queues, avoided)
                 if fixed is None and past is not None and queue.broker_name == past.last_broker:
                     await self._pause_before_same_broker(outgoing.topic, number, deadline)
-                may_move = number < tries_max and queues[0].broker_name != queues[-1].broker_name
-                result = await self._try(outgoing, queue, self._terms(outgoing, in_order, may_move), deadline, mode)
+                failover = number < tries_max and queues[0].broker_name != queues[-1].broker_name
+                result = await self._try(outgoing, queue, self._terms(outgoing, ordered, failover), deadline, mode)
             except MQClientError as error:
                 if await self._is_removed(queue, error, fixed, deadline):
                     number -= 1
                     continue
-                past = past or PastTries()
+                past = past or AttemptHistory()
                 past.failed(queue, error)
                 if queue is None or number == tries_max or not self._may_go_on(error, mode, deadline):
                     return past.end(error)
-                logger.info("%s is tried again after: %s", outgoing.unique_id, error)
+                logger.info("retrying %s: %s", outgoing.unique_id, error)
                 tried_again(queue, error)
             else:
-                if result.send_status is SendStatus.SEND_OK or not (may_move and self._wants_better(mode)):
+                if result.send_status is SendStatus.SEND_OK or not (failover and self._wants_better(mode)):
                     return result
-                past = past or PastTries()
+                past = past or AttemptHistory()
                 past.stored_less_safely(result)
 
     async def hand_over(
-        self, outgoing: Outgoing, deadline: float, fixed: FixedChoice | None = None
+        self, outgoing: PreparedMessage, deadline: float, fixed: FixedChoice | None = None
     ) -> asyncio.Future[Stored]:
         """Hand a one-way message to its stream, once. The future says when it is no longer under way."""
-        in_order = fixed is not None
-        if in_order or outgoing.compressible_bytes >= self._compressor.from_bytes:
-            await self._compressor.compress(outgoing, in_order=in_order)
+        ordered = fixed is not None
+        if ordered or outgoing.compressible_bytes >= self._compressor.from_bytes:
+            await self._compressor.compress(outgoing, ordered=ordered)
         queues: Sequence[MessageQueue] = self._routes.known_publish_queues(outgoing.topic) or ()
         if not queues:
             queues = await self._fetch_queues(outgoing.topic, deadline)
         queue = fixed(queues) if fixed is not None else self._choice.choose(outgoing.topic, queues)
         stream = self._instance.produce_stream(queue.broker_name)
-        terms = self._terms(outgoing, in_order, may_move=False)
+        terms = self._terms(outgoing, ordered, failover=False)
         if not self._is_watched:
-            return stream.submit(outgoing.pending(queue, stream.numbering, deadline, terms))
+            return stream.submit(outgoing.pending(queue, stream.sequences, deadline, terms))
         watch = self._watch(outgoing, CommunicationMode.ONEWAY, queue, stream.address)
-        future = stream.submit(outgoing.pending(queue, stream.numbering, deadline, terms))
+        future = stream.submit(outgoing.pending(queue, stream.sequences, deadline, terms))
         watch.handed_over(future)
         return future
 
     async def _try(
         self,
-        outgoing: Outgoing | OutgoingBatch,
+        outgoing: PreparedMessage | PreparedBatch,
         queue: MessageQueue,
-        terms: SendTerms,
+        terms: SendOptions,
         deadline: float,
         mode: CommunicationMode,
     ) -> SendResult:
         stream = self._instance.produce_stream(queue.broker_name)
-        if terms.moves_when_late:
+        if terms.failover_on_timeout:
             deadline = min(deadline, self._clock.monotonic() + self._try_timeout_s)
         if not self._is_watched:
-            pending = outgoing.pending(queue, stream.numbering, deadline, terms)
+            pending = outgoing.pending(queue, stream.sequences, deadline, terms)
             return outgoing.result(pending, await stream.submit(pending), stream.address)
         watch = self._watch(outgoing, mode, queue, stream.address)
         try:
-            pending = outgoing.pending(queue, stream.numbering, deadline, terms)
+            pending = outgoing.pending(queue, stream.sequences, deadline, terms)
             result = outgoing.result(pending, await stream.submit(pending), stream.address)
         except (MQClientError, asyncio.CancelledError) as error:
             watch.ended(error=error)
@@ -195,13 +201,13 @@ class Sender:
         watch.ended(result)
         return result
 
-    def _terms(self, outgoing: Outgoing | OutgoingBatch, in_order: bool, may_move: bool) -> SendTerms:
+    def _terms(self, outgoing: PreparedMessage | PreparedBatch, ordered: bool, failover: bool) -> SendOptions:
         """How it travels. A try has a bound of its own only while another broker could take over."""
-        return _terms(outgoing.alone, in_order, may_move, may_move and self._try_timeout_s < inf)
+        return _terms(outgoing.own_batch, ordered, failover, failover and self._try_timeout_s < inf)
 
     def _watch(
-        self, outgoing: Outgoing | OutgoingBatch, mode: CommunicationMode, queue: MessageQueue, address: str
-    ) -> TryWatch:
+        self, outgoing: PreparedMessage | PreparedBatch, mode: CommunicationMode, queue: MessageQueue, address: str
+    ) -> AttemptObserver:
         context = SendMessageContext(
             producer_group=self._group,
             messages=outgoing.messages,
@@ -212,7 +218,7 @@ class Sender:
             communication_mode=mode,
             message_type=message_type(outgoing),
         )
-        return TryWatch(context, self._hooks, self._fault_tolerance, self._clock)
+        return AttemptObserver(context, self._hooks, self._fault_tolerance, self._clock)
 
     def _wants_better(self, mode: CommunicationMode) -> bool:
         """Whether a message that is stored less safely than wished is sent to another broker as well."""
@@ -265,7 +271,7 @@ class Sender:
         except TimeoutError:
             if no_master is not None:
                 raise no_master from None
-            raise NotSentError(f"the time ran out before a name server told the route of {topic!r}") from None
+            raise NotSentError(f"timed out while waiting for the route of {topic!r}") from None
 
 
 class QueueChoice:
@@ -397,9 +403,9 @@ class BodyCompressor:
         self._in_order = asyncio.Lock()
         self._threads = WorkerThreads("mqclient-compression", 1)
 
-    async def compress(self, outgoing: Outgoing | OutgoingBatch, *, in_order: bool) -> None:
+    async def compress(self, outgoing: PreparedMessage | PreparedBatch, *, ordered: bool) -> None:
         """Compress the body if it is large enough and that pays, and wait for earlier ones if order matters."""
-        if not in_order:
+        if not ordered:
             await self._compress(outgoing)
             return
         async with self._in_order:  # fair: who came first goes first
@@ -408,8 +414,8 @@ class BodyCompressor:
     def close(self) -> None:
         self._threads.close()
 
-    async def _compress(self, outgoing: Outgoing | OutgoingBatch) -> None:
-        if isinstance(outgoing, OutgoingBatch) or outgoing.compressible_bytes < self.from_bytes:
+    async def _compress(self, outgoing: PreparedMessage | PreparedBatch) -> None:
+        if isinstance(outgoing, PreparedBatch) or outgoing.compressible_bytes < self.from_bytes:
             return
         if outgoing.compressible_bytes > IN_THREAD_OVER_BYTES:
             compressed = await self._threads.run(compress, outgoing.body, self._level)

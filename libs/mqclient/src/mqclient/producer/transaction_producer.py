@@ -28,7 +28,7 @@ from mqclient.errors import (
 from mqclient.lifecycle import BackgroundTasks
 from mqclient.message import LocalTransactionState, Message, MessageExt, SendResult, SendStatus, TransactionSendResult
 from mqclient.observed.operations import check_failed, traced_check, traced_end, traced_transaction
-from mqclient.producer.outgoing import OutgoingHalf
+from mqclient.producer.prepared import PreparedHalf
 from mqclient.producer.producer import Producer
 from mqclient.transport.methods import END_TRANSACTION
 from mqproto.properties import PropertiesError
@@ -126,7 +126,7 @@ class TransactionProducer(Producer):
         safe.
         """
         deadline = self._deadline(timeout)
-        outgoing = OutgoingHalf(message, self._origin, check_immunity_s)
+        outgoing = PreparedHalf(message, self._origin, check_immunity_s)
         delivery = self._observed(outgoing, self._sender.deliver(outgoing, deadline, self._sender.sync_tries))
         self._sending += 1
         try:
@@ -175,10 +175,10 @@ class TransactionProducer(Producer):
         await self._checks.close(deadline)
         untold = await self._ends.drain(deadline - self._instance.clock.monotonic())
         if untold:
-            logger.warning("producer %s leaves with %d transactions that brokers will ask for", self.group, untold)
+            logger.warning("producer %s is closed with %d transactions that brokers will check", self.group, untold)
         await self._ends.close()
 
-    async def _execute(self, outgoing: OutgoingHalf, half: SendResult, arg: Any) -> LocalTransactionState:
+    async def _execute(self, outgoing: PreparedHalf, half: SendResult, arg: Any) -> LocalTransactionState:
         """Run the local transaction, and let the broker know how it went. Raises what the listener raises."""
         try:
             executing = self._listener.execute_local_transaction(outgoing.message, half.message_id, arg)
@@ -196,7 +196,7 @@ class TransactionProducer(Producer):
             return state
         raise cause
 
-    def _end_soon(self, outgoing: OutgoingHalf, half: SendResult, state: LocalTransactionState) -> None:
+    def _end_soon(self, outgoing: PreparedHalf, half: SendResult, state: LocalTransactionState) -> None:
         """Tell the broker in the background (MISSION T7)."""
         if state is not LocalTransactionState.UNKNOW:
             broker_name, id_ = half.message_queue.broker_name, half.message_id

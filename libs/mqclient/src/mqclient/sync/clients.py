@@ -15,14 +15,14 @@ from mqclient.lifecycle import WorkerThreads
 from mqclient.message import LocalTransactionState, Message, MessageExt, MessageQueue, TransactionSendResult
 from mqclient.producer.producer import Producer
 from mqclient.producer.transaction_producer import CHECKS_AT_ONCE, TransactionProducer
-from mqclient.sync.faces import CallerThread, Face, at_once, blocking, iterating, made_like
+from mqclient.sync.faces import CallerThread, SyncFacade, at_once, blocking, iterating, made_like
 
 CHECKS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose checks it has stopped waiting for
 
 LISTENERS_TIMEOUT_S = 1.0  # how long a shutdown waits for the threads whose listeners it has stopped waiting for
 
 
-class SyncProducer(Face[Producer]):
+class SyncProducer(SyncFacade[Producer]):
     """Producer for any number of threads. Callbacks of `send_async` run in a thread of their own."""
 
     @made_like(Producer)
@@ -49,7 +49,7 @@ class SyncTransactionListener(Protocol):
         """What has become of `message.transaction_id`? Runs in a thread of its own. As in TransactionListener."""
 
 
-class SyncTransactionProducer(Face[TransactionProducer]):
+class SyncTransactionProducer(SyncFacade[TransactionProducer]):
     """TransactionProducer for any number of threads."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _ListenerInThreads:
         return await self._checks.run(self._listener.check_local_transaction, message)
 
 
-class SyncPushConsumer(Face[PushConsumer]):
+class SyncPushConsumer(SyncFacade[PushConsumer]):
     """PushConsumer for programs without an event loop; its listener is a plain function, and runs in threads."""
 
     @made_like(PushConsumer)
@@ -181,7 +181,7 @@ class SyncPushConsumer(Face[PushConsumer]):
         self._inner.close_listener_threads(LISTENERS_TIMEOUT_S)
 
 
-class SyncPullConsumer(Face[PullConsumer]):
+class SyncPullConsumer(SyncFacade[PullConsumer]):
     """Every call of PullConsumer, for any number of threads."""
 
     @made_like(PullConsumer)
@@ -209,7 +209,7 @@ class SyncPullConsumer(Face[PullConsumer]):
     seek_to_time = blocking(PullConsumer.seek_to_time)
 
 
-class SyncAdmin(Face[Admin]):
+class SyncAdmin(SyncFacade[Admin]):
     """Every call of Admin."""
 
     @made_like(Admin)

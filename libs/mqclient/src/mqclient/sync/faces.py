@@ -41,7 +41,7 @@ P = ParamSpec("P")
 
 SHUTDOWN_TIMEOUT_S = 10.0
 EXIT_TIMEOUT_S = 3.0  # for each face that is still started when the interpreter ends
-FaceT = TypeVar("FaceT", bound="Face[Any]")
+FaceT = TypeVar("FaceT", bound="SyncFacade[Any]")
 
 
 class LoopThread:
@@ -205,10 +205,10 @@ LifeT = TypeVar("LifeT", bound=AsyncLife)
 LifeT_co = TypeVar("LifeT_co", bound=AsyncLife, covariant=True)
 
 _shared = SharedLoopThread()
-_started: set[Face[Any]] = set()
+_started: set[SyncFacade[Any]] = set()
 
 
-class Face(Generic[LifeT_co]):
+class SyncFacade(Generic[LifeT_co]):
     """One asyncio object, for any number of threads.
 
     Every method waits for its result in the calling thread, and raises what the asyncio method raises; in a thread that
@@ -289,11 +289,11 @@ class Face(Generic[LifeT_co]):
 
 def blocking(
     method: Callable[Concatenate[LifeT, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Face[LifeT], P], T]:
+) -> Callable[Concatenate[SyncFacade[LifeT], P], T]:
     """The coroutine method of an asyncio class as a method of its face: the same arguments, result and errors."""
 
     @wraps(method)
-    def call(face: Face[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(face: SyncFacade[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return face._run(method.__name__, partial(method, face._inner, *args, **kwargs))
 
     return call
@@ -313,11 +313,11 @@ def made_like(
     return decorate
 
 
-def at_once(method: Callable[Concatenate[LifeT, P], T]) -> Callable[Concatenate[Face[LifeT], P], T]:
+def at_once(method: Callable[Concatenate[LifeT, P], T]) -> Callable[Concatenate[SyncFacade[LifeT], P], T]:
     """The same for a method that is no coroutine: it is called on the shared loop, where its object lives."""
 
     @wraps(method)
-    def call(face: Face[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(face: SyncFacade[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
         async def call_method() -> T:
             return method(face._inner, *args, **kwargs)
 
@@ -328,11 +328,11 @@ def at_once(method: Callable[Concatenate[LifeT, P], T]) -> Callable[Concatenate[
 
 def iterating(
     method: Callable[Concatenate[LifeT, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Face[LifeT], P], Iterator[T]]:
+) -> Callable[Concatenate[SyncFacade[LifeT], P], Iterator[T]]:
     """The same for a method that gives an async iterator: each item is waited for when it is asked for."""
 
     @wraps(method)
-    def call(face: Face[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def call(face: SyncFacade[LifeT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items = method(face._inner, *args, **kwargs)
 
         async def following() -> tuple[T] | None:

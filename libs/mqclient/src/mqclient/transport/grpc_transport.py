@@ -57,7 +57,7 @@ _NEVER_CONNECTED = (
     "connections to all backends",
 )
 _NAME_SERVICE = "/hourglass.mq.v1.NameService/"
-_SENSELESS = {
+_INVALID_REQUEST_STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -219,7 +219,7 @@ def client_error(address: str, status: grpc.StatusCode | None, details: str | No
     text = f"{address}: {status.name if status else 'no status'}: {details or 'no details'}"
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimeoutError(text)
-    if status in _SENSELESS:
+    if status in _INVALID_REQUEST_STATUSES:
         return IllegalArgumentError(text)
     if status is grpc.StatusCode.UNAVAILABLE and (details or "").startswith(_NEVER_CONNECTED):
         return BrokerUnreachableError(text)

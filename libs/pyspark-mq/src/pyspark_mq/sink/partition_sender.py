@@ -43,11 +43,10 @@ from mqclient import (
     MessageRejectedError,
     MQClientError,
     NoRouteError,
-    NumberedMessage,
-    NumberedProducer,
     OutcomeUnknownError,
     RetryableError,
 )
+from mqclient.producer.idempotent_producer import IdempotentProducer, SequencedMessage
 from mqproto.properties import RESERVED, java_string_hash
 from pyspark_mq.sink.options import (
     ROWS_MAX,
@@ -79,7 +78,7 @@ class PartitionSender:
         self._identity = identity
         self._lanes = Lanes(identity, by_key=options.by_key)
         config = ClientConfig(request_timeout_s=REQUEST_TIMEOUT_S)
-        self._producer = NumberedProducer(options.url, identity.producer_id, client_config=config)
+        self._producer = IdempotentProducer(options.url, identity.producer_id, client_config=config)
         self._queues: dict[str, Sequence[MessageQueue]] = {}  # by topic
         self._lines: dict[MessageQueue, asyncio.Queue[Request]] = {}
         self._workers: list[asyncio.Task[None]] = []
@@ -208,7 +207,7 @@ class PartitionSender:
         return queues
 
 
-def _size(rows: Sequence[NumberedMessage]) -> int:
+def _size(rows: Sequence[SequencedMessage]) -> int:
     return sum(len(one.body) for one in rows)
 
 
@@ -217,7 +216,7 @@ class Request:
     """Rows that are stored whole. The first has the number `base_sequence`."""
 
     lane: Lane
-    messages: Sequence[NumberedMessage]
+    messages: Sequence[SequencedMessage]
     base_sequence: int
 
 
@@ -229,7 +228,7 @@ class Lane:
     way: int
     chain: Chain
     rows: int = 0  # in requests
-    waiting: list[NumberedMessage] = field(default_factory=list)
+    waiting: list[SequencedMessage] = field(default_factory=list)
     waiting_bytes: int = 0
 
 
@@ -243,7 +242,7 @@ class Lanes:
         self._rows: dict[str, int] = {}  # by topic
         self._requests: dict[MessageQueue, int] = {}
 
-    def add(self, one: NumberedMessage, queues: Sequence[MessageQueue]) -> Request | None:
+    def add(self, one: SequencedMessage, queues: Sequence[MessageQueue]) -> Request | None:
         """Take the row in; the request that it has filled. Raises RowError when there are too many."""
         queue, way = self._queue(one, queues), way_of_waiting(one.message)
         lane = self._lanes.get((queue, way))
@@ -262,7 +261,7 @@ class Lanes:
             if lane.waiting:
                 yield self._cut(lane)
 
-    def _queue(self, one: NumberedMessage, queues: Sequence[MessageQueue]) -> MessageQueue:
+    def _queue(self, one: SequencedMessage, queues: Sequence[MessageQueue]) -> MessageQueue:
         message = one.message
         if self._by_key and message.keys:
             key = message.keys if isinstance(message.keys, str) else message.keys[0]

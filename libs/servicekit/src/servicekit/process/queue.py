@@ -11,7 +11,6 @@ import structlog
 
 from mqclient import (
     Admin,
-    BrokerStatus,
     CheckUnansweredError,
     ConsumeFromWhere,
     ConsumerConfig,
@@ -22,9 +21,9 @@ from mqclient import (
     MessageModel,
     PushConsumer,
     SendStatus,
-    TransactionPhase,
     TransactionProducer,
 )
+from mqclient.admin import BrokerStatus, TransactionPhase
 from mqclient.errors import BrokerRejectedError, MQClientError, NoRouteError, RejectedError
 from osenv import Clock
 from osenv.clock import timeout

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from osenv import Clock
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import ServiceError
 from servicekit.sql.units import TRANSACTIONS_KEEP_DAYS, LocalOutcome, TransactionCheck
 
@@ -95,20 +95,20 @@ class Reconciler:
         self._clock = clock
         self._interval_s = interval_s
         self._rows_max = rows_max
-        self._end = Wake()
+        self._end = WakeUp()
         self._done_at: dict[str, float] = {}  # what was put right, and when on the monotonic clock
 
     async def run(self) -> None:
         """Until `stop`. The first round comes after an interval: what was under way at the start goes on by itself."""
         while True:
             await self._end.wait(self._clock, self._interval_s)
-            if self._end.has_rung:
+            if self._end.is_set:
                 return
             await self.round()
 
     def stop(self) -> None:
         """Let `run` return after the round in hand."""
-        self._end.ring()
+        self._end.set()
 
     async def round(self) -> None:
         """Each check once. Never raises ServiceError: what cannot be done now is in the log, and comes again."""

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 import telemetry
 from osenv import Clock, RealClock
 from osenv.clock import timeout
-from osenv.process import keep_out_of_collections, stop_event
+from osenv.process import freeze_garbage_collector, stop_event
 from servicekit.background import Background
 from servicekit.config import ConfigError, ServiceConfig
 from servicekit.errors import QueueUnreachableError, StorageUnavailableError
@@ -104,7 +104,7 @@ async def serve(service: Service, config: ServiceConfig, compose: Compose) -> No
                 config.mq_url, clock, group=service.name, topics=service.topics, storage=database.health
             )
             composition = compose(database, queue, clock)
-            keep_out_of_collections()
+            freeze_garbage_collector()
             log.info(f"{service.name} is listening", host=config.listen_host, port=http.port)
             await _run(composition, http, queue, clock, stop)
         finally:

@@ -237,12 +237,12 @@ class SqliteDatabase:
         self._failed_units = FailedUnits(self._engine.sync_engine)
         trace_statements(self._engine)
 
-    def looking(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """As `reading`."""
-        return self.reading()
+        return self.snapshot()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
         async with self._unit(self._engine) as connection:
             yield connection
 
@@ -347,12 +347,12 @@ class PostgresqlDatabase:
         trace_statements(self._engine)
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[AsyncConnection]:
+    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         async with _unit(self._looking_engine, self._failed_units) as connection:
             yield connection
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
         async with _unit(self._reading_engine, self._failed_units) as connection:
             yield connection
 

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 import telemetry
 from osenv import Clock
 from osenv.clock import Alarm, Timer
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.config import DATABASE_POOL_SIZE, POSTGRESQL_PREFIX
 from servicekit.errors import StorageUnavailableError
 from servicekit.monitoring import OK, OK_BUT
@@ -40,9 +40,9 @@ def without_password(url: str) -> str:
 class DatabaseBackend(Protocol):
     """What a kind of database has to offer. Invariant: as `Database`'s."""
 
-    def looking(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
+    def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
 
-    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
+    def snapshot(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
 
@@ -66,17 +66,17 @@ class Database:
         else:
             self._backend = SqliteDatabase(url)
 
-    def looking(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection for statements that only read, of which each may see another state of the database.
 
         On PostgreSQL it costs two round trips less than `reading`: for what is decided again by who writes. Raises
         StorageUnavailableError.
         """
-        return self._backend.looking()
+        return self._backend.autocommit()
 
-    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def snapshot(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection in a transaction that is rolled back at the end. Raises StorageUnavailableError."""
-        return self._backend.reading()
+        return self._backend.snapshot()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection in a transaction that is rolled back unless it was committed. Raises StorageUnavailableError.
@@ -92,7 +92,7 @@ class Database:
     async def health(self) -> str:
         """ "ok" if the database answers and was migrated, or what is wrong."""
         try:
-            async with self.reading() as connection:
+            async with self.snapshot() as connection:
                 await connection.execute(_HEALTH_QUERY)
         except StorageUnavailableError as error:
             return str(error)
@@ -116,13 +116,13 @@ class SqlUnits(Generic[UnitT]):
         self._new_unit = new_unit
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[UnitT]:
-        async with self._database.looking() as connection:
+    async def autocommit(self) -> AsyncIterator[UnitT]:
+        async with self._database.autocommit() as connection:
             yield self._new_unit(connection)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[UnitT]:
-        async with self._database.reading() as connection:
+    async def snapshot(self) -> AsyncIterator[UnitT]:
+        async with self._database.snapshot() as connection:
             yield self._new_unit(connection)
 
     @asynccontextmanager
@@ -157,7 +157,7 @@ class DatabaseClock:
         self._database = database
         self._measured: tuple[int, float] | None = None  # the database's milliseconds at a monotonic moment
         self._is_skew_told = False
-        self._end = Wake()
+        self._end = WakeUp()
 
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             yield Observation(self.skew_ms)
@@ -197,7 +197,7 @@ class DatabaseClock:
 
     async def measure(self) -> None:
         """Ask the database for its time. Raises StorageUnavailableError."""
-        async with self._database.looking() as connection:
+        async with self._database.autocommit() as connection:
             if connection.dialect.name != "postgresql":
                 return
             asked_at = self._clock.monotonic()
@@ -224,7 +224,7 @@ class DatabaseClock:
 
     async def run(self) -> None:
         """Measure again and again, until `stop`."""
-        while not self._end.has_rung:
+        while not self._end.is_set:
             await self._end.wait(self._clock, MEASURE_INTERVAL_S)
             try:
                 await self.measure()
@@ -233,4 +233,4 @@ class DatabaseClock:
 
     def stop(self) -> None:
         """Let `run` return."""
-        self._end.ring()
+        self._end.set()

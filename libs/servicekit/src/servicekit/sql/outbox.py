@@ -19,7 +19,7 @@ import structlog
 
 import telemetry
 from osenv import Clock
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import PublishError, RefusedError, ServiceError, TransactionGivenUpError
 from servicekit.message import OutgoingMessage
 from servicekit.sql.units import TransactionalPublisher, TransactionalUnit
@@ -75,7 +75,7 @@ class OutboxUnit(TransactionalUnit, Protocol):
 class OutboxUnits(Protocol[UnitT_co]):
     """What the outbox needs of a service's units."""
 
-    def reading(self) -> AbstractAsyncContextManager[UnitT_co]: ...
+    def snapshot(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
     def writing(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
@@ -92,7 +92,7 @@ class OutboxPublisher(Generic[UnitT]):
         units: OutboxUnits[UnitT],
         publisher: TransactionalPublisher[UnitT],
         clock: Clock,
-        wake: Wake,
+        wake: WakeUp,
         *,
         is_queue_there: Callable[[], bool],
     ) -> None:
@@ -118,7 +118,7 @@ class OutboxPublisher(Generic[UnitT]):
             result = await local(unit)
             await unit.outbox.add(message, self._clock.wall_ms(), telemetry.traceparent())
             await unit.commit()
-        self._wake.ring()
+        self._wake.set()
         return result
 
 
@@ -126,19 +126,19 @@ class OutboxRelay(Generic[UnitT]):
     """A loop that tells what waits, at its start and whenever it is woken, and backs off while the queue is away."""
 
     def __init__(
-        self, units: OutboxUnits[UnitT], publisher: TransactionalPublisher[UnitT], clock: Clock, wake: Wake
+        self, units: OutboxUnits[UnitT], publisher: TransactionalPublisher[UnitT], clock: Clock, wake: WakeUp
     ) -> None:
         self._units = units
         self._publisher = publisher
         self._clock = clock
         self._wake = wake
-        self._end = Wake()
+        self._end = WakeUp()
         self._is_waiting = False
 
     async def run(self) -> None:
         """Until `stop`."""
         backoff_s = BACKOFF_FIRST_S
-        while not self._end.has_rung:
+        while not self._end.is_set:
             self._wake.reset()  # before reading: what is kept after the read rings again
             try:
                 await self.relay()
@@ -157,8 +157,8 @@ class OutboxRelay(Generic[UnitT]):
 
     def stop(self) -> None:
         """Let `run` return after the pass in hand."""
-        self._end.ring()
-        self._wake.ring()
+        self._end.set()
+        self._wake.set()
 
     async def relay(self) -> int:
         """Tell everything that waits, in its order; returns how many messages were told by this call.
@@ -167,7 +167,7 @@ class OutboxRelay(Generic[UnitT]):
         """
         told = 0
         while True:
-            async with self._units.reading() as unit:
+            async with self._units.snapshot() as unit:
                 kept = await unit.outbox.oldest(BATCH_MESSAGES)
             for one in kept:
                 told += await self._tell(one)

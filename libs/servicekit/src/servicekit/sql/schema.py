@@ -271,7 +271,7 @@ class Migrations:
 
         async def health() -> str:
             try:
-                async with database.reading() as connection:
+                async with database.snapshot() as connection:
                     found = (await connection.execute(_VERSION)).scalar()
                     if found is not None and found not in known:
                         return await connection.run_sync(_judge_later, found, known)

@@ -116,9 +116,9 @@ class Stage:
 class Units(Protocol[UnitT_co]):
     """What a service's units of work have in common."""
 
-    def looking(self) -> AbstractAsyncContextManager[UnitT_co]: ...
+    def autocommit(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
-    def reading(self) -> AbstractAsyncContextManager[UnitT_co]: ...
+    def snapshot(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
     def writing(self) -> AbstractAsyncContextManager[UnitT_co]: ...
 
@@ -131,17 +131,17 @@ class SteppedUnits(Generic[UnitT]):
         self.stage: Stage | None = None
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[UnitT]:
+    async def autocommit(self) -> AsyncIterator[UnitT]:
         if self.stage is not None:
             await self.stage.turn(READ)
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             yield unit
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[UnitT]:
+    async def snapshot(self) -> AsyncIterator[UnitT]:
         if self.stage is not None:
             await self.stage.turn(READ)
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             yield unit
 
     @asynccontextmanager

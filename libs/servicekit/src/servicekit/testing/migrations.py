@@ -80,7 +80,7 @@ async def broken_promises(url: str, migrations: Migrations) -> list[str]:
         for number in range(1, int(migrations.head) + 1):
             revision = f"{number:04}"
             await migrations.upgrade(database, revision)
-            async with database.reading() as connection:
+            async with database.snapshot() as connection:
                 schemas[revision] = await connection.run_sync(_schema)
             oldest = migrations.oldest_code_of(revision)
             broken += [f"{revision}: {what}" for what in _taken(schemas[oldest], schemas[revision])]
@@ -123,18 +123,18 @@ async def differences(database: Database, metadata: MetaData) -> list[object]:
     def compare(connection: Connection) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
 
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return await connection.run_sync(compare)
 
 
 async def table_names(database: Database) -> set[str]:
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return await connection.run_sync(lambda connection: set(inspect(connection).get_table_names()))
 
 
 async def checks_and_indexes(database: Database) -> dict[str, tuple[object, ...]]:
     """What alembic does not compare: the checks, and the conditions of indexes, by table."""
-    async with database.reading() as connection:
+    async with database.snapshot() as connection:
         return await connection.run_sync(_checks_and_indexes)
 
 

@@ -52,7 +52,7 @@ class SequenceError(ValueError):
     """Numbers that make no sense, or that come too late; the message says why. Nothing has happened."""
 
 
-class Numbering(NamedTuple):
+class BatchSequence(NamedTuple):
     """How a batch is numbered: the first record has `base_sequence`, the others follow."""
 
     producer_id: int
@@ -96,9 +96,9 @@ class ProducerSequences:
         """For a stream that begins now; to be closed with it."""
         return OpenStream(self._open)
 
-    def stored_before(self, numbering: Numbering, topic: str, queue_id: int, count: int) -> list[Stretch]:
+    def stored_before(self, batch_sequence: BatchSequence, topic: str, queue_id: int, count: int) -> list[Stretch]:
         """What of a batch of `count` records is stored already, in its order. Raises SequenceError."""
-        producer_id, epoch, begin, first_unanswered = numbering
+        producer_id, epoch, begin, first_unanswered = batch_sequence
         if producer_id == 0 or epoch < 0 or begin < 1 or not 0 <= first_unanswered <= begin:
             raise SequenceError(
                 f"producer {producer_id:016x} with epoch {epoch}, sequence {begin} and first unanswered sequence "
@@ -122,27 +122,27 @@ class ProducerSequences:
             )
         return numbers.between(begin, begin + count)
 
-    def admit(self, numbering: Numbering, queue: QueueKey, now_ms: int) -> None:
+    def admit(self, batch_sequence: BatchSequence, queue: QueueKey, now_ms: int) -> None:
         """A batch is about to be stored or was recognised: its pair counts as live, and has room if any is left.
 
         Raises ProducersFullError for a producer that must be recognised and has no room.
         """
-        producer_id, table = numbering.producer_id, self._table(numbering.producer_id)
-        if table.used((producer_id, *queue), numbering.epoch, now_ms) is None and table.kind.must_be_known:
+        producer_id, table = batch_sequence.producer_id, self._table(batch_sequence.producer_id)
+        if table.used((producer_id, *queue), batch_sequence.epoch, now_ms) is None and table.kind.must_be_known:
             raise ProducersFullError(
                 f"no room to remember what producer {producer_id:016x} sends to queue {queue[1]} of {queue[0]!r}: "
                 f"{table.kind.name} take {table.bytes} of {table.kind.bytes_max} bytes, and none of them is silent for "
                 f"long enough to be forgotten; send it again later, or use fewer partitions and queues at a time"
             )
 
-    def stored(self, numbering: Numbering, queue: QueueKey, stretch: Stretch, now_ms: int) -> None:
+    def stored(self, batch_sequence: BatchSequence, queue: QueueKey, stretch: Stretch, now_ms: int) -> None:
         """Remember what was stored just now; `queue` is the one that it was sent to."""
-        key, table = (numbering.producer_id, *queue), self._table(numbering.producer_id)
-        numbers = table.used(key, numbering.epoch, now_ms)
+        key, table = (batch_sequence.producer_id, *queue), self._table(batch_sequence.producer_id)
+        numbers = table.used(key, batch_sequence.epoch, now_ms)
         if numbers is None:
             return
         before = numbers.excess
-        numbers.answered_below(numbering.first_unanswered)
+        numbers.answered_below(batch_sequence.first_unanswered)
         numbers.add(stretch)
         table.has_grown(key, numbers.excess - before, now_ms)
         self.data_version += 1

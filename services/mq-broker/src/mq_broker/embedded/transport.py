@@ -18,7 +18,7 @@ from mq_broker.embedded.embedded_broker import (
 )
 from mqclient.errors import RequestTimeoutError
 from mqclient.lifecycle import ServiceState
-from mqclient.sync.faces import CallerThread, Face, made_like
+from mqclient.sync.faces import CallerThread, SyncFacade, made_like
 from mqclient.transport import Method, RequestT, ResponseT
 from osenv.clock import timeout
 
@@ -103,7 +103,7 @@ class _BrokerLife(EmbeddedBroker):
         self._state = ServiceState.SHUTDOWN
 
 
-class SyncEmbeddedBroker(Face[_BrokerLife]):
+class SyncEmbeddedBroker(SyncFacade[_BrokerLife]):
     """Start it, or enter it as a context; `url` is what mqclient.sync's classes take, and `clock` its time."""
 
     @made_like(_BrokerLife)

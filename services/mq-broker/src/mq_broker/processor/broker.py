@@ -44,7 +44,7 @@ from mq_broker.processor.topic_administration import Changing, TopicAdministrati
 from mq_broker.processor.transactions import TransactionAdministration, Transactions
 from mq_broker.replication import replication_of
 from mq_broker.replication.frames import Connect
-from mq_broker.replication.node import Exchange, Node, ReplicaFile, begin_time, stop
+from mq_broker.replication.node import Node, ReplicaFile, StateExchange, begin_time, stop
 from mq_broker.replication.states import StatesIn, StatesOut
 from mq_broker.schedule.delay_service import DelayService
 from mq_broker.store.changes import Changes
@@ -140,8 +140,8 @@ class Broker:
                 PRODUCER_SEQUENCES: self.producer_sequences,
                 QUEUE_LOCKS: self.queue_locks,
             },
-            told_by_log=frozenset({TOPICS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS}),
-            dispensable=frozenset({PRODUCER_SEQUENCES, QUEUE_LOCKS}),
+            rebuilt_from_log=frozenset({TOPICS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS}),
+            optional=frozenset({PRODUCER_SEQUENCES, QUEUE_LOCKS}),
         )
         self.store.states.keep_journal(CONSUMER_OFFSETS, self.offset_journal)
         self.topics.follows = self.groups.follows = lambda: self.store.follows
@@ -205,10 +205,10 @@ class Broker:
             self._disk.boot_id(),
         )
 
-    def _exchange(self) -> Exchange:
+    def _exchange(self) -> StateExchange:
         """What one link of replication brings across; documents go from the master to its slaves."""
         states = StatesOut(self.store, self.topics, self.groups, self.producer_sequences) if self.is_master else None
-        return Exchange(self.store, self.topics, self.consumer_offsets, states)
+        return StateExchange(self.store, self.topics, self.consumer_offsets, states)
 
     def reconfigure(self, options: BrokerOptions, retention: RetentionOptions) -> None:
         """Follow other options from now on; identity, delay levels and filters stay as they are until a restart."""
@@ -239,7 +239,9 @@ class Broker:
         lost = self.consumer_offsets.clamp(self.store.queue_end)
         for group, topic, queue_id, before, now in lost:
             where = f"progress of {group} in queue {queue_id} of {topic}"
-            log.warning("%s: what it had finished up to %d is lost, back to %d", where, before.end, now.end)
+            log.warning(
+                "%s: the committed offset %d is beyond the recovered log; it is reset to %d", where, before.end, now.end
+            )
         state = self._replica_file.state
         all_is_there = report.clean or self.store.is_sync_flush or (report.same_boot and not lost)
         # A slave gives no numbers; it has its master's versions before the bytes that they speak of.

@@ -393,7 +393,9 @@ class Offsets:
         if not 0 <= progress.offset <= high:
             raise _refusal(f"offset {progress.offset} of queue {queue_id} of {topic!r}; allowed are 0 to {high}")
         if progress.end > high:
-            raise _refusal(f"queue {queue_id} of {topic!r} ends at {high}; finished up to {progress.end} it cannot be")
+            raise _refusal(
+                f"the finished offset {progress.end} is beyond the end {high} of queue {queue_id} of {topic!r}"
+            )
 
     def _queue_ids(self, topic: str) -> frozenset[int]:
         """Of all queues that the topic has or had."""

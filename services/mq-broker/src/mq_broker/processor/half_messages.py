@@ -117,7 +117,7 @@ class HalfCopies:
         offset = half.queue_offset
         if topic != HALF_TOPIC:  # a parked half keeps the place of its half, not its own
             offset = await self.store.cold_reads.read(lambda: queue.first_at(half.log_offset, begin=queue.min_offset))
-        await self.store.mender.mend(queue, offset)
+        await self.store.repairer.repair(queue, offset)
 
     async def _below(self, columns: HalfColumns, log_offset: int) -> AsyncIterator[Half]:
         """The halves of the columns whose newest copy stands below `log_offset`."""

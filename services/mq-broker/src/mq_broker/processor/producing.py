@@ -15,7 +15,7 @@ from mq_broker.core.delays import DelayLevels
 from mq_broker.core.halves import HalfError, half_batch
 from mq_broker.core.life import NO_SPANS, Operation, Spans, Step, traced
 from mq_broker.core.limits import RefusedError, TooManyError
-from mq_broker.core.producer_sequences import Numbering, ProducerSequences, SequenceError
+from mq_broker.core.producer_sequences import BatchSequence, ProducerSequences, SequenceError
 from mq_broker.core.producer_table import ProducersFullError, Stretch
 from mq_broker.core.rewrite import Failure, arriving_batch, retry_batch, schedule_batch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
@@ -50,7 +50,7 @@ class IncomingBatch:
     queue_id: int
     count: int
     records: bytes
-    numbering: Numbering | None = None
+    batch_sequence: BatchSequence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class _Repeat:
     """A batch of which an earlier try has stored something: what is there, and what has to be stored still."""
 
     known: list[Stretch]
-    missing: list[tuple[Numbering, Batch]]
+    missing: list[tuple[BatchSequence, Batch]]
 
 
 @dataclass
@@ -124,8 +124,8 @@ class Producing:
                 outcomes.append(outcome := next(stored))
                 if outcome.code is ResponseCode.SUCCESS:
                     self.received.add(one.topic, batch.count, len(one.records))
-                    if one.numbering is not None:
-                        self._remember(one, one.numbering, batch, outcome.base_queue_offset, store_ms)
+                    if one.batch_sequence is not None:
+                        self._remember(one, one.batch_sequence, batch, outcome.base_queue_offset, store_ms)
             else:
                 outcomes.append(batch)
         return outcomes
@@ -172,20 +172,20 @@ class Producing:
             return BatchOutcome(code, remark)
         try:
             batch = check_batch(topic, queue_id, incoming.count, incoming.records, self.body_size_max)
-            numbering = incoming.numbering
-            if numbering and (known := self.sequences.stored_before(numbering, topic, queue_id, batch.count)):
-                self.sequences.admit(numbering, (topic, queue_id), store_ms)
-                missing = _missing(batch, numbering, known)
-                return _Repeat(known, [(numbers, self._detour(part, store_ms)) for numbers, part in missing])
-            batch = self._detour(batch, store_ms)
+            batch_sequence = incoming.batch_sequence
+            if batch_sequence and (known := self.sequences.stored_before(batch_sequence, topic, queue_id, batch.count)):
+                self.sequences.admit(batch_sequence, (topic, queue_id), store_ms)
+                missing = _missing(batch, batch_sequence, known)
+                return _Repeat(known, [(numbers, self._to_system_topic(part, store_ms)) for numbers, part in missing])
+            batch = self._to_system_topic(batch, store_ms)
         except (BatchError, HalfError, PropertiesError, RecordError, SequenceError) as error:
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if len(batch.buffer) > self.store.run_bytes_max:
             remark = f"the batch takes {len(batch.buffer)} bytes; a commit-log file takes {self.store.run_bytes_max}"
             return BatchOutcome(ResponseCode.MESSAGE_ILLEGAL, remark)
         try:
-            if numbering is not None:
-                self.sequences.admit(numbering, (topic, queue_id), store_ms)
+            if batch_sequence is not None:
+                self.sequences.admit(batch_sequence, (topic, queue_id), store_ms)
             self.topics.create(config, client)
         except ProducersFullError as error:
             return BatchOutcome(ResponseCode.SYSTEM_BUSY, str(error))
@@ -193,7 +193,7 @@ class Producing:
             return BatchOutcome(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} does not exist: {error}")
         return batch
 
-    def _detour(self, batch: Batch, store_ms: int) -> Batch:
+    def _to_system_topic(self, batch: Batch, store_ms: int) -> Batch:
         """The batch under the topic where it waits, if it has to. Raises HalfError and what rewriting raises."""
         if batch.prepared:
             return half_batch(batch, store_ms)
@@ -206,12 +206,12 @@ class Producing:
         is answered as refused, and what is there already may come a second time.
         """
         places = list(repeat.known)
-        for numbering, batch in repeat.missing:
+        for batch_sequence, batch in repeat.missing:
             (outcome,) = self._store([batch], store_ms)
             if outcome.code is not ResponseCode.SUCCESS:
                 return outcome
             self.received.add(incoming.topic, batch.count, len(batch.buffer))
-            places.append(self._remember(incoming, numbering, batch, outcome.base_queue_offset, store_ms))
+            places.append(self._remember(incoming, batch_sequence, batch, outcome.base_queue_offset, store_ms))
         stretches = [piece for place in sorted(places) for piece in self._pieces(place)]
         first = stretches[0]
         return BatchOutcome(
@@ -223,10 +223,10 @@ class Producing:
         )
 
     def _remember(
-        self, incoming: IncomingBatch, numbering: Numbering, batch: Batch, queue_offset: int, store_ms: int
+        self, incoming: IncomingBatch, batch_sequence: BatchSequence, batch: Batch, queue_offset: int, store_ms: int
     ) -> Stretch:
-        stretch = Stretch(numbering.base_sequence, batch.count, batch.topic, batch.queue_id, queue_offset)
-        self.sequences.stored(numbering, (incoming.topic, incoming.queue_id), stretch, store_ms)
+        stretch = Stretch(batch_sequence.base_sequence, batch.count, batch.topic, batch.queue_id, queue_offset)
+        self.sequences.stored(batch_sequence, (incoming.topic, incoming.queue_id), stretch, store_ms)
         return stretch
 
     def _pieces(self, stretch: Stretch) -> list[StoredStretch]:
@@ -267,16 +267,16 @@ def _instead_of_success(outcomes: list[BatchOutcome], code: ResponseCode, remark
     ]
 
 
-def _missing(batch: Batch, numbering: Numbering, known: list[Stretch]) -> list[tuple[Numbering, Batch]]:
-    """The parts of a batch that are in none of the known stretches, each with its numbering."""
-    begin, end = numbering.base_sequence, numbering.base_sequence + batch.count
+def _missing(batch: Batch, batch_sequence: BatchSequence, known: list[Stretch]) -> list[tuple[BatchSequence, Batch]]:
+    """The parts of a batch that are in none of the known stretches, each with its batch_sequence."""
+    begin, end = batch_sequence.base_sequence, batch_sequence.base_sequence + batch.count
     gaps, at = [], begin
     for stretch in known:
         gaps.append((at, stretch.base_sequence))
         at = stretch.end
     gaps.append((at, end))
     return [
-        (numbering._replace(base_sequence=first), batch.part(first - begin, last - begin))
+        (batch_sequence._replace(base_sequence=first), batch.part(first - begin, last - begin))
         for first, last in gaps
         if first < last
     ]

@@ -9,13 +9,13 @@ from typing import Protocol
 from mq_broker.core.replica_state import BrokerRole, Epoch
 from mq_broker.replication.frames import (
     PROTOCOL_VERSION,
-    Beat,
-    Farewell,
     Follow,
+    LeaveNotice,
     LinkError,
     LogBytes,
     MasterEvent,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     MasterLink,
     Probe,
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024  # of one frame: on a slow link it has to arrive before the link counts as silent
 WINDOW_BYTES = 8 * 1024 * 1024  # sent, and not reported as written yet
 STATES_INTERVAL_S, CONFIRM_INTERVAL_S = 0.05, 0.02  # at most so often, unless log bytes go out anyway
-LAST_WORD_S = 1.0  # to tell a slave what is confirmed when its link ends, and as long again to tell it why
+FINAL_FRAME_TIMEOUT_S = 1.0  # to tell a slave what is confirmed when its link ends, and as long again to tell it why
 NOTHING = Report(0, 0, 0)
 ACCEPTED_S = 10.0  # replicas that start at the same time as a restored master register within it
 RESTORED = (
@@ -50,7 +50,7 @@ class FeedError(Exception):
     """The slave says what cannot be; the message goes to it, and the link ends."""
 
 
-class Feeding(Protocol):
+class FeedOwner(Protocol):
     """The master that a feed belongs to."""
 
     epoch: Epoch
@@ -62,14 +62,14 @@ class Feeding(Protocol):
     def step(self, event: Event) -> None:
         """Something has happened to the slave."""
 
-    def admit(self, feed: Feed) -> None:
+    def admit(self, feed: ReplicaFeed) -> None:
         """The slave has said who it is."""
 
     async def superseded(self, epoch: Epoch, master_ha_address: str) -> None:
         """The slave knows of a newer epoch."""
 
 
-class Feed:
+class ReplicaFeed:
     """One link.
 
     Invariants: nothing is sent before the slave has shown that both logs are the same up to where it asks to follow; no
@@ -77,7 +77,7 @@ class Feed:
     end of the log that it depends on.
     """
 
-    def __init__(self, node: Node, link: MasterLink, master: Feeding) -> None:
+    def __init__(self, node: Node, link: MasterLink, master: FeedOwner) -> None:
         self._node, self._link, self._master = node, link, master
         self.wake = asyncio.Event()
         self.replica_id = self.address = ""
@@ -154,7 +154,7 @@ class Feed:
                     self._take_report(event)
                 case ProgressEntries():
                     self._take_progress(event)
-                case Farewell():
+                case LeaveNotice():
                     log.info("slave %s stops", self.name)
                     self._master.step(Left(self.replica_id))
                     return
@@ -297,12 +297,14 @@ class Feed:
     def _may_tell_confirmed(self, now: float) -> bool:
         return self._told_confirmed < self._node.store.readable_end and now - self._confirm_at >= CONFIRM_INTERVAL_S
 
-    def _beat(self) -> Beat:
+    def _beat(self) -> MasterHeartbeat:
         store = self._node.store
         self._told_confirmed = store.readable_end
         is_prompt = self._sent_to - self.reported.written <= CHUNK_BYTES  # it would be late behind more bytes
         time, wall_ms = self._node.time, round(self._node.time.wall_ms()) if is_prompt else 0
-        return Beat(store.log_begin, store.log_end, self._told_confirmed, time.now_ms(), *self._in_sync, wall_ms)
+        return MasterHeartbeat(
+            store.log_begin, store.log_end, self._told_confirmed, time.now_ms(), *self._in_sync, wall_ms
+        )
 
     async def _rest(self, now: float) -> None:
         """Until something has changed that the slave has to hear, or it is time for a beat."""
@@ -327,7 +329,7 @@ class Feed:
 
     async def _say_last(self, event: MasterEvent) -> None:
         try:
-            async with timeout(self._node.clock, LAST_WORD_S):
+            async with timeout(self._node.clock, FINAL_FRAME_TIMEOUT_S):
                 await self._send(event)
         except (LinkError, TimeoutError) as error:
             log.info("slave %s was not told: %s", self.name, error)

@@ -12,13 +12,13 @@ from mq_broker.core.documents import CONSUMER_OFFSETS
 from mq_broker.core.replica_state import Cut, Epoch, EpochHistory, common_end
 from mq_broker.replication.frames import (
     PROTOCOL_VERSION,
-    Beat,
-    Farewell,
     Follow,
+    LeaveNotice,
     LinkError,
     LogBytes,
     MasterEvent,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     Probe,
     ProbeAnswer,
@@ -57,9 +57,11 @@ class Following:
         self._acknowledged = 0
         self.has_cut = False
         self.is_up = self.was_up = False
-        self.beat: Beat | None = None
+        self.beat: MasterHeartbeat | None = None
         self._caught_up_at = node.clock.monotonic()
-        self._old: Beat | None = None  # it told of files that the master has deleted, and that are still here
+        self._old: MasterHeartbeat | None = (
+            None  # it told of files that the master has deleted, and that are still here
+        )
         self._deleting: asyncio.Task[None] | None = None  # old files; the log grows meanwhile
 
     async def run(self) -> None:
@@ -90,7 +92,7 @@ class Following:
         if self.is_up:
             with contextlib.suppress(LinkError, TimeoutError):
                 async with timeout(self._node.clock, FAREWELL_S):
-                    await self._send(Farewell())
+                    await self._send(LeaveNotice())
                     while await self._link.receive() is not None:
                         pass
 
@@ -203,7 +205,7 @@ class Following:
                     self._node.states_in.reach(store.log_end)
                     self._exchange.catch_up()
                     await self._node.states_in.save()
-                case Beat():
+                case MasterHeartbeat():
                     await self._take_beat(event)
                 case StateDocument():
                     await self._node.states_in.take(event)
@@ -216,7 +218,7 @@ class Following:
         except (CopyError, ValueError) as error:
             raise LinkError(f"what the master sends cannot be: {error}") from error
 
-    async def _take_beat(self, beat: Beat) -> None:
+    async def _take_beat(self, beat: MasterHeartbeat) -> None:
         store = self._node.store
         if beat.log_end <= store.log_end:
             self._caught_up_at = self._node.clock.monotonic()
@@ -231,7 +233,7 @@ class Following:
             self._deleting = asyncio.create_task(store.follow_begin(self._old.log_begin), name="old files")
             self._old = None
 
-    async def _hear_clocks(self, beat: Beat) -> None:
+    async def _hear_clocks(self, beat: MasterHeartbeat) -> None:
         """What the slave has to know of its master's clocks when that is lost is written down."""
         node, clocks = self._node, self._node.master_clocks
         clocks.hear(beat.wall_ms, beat.broker_time_ms)

@@ -66,7 +66,7 @@ class ProgressEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class LeaveNotice:
     """The slave stops on purpose."""
 
 
@@ -110,7 +110,7 @@ class StateDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class MasterHeartbeat:
     """The master lives, and where it stands. `wall_ms` is its wall clock, 0 when it does not tell."""
 
     log_begin: int
@@ -129,8 +129,8 @@ class Refusal:
     remark: str
 
 
-ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries | Farewell
-MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | Beat | Refusal
+ReplicaEvent = ReplicaHello | Probe | Follow | Report | ProgressEntries | LeaveNotice
+MasterEvent = MasterHello | ProbeAnswer | LogBytes | StateDocument | ProgressEntries | MasterHeartbeat | Refusal
 
 
 @dataclass(frozen=True, slots=True)

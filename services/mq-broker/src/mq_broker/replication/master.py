@@ -1,4 +1,4 @@
-"""A master: it feeds its slaves, confirms what they have, and knows when it is one no more (MISSION H1, H2)."""
+"""A master: it feeds its slaves, confirms what they have, and detects that it was superseded (MISSION H1, H2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mq_broker.core.replica_state import (
     ReplicaState,
     ReplicaStatus,
 )
-from mq_broker.replication.feed import ACCEPTED_S, RESTORED, Feed
+from mq_broker.replication.feed import ACCEPTED_S, RESTORED, ReplicaFeed
 from mq_broker.replication.frames import LinkError, MasterLink
 from mq_broker.replication.in_sync import (
     Confirm,
@@ -53,8 +53,8 @@ class MasterReplication:
         self.role = node.file.state.role
         self.epoch = node.file.state.epoch  # in which it writes, from `begin` on
         self.reopen = asyncio.Event()
-        self._feeds: dict[str, Feed] = {}
-        self._past: dict[str, Feed] = {}  # the last one of each slave whose link is gone
+        self._feeds: dict[str, ReplicaFeed] = {}
+        self._past: dict[str, ReplicaFeed] = {}  # the last one of each slave whose link is gone
         self._wake = asyncio.Event()
         self._decide: InSyncSet | None = None
         self._reason = ""
@@ -143,7 +143,7 @@ class MasterReplication:
 
     async def serve(self, link: MasterLink) -> None:
         """One slave's link, until it ends."""
-        feed = Feed(self._node, link, self)
+        feed = ReplicaFeed(self._node, link, self)
         try:
             await feed.run()
         except LinkError as error:
@@ -155,11 +155,11 @@ class MasterReplication:
                     self._past.pop(next(iter(self._past)))
                 self._step_if_following(feed)
 
-    def _step_if_following(self, feed: Feed) -> None:
+    def _step_if_following(self, feed: ReplicaFeed) -> None:
         if feed.is_following:
             self.step(feed.disconnected)
 
-    def admit(self, feed: Feed) -> None:
+    def admit(self, feed: ReplicaFeed) -> None:
         """The newest link of a slave is the one that counts."""
         earlier = self._feeds.pop(feed.replica_id, None)
         if earlier is not None:
@@ -332,7 +332,7 @@ class MasterReplication:
             replicas=tuple(self._replica_status(feed) for feed in slaves.values()),
         )
 
-    def _replica_status(self, feed: Feed) -> ReplicaStatus:
+    def _replica_status(self, feed: ReplicaFeed) -> ReplicaStatus:
         view = self._ledger.slaves.get(feed.replica_id, SlaveView())
         lag = max(0, self._node.store.log_end - view.acknowledged)
         is_up_to_date = lag == 0 and view.connected

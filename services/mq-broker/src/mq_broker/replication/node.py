@@ -25,7 +25,7 @@ from mq_broker.core.replica_state import (
 from mq_broker.core.topics import TopicTable
 from mq_broker.replication.frames import LinkError, ProgressEntries, StateDocument
 from mq_broker.replication.states import ProgressIn, ProgressOut, StatesIn, StatesOut
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import MessageStore
@@ -53,7 +53,7 @@ class Node:
     identity: BrokerIdentity
     time: BrokerTime
     clock: Clock
-    new_exchange: Callable[[], Exchange]
+    new_exchange: Callable[[], StateExchange]
     states_in: StatesIn
     locks: QueueLocks
     boot_id: str  # of the machine, for which its monotonic clock counts
@@ -152,7 +152,7 @@ async def stop(*tasks: asyncio.Task[Any] | None) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
-class Exchange:
+class StateExchange:
     """The small states of one link: documents down, what groups have finished both ways.
 
     One end of a link; a slave has no documents to send.
@@ -292,7 +292,7 @@ class ReplicaFile:
 
     There is no previous version to fall back to: an older epoch or in-sync set would be believed, and a fence that had
     been put up would be gone. So the newest one stands there twice, in replica.json and replica.json.bak, one written
-    after the other: a crash leaves a whole one, and damage to one of them is mended from the other.
+    after the other: a crash leaves a whole one, and damage to one of them is repaired from the other.
 
     Invariant: what `change` has returned from stands in both.
     """
@@ -327,7 +327,7 @@ class ReplicaFile:
         async with self._changing:
             changed = change(self.state)
             if changed != self.state or not self._is_whole:
-                await uninterrupted(self._write(changed))
+                await finish_despite_cancellation(self._write(changed))
 
     async def _write(self, state: ReplicaState) -> None:
         content = encode_document(state.to_json(), state.confirmed)

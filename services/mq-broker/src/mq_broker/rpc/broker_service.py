@@ -19,7 +19,7 @@ from mq_broker.core.limits import (
     RESULT_BYTES,
     SMALL_RESPONSE_BYTES,
 )
-from mq_broker.core.producer_sequences import Numbering
+from mq_broker.core.producer_sequences import BatchSequence
 from mq_broker.core.rewrite import Failure
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
@@ -234,7 +234,7 @@ class BrokerService(broker_service_pb2_grpc.BrokerServiceServicer):
             try:
                 where = ConsumeFromWhere(request.begin.where)
             except ValueError:
-                await _refuse(context, f"{request.begin.where} is no beginning; allowed are 0, 1 and 2")
+                await _refuse(context, f"{request.begin.where} is no valid consume_from_where; allowed are 0, 1 and 2")
             begin = request.begin
             begun = await offsets.begin(*queue, where, begin.timestamp_ms, whole_topic=begin.whole_topic)
             return consumer_offset(begun, offsets.log_needed)
@@ -388,10 +388,12 @@ async def _refuse(context: Any, sentence: str) -> NoReturn:
 def incoming_batch(batch: pb.RecordBatch, request: pb.ProduceRequest | pb.SendRequest) -> IncomingBatch:
     """A batch of the request that says who numbers it."""
     base = batch.base_sequence
-    numbering = None
+    batch_sequence = None
     if base:
-        numbering = Numbering(request.producer_id, request.producer_epoch, base, batch.first_unanswered_sequence)
-    return IncomingBatch(batch.topic, batch.queue_id, batch.count, batch.records, numbering)
+        batch_sequence = BatchSequence(
+            request.producer_id, request.producer_epoch, base, batch.first_unanswered_sequence
+        )
+    return IncomingBatch(batch.topic, batch.queue_id, batch.count, batch.records, batch_sequence)
 
 
 def batch_result(outcome: BatchOutcome) -> pb.BatchResult:

@@ -42,13 +42,13 @@ SERVICES: Mapping[str, Callable[[MessageStore], bool]] = {
 }
 
 
-async def tell_none(service: health.aio.HealthServicer) -> None:
+async def set_all_not_serving(service: health.aio.HealthServicer) -> None:
     """Nothing is served yet."""
     for name in SERVICES:
         await service.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
-async def keep_telling(service: health.aio.HealthServicer, store: MessageStore, clock: Clock) -> None:
+async def watch_health(service: health.aio.HealthServicer, store: MessageStore, clock: Clock) -> None:
     """How everything stands, now and for ever, as the store changes."""
     told: dict[str, bool] = {}
     while True:

@@ -213,9 +213,9 @@ class _Link:
     async def leave(self) -> None:
         """Unregister, if we may be registered, and end the stream."""
         if self._may_be_known:
-            goodbye = pb.UnregisterBrokerRequest(broker=identity_message(self._registration.identity))
+            request = pb.UnregisterBrokerRequest(broker=identity_message(self._registration.identity))
             try:
-                await self._stub.UnregisterBroker(goodbye, timeout=UNREGISTER_TIMEOUT_S)
+                await self._stub.UnregisterBroker(request, timeout=UNREGISTER_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 log.warning("name server %s was not told that we leave: %s", self._address, error.details())
         self.task.cancel()

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from hourglass.mq.v1 import replication_service_pb2 as pb
 from mq_broker.core.replica_state import REPLICA_ID, Epoch, EpochBegin, EpochHistory
 from mq_broker.replication.frames import (
-    Beat,
-    Farewell,
     Follow,
+    LeaveNotice,
     LogBytes,
     MasterFrame,
+    MasterHeartbeat,
     MasterHello,
     Probe,
     ProbeAnswer,
@@ -89,8 +89,8 @@ def _master_hello_message(hello: MasterHello) -> pb.MasterHello:
     )
 
 
-def _beat_message(beat: Beat) -> pb.Beat:
-    return pb.Beat(
+def _beat_message(beat: MasterHeartbeat) -> pb.MasterHeartbeat:
+    return pb.MasterHeartbeat(
         log_begin=beat.log_begin,
         log_end=beat.log_end,
         confirm_offset=beat.confirm_offset,
@@ -117,7 +117,7 @@ _REPLICA_EVENTS: _Encodings = {
         ),
     ),
     ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries, log_end=one.log_end)),
-    Farewell: ("farewell", lambda _: pb.Farewell()),
+    LeaveNotice: ("leave_notice", lambda _: pb.LeaveNotice()),
 }
 _MASTER_EVENTS: _Encodings = {
     MasterHello: ("hello", _master_hello_message),
@@ -128,7 +128,7 @@ _MASTER_EVENTS: _Encodings = {
     ),
     StateDocument: ("state", lambda one: pb.StateDocument(name=one.name, content=one.content)),
     ProgressEntries: ("progress", lambda one: pb.Progress(entries=one.entries, log_end=one.log_end)),
-    Beat: ("beat", _beat_message),
+    MasterHeartbeat: ("beat", _beat_message),
     Refusal: ("refusal", lambda one: pb.Refusal(remark=one.remark[:TEXT_MAX])),
 }
 
@@ -207,8 +207,8 @@ def _log_bytes(message: pb.LogBytes) -> LogBytes:
     )
 
 
-def _beat(message: pb.Beat) -> Beat:
-    return Beat(
+def _beat(message: pb.MasterHeartbeat) -> MasterHeartbeat:
+    return MasterHeartbeat(
         _number("log_begin", message.log_begin),
         _number("log_end", message.log_end),
         _number("confirm_offset", message.confirm_offset),
@@ -229,7 +229,7 @@ _REPLICA_DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "follow": lambda message: Follow(_number("log_offset", message.log_offset)),
     "report": _report,
     "progress": _progress,
-    "farewell": lambda _: Farewell(),
+    "leave_notice": lambda _: LeaveNotice(),
 }
 _MASTER_DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "hello": _master_hello,

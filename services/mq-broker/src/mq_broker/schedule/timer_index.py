@@ -22,7 +22,7 @@ from mq_broker.schedule.timer_runs import (
     read_manifest,
     write_manifest,
 )
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from osenv import Clock, Disk, SyncError
 from osenv.disk import make_durable_dirs
 
@@ -127,7 +127,7 @@ class TimerIndex:
             async with self._changing:
                 await self._keys.clear()
                 self._durable, self._changes, self.covered = Manifest(), 0, 0
-                await uninterrupted(self._disk.offload(self._runs.delete_unnamed, None))
+                await finish_despite_cancellation(self._disk.offload(self._runs.delete_unnamed, None))
         finally:
             self._is_resetting = False
             self._progress.set()
@@ -299,7 +299,7 @@ class TimerWriter:
         groups = [stretches[at : at + STRETCHES_MAX] for at in range(0, len(stretches), STRETCHES_MAX)]
         merges = [KeyMerge(self._disk, group) for group in groups]
         # The moment ends here: what is taken or added from now on is told by the next manifest.
-        await uninterrupted(self._disk.offload(self._make_folder))
+        await finish_despite_cancellation(self._disk.offload(self._make_folder))
         for group, merge in zip(groups, merges, strict=True):
             _, run = await self._write(merge, _go_on)
             await self._install(run, group)
@@ -307,9 +307,11 @@ class TimerWriter:
             if run is not None:
                 entries += (RunEntry(run.number, run.blocks, 0),)
         manifest = Manifest(covered, entries, moved)
-        await uninterrupted(self._disk.offload(self._disk.sync_dir, self._folder))
+        await finish_despite_cancellation(self._disk.offload(self._disk.sync_dir, self._folder))
         log_offset = await self._log_durable()
-        await uninterrupted(self._disk.offload(write_manifest, self._disk, self._folder, manifest, log_offset))
+        await finish_despite_cancellation(
+            self._disk.offload(write_manifest, self._disk, self._folder, manifest, log_offset)
+        )
         await runs.delete(retired)
         return manifest
 
@@ -341,7 +343,7 @@ class TimerWriter:
         reader = None
         try:
             if run is not None and first is not None:
-                reader = await uninterrupted(self._disk.offload(RunReader.seek, run, first))
+                reader = await finish_despite_cancellation(self._disk.offload(RunReader.seek, run, first))
             await self._keys.exchange(sources, reader)
         except BaseException:
             reader = None

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import chain
 
 from mq_broker.schedule.timer_runs import BLOCK_KEYS, KEY, KeyRun, RunReader, TimerRuns
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from osenv import Disk
 
 HEAP_KEYS = 1_024  # sorted in about 0.15 ms
@@ -296,7 +296,7 @@ class KeyMerge:
             if not one.reads:
                 one.fill()
         if reading := [one for one in low if one.reads]:
-            await uninterrupted(self._disk.offload(_fill_all, reading))
+            await finish_despite_cancellation(self._disk.offload(_fill_all, reading))
         self._inputs = [one for one in self._inputs if one.buffer]
 
 

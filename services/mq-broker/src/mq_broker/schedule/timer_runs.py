@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from mq_broker.store.state_files import encode_document, read_document, write_document
 from osenv import Disk, DiskFile
 
@@ -102,7 +102,7 @@ class TimerRuns:
         def fetch_all() -> list[list[bytes]]:
             return [reader.fetch() for reader in readers]
 
-        blocks = await uninterrupted(self._disk.offload(fetch_all))
+        blocks = await finish_despite_cancellation(self._disk.offload(fetch_all))
         for reader, keys in zip(readers, blocks, strict=True):
             reader.give(keys)
 
@@ -125,7 +125,7 @@ class TimerRuns:
                     log.warning("%s could not be deleted, the next start will try again: %s", run.path, error)
 
         if runs:
-            await uninterrupted(self._disk.offload(unlink_all))
+            await finish_despite_cancellation(self._disk.offload(unlink_all))
 
     def _tier(self, reader: RunReader) -> int:
         blocks = reader.run.blocks - reader.block
@@ -385,19 +385,19 @@ class RunWriter:
         while len(self._pending) >= WRITE_KEYS:
             data = encode_blocks(self._number, self._blocks, self._pending[:WRITE_KEYS])
             del self._pending[:WRITE_KEYS]
-            await uninterrupted(self._disk.offload(self._append, data))
+            await finish_despite_cancellation(self._disk.offload(self._append, data))
 
     async def finish(self) -> KeyRun | None:
         """The run, durable but for its name; None when it got no key. Raises OSError, SyncError."""
         data = encode_blocks(self._number, self._blocks, self._pending)
         self._pending.clear()
         if self._blocks or data:
-            await uninterrupted(self._disk.offload(self._finish, data))
+            await finish_despite_cancellation(self._disk.offload(self._finish, data))
         return self._run
 
     async def discard(self) -> None:
         """Nobody needs the run."""
-        await uninterrupted(self._disk.offload(self._discard))
+        await finish_despite_cancellation(self._disk.offload(self._discard))
 
     def _append(self, data: bytes) -> None:
         if self._file is None:

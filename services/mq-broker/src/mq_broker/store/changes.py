@@ -16,7 +16,7 @@ from mq_broker.core.documents import CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, TOPI
 from mq_broker.core.rewrite import single_record_batch
 from mq_broker.core.subscription_groups import SubscriptionGroup, SubscriptionGroups
 from mq_broker.core.topics import TopicConfig, TopicTable
-from mq_broker.store.durability import Copies, uninterrupted
+from mq_broker.store.durability import Copies, finish_despite_cancellation
 from mq_broker.store.errors import NotReplicatedError
 from mq_broker.store.message_store import MessageStore
 from mqproto.names import CHANGES_TOPIC
@@ -61,7 +61,7 @@ class Changes:
         (place,) = self._store.put([change_batch(change, now_ms)], now_ms, despite_full=True)
         self._apply(change, place.base_log_offset)
         made()
-        await uninterrupted(self._finish(change))
+        await finish_despite_cancellation(self._finish(change))
 
     async def wait_acknowledged(self) -> None:
         """Return when every change so far is as durable as one that was acknowledged. Raises as `make` does."""

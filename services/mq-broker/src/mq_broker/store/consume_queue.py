@@ -44,7 +44,7 @@ class ConsumeQueue:
         self.first_offset = files.begin // CQ_ENTRY.size  # of the entries that the queue keeps, read or not
         self.max_offset = self.first_offset
         self.deleted_below = 0  # the numbers below it were deleted with their topic
-        self._unwritten: dict[int, bytes] = {}  # mended entries that the disk has refused
+        self._unwritten: dict[int, bytes] = {}  # repaired entries that the disk has refused
         self._tail = bytearray()
         self._tail_from = self.max_offset
         self._looked_at = NOTHING
@@ -173,18 +173,18 @@ class ConsumeQueue:
         self.first_offset = self.max_offset = self._tail_from = offset
         self.dirty = True
 
-    def mend(self, offset: int, entries: bytes) -> None:
+    def repair(self, offset: int, entries: bytes) -> None:
         """Put `entries`, which the log has told again, in the place of damaged ones.
 
         They count from now on, also when the disk refuses them: then they wait in memory. Raises OSError.
         """
         if not self.first_offset <= offset <= self.max_offset - len(entries) // CQ_ENTRY.size:
-            raise ValueError(f"{self}: no entries from {offset} on to be mended")
-        mended = {offset + k: bytes(entry) for k, entry in enumerate(_cut_up(entries))}
+            raise ValueError(f"{self}: no entries from {offset} on to be repaired")
+        repaired = {offset + k: bytes(entry) for k, entry in enumerate(_cut_up(entries))}
         self._looked_at = NOTHING
-        self._unwritten.update(mended)
+        self._unwritten.update(repaired)
         self._files.write(entries, offset * CQ_ENTRY.size)
-        for number in mended:
+        for number in repaired:
             del self._unwritten[number]
         begin = max(offset, self._tail_from)
         if begin < (end := offset + len(entries) // CQ_ENTRY.size):

@@ -85,7 +85,7 @@ class Flusher:
 
     async def flush(self) -> None:
         """Sync everything appended so far, on return. After a failure, `failure` says so and nothing was promised."""
-        await uninterrupted(self._flush())
+        await finish_despite_cancellation(self._flush())
 
     async def _flush(self) -> None:
         async with self._syncing:
@@ -268,7 +268,7 @@ class Checkpointer:
 
         A disk that refuses something now may take it at the next checkpoint; a sync that fails is the end.
         """
-        await uninterrupted(self._checkpoint())
+        await finish_despite_cancellation(self._checkpoint())
 
     def close(self) -> None:
         """Give the watermark back."""
@@ -459,7 +459,7 @@ class Watermark:
 T = TypeVar("T")
 
 
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+async def finish_despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; when the caller is cancelled meanwhile, it hears of that only after the work has ended.
 
     A thread that syncs or renames goes on whatever happens to the task that waits for it: whoever comes next must not

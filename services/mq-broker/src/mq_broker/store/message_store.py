@@ -16,7 +16,14 @@ from mq_broker.core.replica_state import Cut
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
 from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey, QueueNumbers
 from mq_broker.store.copying import Copier
-from mq_broker.store.durability import Checkpointer, Confirmation, Copies, Flusher, WriteGate, uninterrupted
+from mq_broker.store.durability import (
+    Checkpointer,
+    Confirmation,
+    Copies,
+    Flusher,
+    WriteGate,
+    finish_despite_cancellation,
+)
 from mq_broker.store.errors import (
     NotMasterError,
     NotReplicatedError,
@@ -30,9 +37,9 @@ from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout, mark_version, refuse_newer
 from mq_broker.store.log_feed import LogFeed
 from mq_broker.store.log_scan import ColdReads, Quarantine
-from mq_broker.store.reader import Mender, Reader
+from mq_broker.store.reader import QueueRepairer, Reader
 from mq_broker.store.recovery import RecoveryReport, close_store, open_store
-from mq_broker.store.retention import OldFiles
+from mq_broker.store.retention import SegmentCleaner
 from mq_broker.store.state_files import State, StateFiles
 from mqproto.record import Record, pack_ip
 from osenv import Clock, Disk, PooledFiles, SyncError
@@ -85,10 +92,10 @@ class MessageStore:
         options: StoreOptions,
         states: Mapping[str, State],
         *,
-        told_by_log: frozenset[str] = frozenset(),
-        dispensable: frozenset[str] = frozenset(),
+        rebuilt_from_log: frozenset[str] = frozenset(),
+        optional: frozenset[str] = frozenset(),
     ) -> None:
-        """`told_by_log` names the states that reading the log again brings up to date, `dispensable` those whose loss
+        """`rebuilt_from_log` names the states that reading the log again brings up to date, `optional` those whose loss
         is not worth reading all of it.
         """
         self.disk, self.options = disk, options
@@ -113,7 +120,7 @@ class MessageStore:
         self.numbers = QueueNumbers(disk, layout)
         self.gate = WriteGate(options.retention)
         self.states = StateFiles(
-            disk, layout.config, states, lambda: self.log.end, told_by_log=told_by_log, dispensable=dispensable
+            disk, layout.config, states, lambda: self.log.end, rebuilt_from_log=rebuilt_from_log, optional=optional
         )
         self._checkpointer = Checkpointer(self)
         self.checkpoint_due = self._checkpointer.due
@@ -126,11 +133,11 @@ class MessageStore:
             on_durable=lambda _end: self._durable_grown(),
         )
         self.cold_reads = ColdReads(disk)
-        self.mender = Mender(self.log, self.quarantine, self.cold_reads, self.fence)
+        self.repairer = QueueRepairer(self.log, self.quarantine, self.cold_reads, self.fence)
         self.readable = Readable(clock, self._stored_end)
-        self.reader = Reader(self.log, self.quarantine, self.mender, self.cold_reads, lambda: self.readable.end)
-        self.old_files = OldFiles(
-            disk, clock, self.log, self.queues, self.index, self.mender, self.cold_reads, lambda: self.readable_end
+        self.reader = Reader(self.log, self.quarantine, self.repairer, self.cold_reads, lambda: self.readable.end)
+        self.segment_cleaner = SegmentCleaner(
+            disk, clock, self.log, self.queues, self.index, self.repairer, self.cold_reads, lambda: self.readable_end
         )
         self.log_feed = LogFeed(self.log, self.quarantine, self.cold_reads, self.fence)
         self._copier = Copier(self)
@@ -182,7 +189,7 @@ class MessageStore:
 
     async def _keeping(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await uninterrupted(work)
+            await finish_despite_cancellation(work)
         except SyncError as error:
             self.fence(error)
             raise
@@ -193,7 +200,7 @@ class MessageStore:
 
     def release(self) -> None:
         """Give files and lock back as they are."""
-        self.old_files.close()
+        self.segment_cleaner.close()
         self.queues.close()
         self.index.close()
         self.log.close()
@@ -353,7 +360,7 @@ class MessageStore:
         The newest one stays. What the disk refuses is logged, and tried again at the next call.
         """
         try:
-            await self.old_files.delete_below(log_offset, self._checkpointed)
+            await self.segment_cleaner.delete_below(log_offset, self._checkpointed)
         except SyncError as error:
             self.fence(error)
         except OSError as error:

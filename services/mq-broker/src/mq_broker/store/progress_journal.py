@@ -12,7 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from mq_broker.core.consumer_offsets import ConsumerOffsets, Progress, Range
-from mq_broker.store.durability import uninterrupted
+from mq_broker.store.durability import finish_despite_cancellation
 from osenv import Clock, Disk, DiskFile, SyncError
 from osenv.disk import read_file
 
@@ -82,7 +82,7 @@ class ProgressJournal:
 
         Raises SyncError.
         """
-        return await uninterrupted(self._flush())
+        return await finish_despite_cancellation(self._flush())
 
     async def documented(self, covered: int) -> None:
         """A document is on disk, and so is the one before it: together they have everything up to `covered`."""

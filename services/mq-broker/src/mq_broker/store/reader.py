@@ -41,7 +41,7 @@ class Reader:
 
     What comes from memory was written by this process. What comes from disk is believed only when it proves itself:
     CRC, place, topic, queue and queue offset. A record that does not is looked for in the log around it: a wrong
-    consume-queue entry is mended, a damaged record goes into quarantine and is left out (RELIABILITY.md (a), bit
+    consume-queue entry is repaired, a damaged record goes into quarantine and is left out (RELIABILITY.md (a), bit
     flips).
 
     Invariants: nobody gets a record that is not exactly what was stored under that queue offset; nothing beyond
@@ -50,7 +50,7 @@ class Reader:
 
     log: CommitLog
     quarantine: Quarantine
-    mender: Mender
+    repairer: QueueRepairer
     cold: ColdReads
     readable_end: Callable[[], int]
 
@@ -147,9 +147,11 @@ class Reader:
 
         records = await self.cold.read(read)
         for index, record in enumerate(records):
-            if record is None and offsets[index] >= queue.min_offset:  # an entry to be mended, or a record that is lost
-                mended, _ = await self.read_queue(queue, offsets[index], 1)
-                records[index] = mended[0] if mended and mended[0].queue_offset == offsets[index] else None
+            if (
+                record is None and offsets[index] >= queue.min_offset
+            ):  # an entry to be repaired, or a record that is lost
+                repaired, _ = await self.read_queue(queue, offsets[index], 1)
+                records[index] = repaired[0] if repaired and repaired[0].queue_offset == offsets[index] else None
         return [record for record in records if record is not None], len(records)
 
     def _message_if_there(self, queue: ConsumeQueue, offset: int) -> Record | None:
@@ -162,21 +164,21 @@ class Reader:
     async def _select_carefully(
         self, queue: ConsumeQueue, offset: int, tags: TagFilter, max_messages: int, max_bytes: int
     ) -> tuple[Selection, bytes]:
-        """One record after the other, mending what is broken and leaving out what is lost."""
+        """One record after the other, repairing what is broken and leaving out what is lost."""
         chosen, parts, taken = Selection(), list[bytes](), 0
         end = min(queue.max_offset, offset + _scan_count(tags, max_messages))
-        mended = set[int]()
+        repaired = set[int]()
         while (at := offset + chosen.scanned) < end and chosen.count < max_messages:
             log_offset, size, code = queue.entry(at)
             if self.quarantine.covers(log_offset, size):
                 chosen.scanned += 1
                 continue
             data = await self.cold.read(partial(self.log.read_if_there, log_offset, size))
-            if data is None or not is_proven(data, queue, at, (log_offset, size, code)):
-                if at in mended:
-                    raise OSError(f"message {at} of {queue} can neither be read nor mended")
-                mended.add(at)
-                await self.mender.mend(queue, at)
+            if data is None or not is_valid_entry(data, queue, at, (log_offset, size, code)):
+                if at in repaired:
+                    raise OSError(f"message {at} of {queue} can neither be read nor repaired")
+                repaired.add(at)
+                await self.repairer.repair(queue, at)
                 continue
             if log_offset + size > self.readable_end():
                 break
@@ -233,7 +235,7 @@ class Reader:
         """The message at `offset` of the queue, or None when it is lost or its entry damaged; may block on the disk."""
         log_offset, size, code = queue.entry(offset)
         data = self.log.read_if_there(log_offset, size)
-        if data is None or not is_proven(data, queue, offset, (log_offset, size, code)):
+        if data is None or not is_valid_entry(data, queue, offset, (log_offset, size, code)):
             return None
         return decode_record(data)
 
@@ -265,7 +267,7 @@ class NotInLogError(OSError):
 
 
 @dataclass
-class Mender:
+class QueueRepairer:
     """A consume-queue entry that is wrong, and a record that is damaged: the log around them tells what is so.
 
     Puts queues in order. `fence` is told of a sync that has failed.
@@ -287,7 +289,7 @@ class Mender:
         first = await self.cold.read(lambda: self._first_left(queue))
         while first > queue.first_offset and await self.cold.read(partial(self._is_doubtful, queue, first - 1, floor)):
             try:
-                await self.mend(queue, first - 1)
+                await self.repair(queue, first - 1)
             except NotInLogError:
                 break
             if not await self.cold.read(partial(self._is_there, queue, first - 1)):
@@ -300,12 +302,12 @@ class Mender:
         first = self._first_left(queue)
         while first > queue.first_offset and self._is_doubtful(queue, first - 1, 0):
             try:
-                begin, entries, damages = self._tell_again(queue, first - 1)
+                begin, entries, damages = self._rebuild_entries(queue, first - 1)
             except NotInLogError:
                 break
             for damage in damages:
                 self.quarantine.put_aside(self.log.files, damage)
-            queue.mend(begin, entries)
+            queue.repair(begin, entries)
             first -= 1
         queue.trim(first)
 
@@ -343,11 +345,11 @@ class Mender:
         """Whether the entry and the record that it means are both as they should be."""
         log_offset, size, code = queue.entry(offset)
         data = self.log.read_if_there(log_offset, size)
-        return data is not None and is_proven(data, queue, offset, (log_offset, size, code))
+        return data is not None and is_valid_entry(data, queue, offset, (log_offset, size, code))
 
-    async def mend(self, queue: ConsumeQueue, broken: int) -> None:
+    async def repair(self, queue: ConsumeQueue, broken: int) -> None:
         """Ask the log what entry `broken` and its broken neighbours should be, and write them. Raises OSError."""
-        first, entries, damages = await self.cold.read(lambda: self._tell_again(queue, broken))
+        first, entries, damages = await self.cold.read(lambda: self._rebuild_entries(queue, broken))
         try:
             for damage in damages:
                 await self.cold.read(partial(self.quarantine.put_aside, self.log.files, damage))
@@ -355,13 +357,13 @@ class Mender:
             self.fence(error)
             raise
         if entries != await self.cold.read(lambda: queue.read(first, len(entries) // CQ_ENTRY.size)):
-            log.error("%s: entries from %d on are not what the log says; they are now", queue, first)
+            log.error("%s: repaired consume-queue entries from %d", queue, first)
             try:
-                queue.mend(first, entries)
+                queue.repair(first, entries)
             except OSError as error:
-                log.error("%s: the mended entries could not be written: %s", queue, error)  # noqa: TRY400
+                log.error("%s: the repaired entries could not be written: %s", queue, error)  # noqa: TRY400
 
-    def _tell_again(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
+    def _rebuild_entries(self, queue: ConsumeQueue, broken: int) -> tuple[int, bytes, list[Damage]]:
         first, begin = broken, self.log.begin
         while first > queue.first_offset and broken - first < NEIGHBOURS_MAX:
             log_offset, size, _ = queue.entry(first - 1)
@@ -420,7 +422,7 @@ _PLACED_HEAD = Struct(">ii4xi4xqqi44xi")
 _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 
-def is_proven(data: bytes, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
+def is_valid_entry(data: bytes, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
     """Whether a whole record stands at the beginning of `data`, the one that the entry means, with the entry's hash."""
     return all_proven(queue, queue_offset, CQ_ENTRY.pack(*entry), data)
 

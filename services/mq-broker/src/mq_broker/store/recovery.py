@@ -304,7 +304,7 @@ def open_store(
         clean=clean,
     )
     for queue in store.queues:
-        store.mender.trim_at_start(queue)
+        store.repairer.trim_at_start(queue)
     if cut is not None:
         cutter.finish(store.queues)
     store.newest_store_ms = report.newest_store_ms

@@ -17,7 +17,7 @@ from mq_broker.store.consume_queue import ConsumeQueues
 from mq_broker.store.errors import StoreError
 from mq_broker.store.index import Index
 from mq_broker.store.log_scan import ColdReads, resynchronise, scan_log
-from mq_broker.store.reader import Mender
+from mq_broker.store.reader import QueueRepairer
 from mqproto.record import Record
 from osenv import Clock, Disk, SyncError
 from osenv.clock import local_hour
@@ -75,7 +75,7 @@ class Retention:
     @property
     def files_deleted(self) -> int:
         """Files of the log, of consume queues and of the index."""
-        return self.store.old_files.deleted
+        return self.store.segment_cleaner.deleted
 
     async def run(self) -> None:
         """Clean for ever. What fails is logged and tried again in the next round."""
@@ -98,14 +98,14 @@ class Retention:
             await self._round()
 
     async def _round(self) -> None:
-        self.store.old_files.let_go()
+        self.store.segment_cleaner.let_go()
         try:
             used = await self._measure()
             for number in range(FILES_IN_ROUND_MAX):
                 if self.store.failure is not None or not await self._delete_oldest(used, first=number == 0):
                     break
                 used = await self._measure()
-            await self.store.old_files.forget_below()
+            await self.store.segment_cleaner.forget_below()
         except SyncError as error:
             self.store.fence(error)
         except (OSError, StoreError, ValueError) as error:
@@ -119,11 +119,11 @@ class Retention:
 
     def close(self) -> None:
         """Close the deleted files that are still held."""
-        self.store.old_files.close()
+        self.store.segment_cleaner.close()
 
     async def _delete_oldest(self, used: float, *, first: bool) -> bool:
         """Delete the oldest file of the log if it has to go; whether it went."""
-        end, gate = self.store.old_files.first_end, self.store.gate
+        end, gate = self.store.segment_cleaner.first_end, self.store.gate
         reason = None if end is None else await self._reason(end, used)
         if end is None or reason is None:
             gate.blocked_by = ""
@@ -142,7 +142,7 @@ class Retention:
         if not first:
             await self.clock.sleep(BETWEEN_FILES_S)
         log.info("the log file before offset %d goes: %s", end, reason.value)
-        has_gone = await self.store.old_files.delete_first(end)
+        has_gone = await self.store.segment_cleaner.delete_first(end)
         gate.blocked_by = ""
         return has_gone
 
@@ -260,7 +260,7 @@ class Retention:
                 log.error("%s: it stays", sentence)
             self._warned_below = end
             return False
-        log.warning("%s: it goes all the same", sentence)
+        log.warning("%s: it is deleted all the same", sentence)
         return True
 
 
@@ -276,7 +276,7 @@ class Closable(Protocol):
 
 
 @dataclass
-class OldFiles:
+class SegmentCleaner:
     """How old files go: the first file of the log, and what consume queues and index say of it (MISSION E2, E3).
 
     Invariants: the newest file of the log always stays, and so does a file that reaches beyond the readable end;
@@ -289,7 +289,7 @@ class OldFiles:
     log: CommitLog
     queues: ConsumeQueues
     index: Index
-    mender: Mender
+    repairer: QueueRepairer
     cold_reads: ColdReads
     readable_end: Callable[[], int]
     deleted: int = 0
@@ -366,7 +366,7 @@ class OldFiles:
         """Let the queues begin with the log: nobody is sent to a message that is gone. Raises OSError."""
         if self._untrimmed_from is not None:
             for queue in list(self.queues):
-                await self.mender.trim(queue, self._untrimmed_from)
+                await self.repairer.trim(queue, self._untrimmed_from)
             self._untrimmed_from = None
 
     def _hold(self, file: Closable) -> None:

@@ -82,11 +82,11 @@ class StateFiles:
         states: Mapping[str, State],
         log_end: Callable[[], int],
         *,
-        told_by_log: frozenset[str],
-        dispensable: frozenset[str],
+        rebuilt_from_log: frozenset[str],
+        optional: frozenset[str],
     ) -> None:
         self._disk, self._folder, self._states, self._log_end = disk, folder, dict(states), log_end
-        self._told_by_log, self._dispensable = told_by_log, dispensable
+        self._told_by_log, self._dispensable = rebuilt_from_log, optional
         self.not_current: frozenset[str] = frozenset()  # after `load`: those of which the newest file could not be read
         # After `load`: up to which log offset the documents that were read have everything; RocketMQ's do not say it,
         # and are taken as they are.
@@ -125,7 +125,7 @@ class StateFiles:
         """Read every state; returns the names of those that the log has to complete.
 
         These are the ones without a readable file, and of those that the log can tell the ones whose file is damaged
-        or lost, so that its previous version had to do. A dispensable one is not worth the reading. Raises OSError.
+        or lost, so that its previous version had to do. A optional one is not worth the reading. Raises OSError.
         """
         paths = {name: self._load(name, state) for name, state in self._states.items()}
         self.not_current = frozenset(name for name, path in paths.items() if path != self._folder / name)

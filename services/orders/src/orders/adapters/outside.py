@@ -10,7 +10,8 @@ import httpx
 import structlog
 
 import telemetry
-from mqclient import Admin, DeadLetter, DeadLetterFilter
+from mqclient import Admin
+from mqclient.admin import DeadLetter, DeadLetterFilter
 from mqclient.errors import IllegalStateError
 from orders.domain.order import ChangeReason, Order, OrderStatus, StatusChange
 from orders.service.payments import (

@@ -225,7 +225,7 @@ CACHE_CONTROL = "private, no-cache"
 async def place_order(
     caller: Buyer, key: IdempotencyKey, new_order: NewOrder, use_cases: UseCasesOf, response: Response
 ) -> OrderAnswer:
-    """The buyer is whoever the token speaks for. Units are reserved until the order is paid or closes.
+    """The buyer is the token's subject. Units are reserved until the order is paid or closes.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with the order that the first one
     made, as it was then, and with the header `Idempotency-Replayed: true`. A refused request uses up no key."""

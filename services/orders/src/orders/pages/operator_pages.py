@@ -30,7 +30,7 @@ ORDERS_PER_PAGE = 50
 Watcher = Annotated[Caller, Depends(needs(ORDERS_ALL))]
 Treasurer = Annotated[Caller, Depends(needs(PAYMENTS_ALL))]
 # Delivering a letter again may move money: it is for those who may give some back.
-Mender = Annotated[Caller, Depends(needs(REFUNDS_WRITE))]
+RefundOperator = Annotated[Caller, Depends(needs(REFUNDS_WRITE))]
 
 # An empty field of a form is sent as an empty text: it is no wish.
 Wish = Annotated[str, Query(max_length=64)]
@@ -99,7 +99,7 @@ async def refunds(
 @operator_router.post("/refunds/retry")
 async def retry_refund(
     parts: PartsOf,
-    caller: Mender,
+    caller: RefundOperator,
     payment_id: Annotated[str, Form(pattern=ID_PATTERN)],
     refund_id: Annotated[str, Form(pattern=ID_PATTERN)],
 ) -> Response:
@@ -127,7 +127,7 @@ async def dead_letters(request: Request, parts: PartsOf, visitor: VisitorOf, _ca
 @operator_router.post("/dead-letters/replay")
 async def replay_dead_letter(
     parts: PartsOf,
-    _caller: Mender,
+    _caller: RefundOperator,
     group: Annotated[str, Form(pattern=ID_PATTERN)],
     letter_id: Annotated[str, Form(pattern=ID_PATTERN)],
 ) -> Response:

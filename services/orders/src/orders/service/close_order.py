@@ -163,7 +163,7 @@ class CloseOrder:
         the order open for the limits' `past_expiry_max_ms` after its expiry.
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             try:
                 order = await unit.orders.get(order_id)
             except UnknownOrderError:
@@ -248,7 +248,7 @@ class OrderTimeouts:
         """Send the order's timer for the time that remains; returns the delay level. Raises PublishError."""
         return await self._send(deadline, deadline.expires_at_ms - self._clock.wall_ms())
 
-    async def ring(self, deadline: OrderDeadline) -> ExpiryOutcome:
+    async def fire(self, deadline: OrderDeadline) -> ExpiryOutcome:
         """Close the order if it is due and unpaid; a timer that rings early is sent again for the rest.
 
         So is one that finds the order held by a payment in progress: it rings every few seconds until that has ended.
@@ -299,7 +299,7 @@ class AcceptRefund:
         """
         # Whoever lost the order reads it again. That ends: a status only moves forward.
         while True:
-            async with self._units.looking() as unit:
+            async with self._units.autocommit() as unit:
                 order = await unit.orders.get(refunded.order_id)
                 if order.status is OrderStatus.PENDING_PAYMENT:
                     if await unit.refunds.is_requested(refunded.payment_id):

@@ -212,7 +212,7 @@ class AcceptPayment:
         """
         # Whoever lost the order reads it again. That ends: a status only moves forward.
         while True:
-            async with self._units.looking() as unit:
+            async with self._units.autocommit() as unit:
                 order = await unit.orders.get(payment.order_id)
                 verdict = judge(order, payment)
                 # Only such a payment can have been refused before: a verdict other than PAY is final.

@@ -10,7 +10,7 @@ from orders.domain.errors import InsufficientStockError, PriceChangedError, Sale
 from orders.domain.order import Order, OrderLine, RequestedLine, StatusChange, place, price_lines
 from orders.domain.product import Product
 from orders.service import events
-from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, origin_of, say_which
+from orders.service.use_case import NOT_METERED, OrderMeter, UnitOfWork, Units, annotate_span, origin_of
 from osenv import Clock, Rng
 from servicekit.errors import RefusedError
 from servicekit.sql.units import InFlightKeys, KeyClaim, TransactionalPublisher, fingerprint
@@ -74,7 +74,7 @@ class Baskets:
         """Those of the products that exist, by id."""
         if not product_ids:
             return {}
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             return await unit.products.find(product_ids)
 
 
@@ -133,7 +133,7 @@ class PlaceOrder:
         InsufficientStockError, PriceChangedError, PublishError, TransactionGivenUpError, StorageUnavailableError.
         """
         with self._in_flight.holding(request.buyer_id, key):
-            async with self._units.looking() as unit:
+            async with self._units.autocommit() as unit:
                 earlier = await unit.keys.find(request.buyer_id, key)
                 if earlier is not None:
                     return await _replay(unit, request, earlier)
@@ -149,7 +149,7 @@ class PlaceOrder:
                 await unit.orders.add(order, first, claim)
                 await _reserve(unit, order)
 
-            say_which(order)
+            annotate_span(order)
             await self._transactions.publish(events.created(order), write)
             self._meter.changed(order, first)
         return Placed(order, replayed=False)

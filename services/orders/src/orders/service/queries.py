@@ -81,7 +81,7 @@ class Queries:
 
     async def product(self, product_id: str) -> Product:
         """Raises UnknownProductError."""
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             found = await unit.products.find([product_id])
         if product_id not in found:
             raise UnknownProductError(product_id)
@@ -90,20 +90,20 @@ class Queries:
     async def products(self, limit: int, cursor: str | None, *, is_on_sale: bool | None = None) -> Page[Product]:
         """Products by id: those that are on sale, or are not, or all. Raises InvalidCursorError."""
         after = None if cursor is None else decode_cursor(cursor, 1)[0]
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             found = await unit.products.page(after, limit + 1, is_on_sale=is_on_sale)
         items = found[:limit]
         return Page(items, encode_cursor(items[-1].product_id) if len(found) > limit else None)
 
     async def order(self, order_id: str, caller: Caller) -> Order:
         """Raises UnknownOrderError, also for an order that the caller may not see."""
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             return await find_visible(unit.orders, order_id, caller)
 
     async def orders(self, wanted: OrderFilter, limit: int, cursor: str | None) -> Page[Order]:
         """Orders, newest first; whose orders the caller may list is for `wanted` to say. Raises InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             found = await unit.orders.page(wanted, after, limit + 1)
         items = found[:limit]
         if len(found) <= limit:
@@ -112,18 +112,18 @@ class Queries:
 
     async def history(self, order_id: str, caller: Caller) -> list[StatusChange]:
         """The order's changes, oldest first. Raises UnknownOrderError, also for one that the caller may not see."""
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             await find_visible(unit.orders, order_id, caller)
             return await unit.orders.history(order_id)
 
     async def orders_by_status(self) -> dict[OrderStatus, int]:
         """How many orders stand where; every status is named."""
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             return await unit.orders.count_by_status()
 
     async def statistics(self) -> Statistics:
         """Counts and sums of one moment."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             counts = await unit.orders.count_by_status()
             stock = await unit.products.stock_sums()
             paid = await unit.orders.count_paid()

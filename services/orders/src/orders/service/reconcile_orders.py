@@ -97,7 +97,7 @@ class ToldOrdersCheck:
                 return events.created(order)
             case "PAID":
                 return events.paid(order)
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             history = await unit.orders.history(order.order_id)
         return events.closed(order, history[-1])
 
@@ -163,7 +163,7 @@ def order_checks(
         return await close_order.expire(order.order_id) not in {ExpiryOutcome.HELD, ExpiryOutcome.TOO_EARLY}
 
     async def complete(order: Order) -> bool:
-        await complete_order.ring(order.order_id)
+        await complete_order.fire(order.order_id)
         return True
 
     return (
@@ -199,5 +199,5 @@ def _moved_at_ms(order: Order) -> int:
 
 async def _page(units: Units, wanted: OrderFilter, after: Order | None, limit: int) -> list[Order]:
     place = None if after is None else PageKey(after.created_at_ms, after.order_id)
-    async with units.looking() as unit:
+    async with units.autocommit() as unit:
         return await unit.orders.page(wanted, place, limit)

@@ -65,7 +65,7 @@ class Command:
 
     async def _look(self, units: Units) -> tuple[Order, Order | None]:
         """The order as it is, and as it was after the caller's same command, if there was one."""
-        async with units.looking() as unit:
+        async with units.autocommit() as unit:
             order = await find_visible(unit.orders, self.order_id, self.caller)
             if (order.status, self.reason) in TRANSITIONS and self.version in {None, order.version}:
                 return order, None
@@ -78,7 +78,7 @@ class Command:
         return order, None
 
 
-class AskedChange(ABC):
+class StatusCommand(ABC):
     """A use case that changes nothing but the order's status."""
 
     reason: ClassVar[ChangeReason]
@@ -118,7 +118,7 @@ class AskedChange(ABC):
         """What tells of the change."""
 
 
-class ShipOrder(AskedChange):
+class ShipOrder(StatusCommand):
     """The use case behind POST /orders/{id}/ship; whether the caller may ship at all is asked there.
 
     Invariant: an order is shipped or cancelled, never both: both change it from AWAITING_SHIPMENT by compare-and-set.
@@ -134,7 +134,7 @@ class ShipOrder(AskedChange):
         return events.shipped(changed)
 
 
-class ConfirmReceipt(AskedChange):
+class ConfirmReceipt(StatusCommand):
     """The use case behind POST /orders/{id}/confirm. Only the order's buyer confirms, whatever else a caller may do."""
 
     reason = ChangeReason.RECEIVED
@@ -191,12 +191,12 @@ class CompleteOrder:
         deliver_at_ms = min(due_at_ms, self._clock.wall_ms() + DELIVER_AFTER_MAX_MS)
         await self._publisher.publish(events.completion(order_id, shipped_at_ms, deliver_at_ms))
 
-    async def ring(self, order_id: str) -> CompletionOutcome:
+    async def fire(self, order_id: str) -> CompletionOutcome:
         """Complete the order if it is shipped and its time has come; a timer that rings early is sent again.
 
         Raises PublishError, TransactionGivenUpError, StorageUnavailableError; the message must then come again.
         """
-        async with self._units.looking() as unit:
+        async with self._units.autocommit() as unit:
             try:
                 order = await unit.orders.get(order_id)
             except UnknownOrderError:
@@ -226,5 +226,5 @@ class CompleteOrder:
         except ConsumedBeforeError:  # by another delivery, since the order was read
             return CompletionOutcome.ALREADY_COMPLETED
         except StatusChangedError:  # its buyer has confirmed it, or a payment has let it go
-            return await self.ring(order.order_id)
+            return await self.fire(order.order_id)
         return CompletionOutcome.COMPLETED

@@ -166,13 +166,13 @@ class UnitOfWork(Protocol):
 class Units(Protocol):
     """Opens units of work. They raise StorageUnavailableError when the database does not answer."""
 
-    def looking(self) -> AbstractAsyncContextManager[UnitOfWork]:
+    def autocommit(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """A unit that only reads, a little cheaper, for what is decided again by who writes.
 
         Each of its questions may see another state of the database.
         """
 
-    def reading(self) -> AbstractAsyncContextManager[UnitOfWork]:
+    def snapshot(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """A unit that only reads, and sees one state of the database."""
 
     def writing(self) -> AbstractAsyncContextManager[UnitOfWork]:
@@ -210,7 +210,7 @@ def trace_id_of(order: Order) -> str | None:
     return None if order.traceparent is None else order.traceparent.split("-")[1]
 
 
-def say_which(order: Order) -> None:
+def annotate_span(order: Order) -> None:
     """Put the order's id on the current span, so that its trace is found by it."""
     span = trace.get_current_span()
     if span.is_recording():

@@ -128,7 +128,7 @@ def failed_refunds(units: Units, clock: Clock) -> StoredGauge:
     """The gauge of refunds that the gateway has refused."""
 
     async def read() -> dict[str, int]:
-        async with units.reading() as unit:
+        async with units.snapshot() as unit:
             return {"failed": await unit.refunds.count_failed()}
 
     return StoredGauge(
@@ -154,7 +154,7 @@ def outbox_waiting(units: Units, clock: Clock) -> StoredGauge:
     """The gauge of messages that wait for the queue."""
 
     async def read() -> dict[str, int]:
-        async with units.reading() as unit:
+        async with units.snapshot() as unit:
             return {"waiting": await unit.outbox.count()}
 
     return StoredGauge(

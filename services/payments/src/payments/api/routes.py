@@ -113,7 +113,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 async def pay_order(
     caller: Buyer, key: IdempotencyKey, new_payment: NewPayment, use_cases: UseCasesOf, response: Response
 ) -> PaymentAnswer | Response:
-    """The buyer is whoever the token speaks for; another buyer's order is answered as one that is not known.
+    """The buyer is the token's subject; another buyer's order is answered as one that is not known.
 
     A request that is repeated with the same Idempotency-Key and payload is answered with what became of the first one,
     and with the header `Idempotency-Replayed: true`. A refused request uses up no key; a declined one does."""

@@ -68,7 +68,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class NewPayment(RequestModel):
-    """A buyer, who is whoever the token speaks for, pays an order, whole and in its currency."""
+    """The token's subject, a buyer, pays an order, whole and in its currency."""
 
     model_config = _like({name: _PAYMENT[name] for name in ("order_id", "amount_minor", "currency", "method")})
 

@@ -25,7 +25,7 @@ from payments.domain.payment import Payment, PaymentRequest, PaymentStatus, begi
 from payments.service import events
 from payments.service.settlement import Settlement
 from payments.service.use_case import UnitOfWork, Units
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import ServiceError
 from servicekit.sql.units import InFlightKeys, KeyClaim, fingerprint
 
@@ -51,7 +51,7 @@ class PayOrder:
         self,
         units: Units,
         settlement: Settlement,
-        wake: Wake,
+        wake: WakeUp,
         clock: Clock,
         rng: Rng,
         *,
@@ -113,7 +113,7 @@ class PayOrder:
             return payment
         finally:
             if not is_finished:
-                self._wake.ring()  # the payment is let go before anybody else runs
+                self._wake.set()  # the payment is let go before anybody else runs
         return settled
 
 

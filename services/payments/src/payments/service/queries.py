@@ -56,7 +56,7 @@ class Queries:
 
     async def payment(self, payment_id: str, caller: Caller) -> Payment:
         """Raises UnknownPaymentError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             return await visible(unit, payment_id, caller)
 
     async def payments(self, wanted: PaymentFilter, caller: Caller, limit: int, cursor: str | None) -> Page[Payment]:
@@ -66,20 +66,20 @@ class Queries:
             if wanted.buyer_id not in (None, caller.subject):
                 return Page([], None)
             wanted = replace(wanted, buyer_id=caller.subject)
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             found = await unit.payments.page(wanted, after, limit + 1)
         return _page(found, limit, lambda payment: PageKey(payment.created_at_ms, payment.payment_id))
 
     async def history(self, payment_id: str, caller: Caller) -> list[StatusChange]:
         """The payment's changes, oldest first. Raises UnknownPaymentError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             await visible(unit, payment_id, caller)
             return await unit.payments.history(payment_id)
 
     async def refunds_of(self, payment_id: str, caller: Caller, limit: int, cursor: str | None) -> Page[Refund]:
         """The payment's refunds, newest first. Raises UnknownPaymentError, InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             await visible(unit, payment_id, caller)
             found = await unit.refunds.page(payment_id, after, limit + 1)
         return _page(found, limit, _place_of_refund)
@@ -87,19 +87,19 @@ class Queries:
     async def refunds(self, status: RefundStatus | None, limit: int, cursor: str | None) -> Page[Refund]:
         """The refunds of all payments, newest first, for who may see them. Raises InvalidCursorError."""
         after = None if cursor is None else _page_key(cursor)
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             found = await unit.refunds.page(None, after, limit + 1, status)
         return _page(found, limit, _place_of_refund)
 
     async def payable_orders(self, order_ids: Collection[str]) -> list[PayableOrder]:
         """What events have told of these orders, for who may see all payments; unknown ones are left out."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             found = await unit.payable_orders.find_all(order_ids)
         return [found[order_id] for order_id in sorted(found)]
 
     async def statistics(self) -> Statistics:
         """The sums of the database at one moment, then those of the gateway. Raises GatewayUnavailableError."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             payments = await unit.payments.count_by_status()
             refunds = await unit.refunds.count_by_status()
             captured_minor, refunded_minor = await unit.ledger.captured_and_refunded_minor()

@@ -111,7 +111,7 @@ class ReceiveEvent:
         raise StatusChangedError("payment", event.payment_id)
 
     async def _receive(self, event: GatewayEvent) -> EventStatus:
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             known = await unit.gateway_events.find(event.event_id)
             payment = await unit.payments.find(event.payment_id)
             refund = None if event.refund_id is None else await unit.refunds.find(event.refund_id)

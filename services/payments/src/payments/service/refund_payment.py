@@ -25,7 +25,7 @@ from payments.service.queries import visible
 from payments.service.settlement import ATTEMPTS_MAX, Bookkeeper, Settlement
 from payments.service.use_case import Units
 from servicekit.auth import Caller
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import KeyReusedError, RequestInFlightError, ServiceError
 from servicekit.sql.units import InFlightKeys
 
@@ -43,7 +43,7 @@ class RefundPayment:
     the resumer sees to it.
     """
 
-    def __init__(self, units: Units, settlement: Settlement, wake: Wake, clock: Clock) -> None:
+    def __init__(self, units: Units, settlement: Settlement, wake: WakeUp, clock: Clock) -> None:
         self._units = units
         self._settlement = settlement
         self._wake = wake
@@ -77,7 +77,7 @@ class RefundPayment:
         return payment, rest
 
 
-async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement, wake: Wake) -> Refund:
+async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement, wake: WakeUp) -> Refund:
     """Ask the gateway for a recorded refund of `payment`; what does not end here is for the resumer."""
     is_finished = False
     try:
@@ -88,7 +88,7 @@ async def begin_refund(refund: Refund, payment: Payment, settlement: Settlement,
         log.warning("a refund is left to the resumer", refund_id=refund.refund_id, error=str(error))
     finally:
         if not is_finished:
-            wake.ring()
+            wake.set()
     return refund
 
 
@@ -108,7 +108,7 @@ class RefundPart:
     leaves no trace, so that its key may be used again.
     """
 
-    def __init__(self, units: Units, settlement: Settlement, wake: Wake, clock: Clock) -> None:
+    def __init__(self, units: Units, settlement: Settlement, wake: WakeUp, clock: Clock) -> None:
         self._units = units
         self._settlement = settlement
         self._wake = wake
@@ -169,7 +169,7 @@ class RetryRefund:
     that retry at once one does, and a refund that is not FAILED is answered as it stands.
     """
 
-    def __init__(self, units: Units, bookkeeper: Bookkeeper, settlement: Settlement, wake: Wake) -> None:
+    def __init__(self, units: Units, bookkeeper: Bookkeeper, settlement: Settlement, wake: WakeUp) -> None:
         self._units = units
         self._bookkeeper = bookkeeper
         self._settlement = settlement
@@ -192,7 +192,7 @@ class RetryRefund:
         return (await self._read(payment_id, refund_id, caller))[1]
 
     async def _read(self, payment_id: str, refund_id: str, caller: Caller) -> tuple[Payment, Refund]:
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             payment = await visible(unit, payment_id, caller)
             refund = await unit.refunds.find(refund_id)
         if refund is None or refund.payment_id != payment_id:

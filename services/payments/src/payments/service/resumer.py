@@ -19,7 +19,7 @@ from payments.service.gateway import Captured, ChargeRequest, PaymentGateway
 from payments.service.refund_payment import RefundPayment
 from payments.service.settlement import ORDER_CLOSED, Bookkeeper, Settlement
 from payments.service.use_case import PageKey, PaymentFilter, UnitOfWork, Units, in_trace_of
-from servicekit.background import Wake
+from servicekit.background import WakeUp
 from servicekit.errors import RefusedError, ServiceError, StorageUnavailableError
 from servicekit.message import MessagePublisher
 from servicekit.process.reconciler import Finding, Sweep
@@ -65,13 +65,13 @@ class Resumer:
     everything, so that one payment that fails holds up no other.
     """
 
-    def __init__(self, units: Units, settlement: Settlement, clock: Clock, wake: Wake, *, silence_ms: int) -> None:
+    def __init__(self, units: Units, settlement: Settlement, clock: Clock, wake: WakeUp, *, silence_ms: int) -> None:
         self._units = units
         self._settlement = settlement
         self._clock = clock
         self._wake = wake
         self._silence_s = silence_ms / 1000
-        self._end = Wake()
+        self._end = WakeUp()
         self._left = 0
         self._asked_at: dict[str, float] = {}  # on the monotonic clock; politeness, and nothing depends on it
 
@@ -84,7 +84,7 @@ class Resumer:
         """Until `stop`."""
         backoff_s = BACKOFF_FIRST_S
         is_first = True
-        while not self._end.has_rung:
+        while not self._end.is_set:
             self._wake.reset()  # before reading: what is begun after the read rings again
             try:
                 done = await self._look(self._silence_s if not is_first else 0.0)
@@ -106,8 +106,8 @@ class Resumer:
 
     def stop(self) -> None:
         """Let `run` return after the pass in hand."""
-        self._end.ring()
-        self._wake.ring()
+        self._end.set()
+        self._wake.set()
 
     async def resume(self) -> int:
         """One pass over everything, however young; returns how much could not be asked about.
@@ -132,7 +132,7 @@ class Resumer:
         seen: set[str] = set()
         after = ""
         while True:
-            async with self._units.reading() as unit:
+            async with self._units.snapshot() as unit:
                 found = await page(unit, after, BATCH_PAYMENTS)
             if not found:
                 return seen
@@ -206,7 +206,7 @@ def _sweep_of(units: Units, clock: Clock, wanted: PaymentFilter, window_ms: int 
 
     async def page(after: Payment | None, limit: int) -> list[Payment]:
         place = None if after is None else PageKey(after.created_at_ms, after.payment_id)
-        async with units.reading() as unit:
+        async with units.snapshot() as unit:
             found = await unit.payments.page(wanted, place, limit)
         since_ms = 0 if window_ms is None else clock.wall_ms() - window_ms
         return [one for one in found if one.created_at_ms >= since_ms]
@@ -251,7 +251,7 @@ class CapturesCheck:
 
     async def find(self, limit: int) -> list[Finding]:
         captured = [one for one in await self._sweep.next(limit) if self._is_settled(one)]
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             orders = await unit.payable_orders.find_all([one.order_id for one in captured])
             others = {
                 one.payment_id: await _others_that_keep_money(unit, one) for one in captured if one.decline_reason

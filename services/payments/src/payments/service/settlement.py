@@ -227,7 +227,7 @@ class Settlement:
 
     async def ask_charge(self, payment_id: str) -> Payment:
         """Ask what became of a payment, and begin it if the gateway has never heard of it. Raises as `charge` does."""
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             payment = await unit.payments.get(payment_id)
         if payment.status is not PaymentStatus.CREATED:
             return payment
@@ -265,7 +265,7 @@ class Settlement:
 
         Raises as `charge` does.
         """
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             refund = await unit.refunds.find(refund_id)
             if refund is None or refund.status is not RefundStatus.REQUESTED:
                 return refund
@@ -304,7 +304,7 @@ class Settlement:
             return await self._look_again(payment.payment_id, answer)
 
     async def _look_again(self, payment_id: str, answer: Captured | Declined) -> Payment:
-        async with self._units.reading() as unit:
+        async with self._units.snapshot() as unit:
             payment = await unit.payments.get(payment_id)
         took_money = payment.status in TOOK_MONEY
         if isinstance(answer, Captured) and not took_money:  # somebody else has ended it
@@ -319,7 +319,7 @@ class Settlement:
         if isinstance(answer, Pending):
             return refund
         for _ in range(ATTEMPTS_MAX):
-            async with self._units.reading() as unit:
+            async with self._units.snapshot() as unit:
                 payment = await unit.payments.get(refund.payment_id)
                 found = await unit.refunds.find(refund.refund_id)
             if found is None or found.status is RefundStatus.REFUNDED:

@@ -211,7 +211,7 @@ class UnitOfWork(Protocol):
 class Units(Protocol):
     """Opens units of work. Both raise StorageUnavailableError when the database does not answer."""
 
-    def reading(self) -> AbstractAsyncContextManager[UnitOfWork]:
+    def snapshot(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """A unit that only reads, and sees one state of the database."""
 
     def writing(self) -> AbstractAsyncContextManager[UnitOfWork]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hourglass/mq/v1/replication_service.proto\x12\x0fhourglass.mq.v1\"$\n\x05\x45poch\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"G\n\nEpochBegin\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x12\n\nlog_offset\x18\x02 \x01(\x03\"\xcb\x02\n\x0cReplicaFrame\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12.\n\x05hello\x18\x02 \x01(\x0b\x32\x1d.hourglass.mq.v1.ReplicaHelloH\x00\x12\'\n\x05probe\x18\x03 \x01(\x0b\x32\x16.hourglass.mq.v1.ProbeH\x00\x12)\n\x06\x66ollow\x18\x04 \x01(\x0b\x32\x17.hourglass.mq.v1.FollowH\x00\x12)\n\x06report\x18\x05 \x01(\x0b\x32\x17.hourglass.mq.v1.ReportH\x00\x12-\n\x08progress\x18\x06 \x01(\x0b\x32\x19.hourglass.mq.v1.ProgressH\x00\x12-\n\x08\x66\x61rewell\x18\x07 \x01(\x0b\x32\x19.hourglass.mq.v1.FarewellH\x00\x42\x07\n\x05\x65vent\"\n\n\x08\x46\x61rewell\"\xf6\x01\n\x0cReplicaHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x14\n\x0c\x63luster_name\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x11\n\tbroker_id\x18\x05 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12,\n\x07history\x18\t \x03(\x0b\x32\x1b.hourglass.mq.v1.EpochBegin\x12\x17\n\x0f\x61pplies_changes\x18\n \x01(\x08\"2\n\x05Probe\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\r\n\x05\x63rc32\x18\x03 \x01(\r\"\x1c\n\x06\x46ollow\x12\x12\n\nlog_offset\x18\x01 \x01(\x03\"f\n\x06Report\x12\x16\n\x0ewritten_offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x64urable_offset\x18\x02 \x01(\x03\x12\x1b\n\x13\x61\x63knowledged_offset\x18\x03 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\",\n\x08Progress\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x0f\n\x07log_end\x18\x02 \x01(\x03\"\x80\x03\n\x0bMasterFrame\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12-\n\x05hello\x18\x02 \x01(\x0b\x32\x1c.hourglass.mq.v1.MasterHelloH\x00\x12\x34\n\x0cprobe_answer\x18\x03 \x01(\x0b\x32\x1c.hourglass.mq.v1.ProbeAnswerH\x00\x12(\n\x03log\x18\x04 \x01(\x0b\x32\x19.hourglass.mq.v1.LogBytesH\x00\x12/\n\x05state\x18\x05 \x01(\x0b\x32\x1e.hourglass.mq.v1.StateDocumentH\x00\x12-\n\x08progress\x18\x06 \x01(\x0b\x32\x19.hourglass.mq.v1.ProgressH\x00\x12%\n\x04\x62\x65\x61t\x18\x07 \x01(\x0b\x32\x15.hourglass.mq.v1.BeatH\x00\x12+\n\x07refusal\x18\x08 \x01(\x0b\x32\x18.hourglass.mq.v1.RefusalH\x00\x42\x07\n\x05\x65vent\"\xd3\x01\n\x0bMasterHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x11\n\tlog_begin\x18\x03 \x01(\x03\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12,\n\x07history\x18\x05 \x03(\x0b\x32\x1b.hourglass.mq.v1.EpochBegin\x12\x13\n\x0bsynchronous\x18\x06 \x01(\x08\x12\x16\n\x0erenewal_origin\x18\x07 \x01(\x03\x12\x17\n\x0f\x66irst_master_id\x18\x08 \x01(\t\"+\n\x0bProbeAnswer\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x03\x12\x0f\n\x07matches\x18\x02 \x01(\x08\"D\n\x08LogBytes\x12\x12\n\nlog_offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\".\n\rStateDocument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\x95\x01\n\x04\x42\x65\x61t\x12\x11\n\tlog_begin\x18\x01 \x01(\x03\x12\x0f\n\x07log_end\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\x12\x16\n\x0e\x62roker_time_ms\x18\x04 \x01(\x03\x12\x0f\n\x07in_sync\x18\x05 \x01(\x08\x12\x17\n\x0fin_sync_version\x18\x06 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x07 \x01(\x03\"\x19\n\x07Refusal\x12\x0e\n\x06remark\x18\x01 \x01(\t2b\n\x12ReplicationService\x12L\n\tReplicate\x12\x1d.hourglass.mq.v1.ReplicaFrame\x1a\x1c.hourglass.mq.v1.MasterFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hourglass/mq/v1/replication_service.proto\x12\x0fhourglass.mq.v1\"$\n\x05\x45poch\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"G\n\nEpochBegin\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12\x12\n\nlog_offset\x18\x02 \x01(\x03\"\xd2\x02\n\x0cReplicaFrame\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12.\n\x05hello\x18\x02 \x01(\x0b\x32\x1d.hourglass.mq.v1.ReplicaHelloH\x00\x12\'\n\x05probe\x18\x03 \x01(\x0b\x32\x16.hourglass.mq.v1.ProbeH\x00\x12)\n\x06\x66ollow\x18\x04 \x01(\x0b\x32\x17.hourglass.mq.v1.FollowH\x00\x12)\n\x06report\x18\x05 \x01(\x0b\x32\x17.hourglass.mq.v1.ReportH\x00\x12-\n\x08progress\x18\x06 \x01(\x0b\x32\x19.hourglass.mq.v1.ProgressH\x00\x12\x34\n\x0cleave_notice\x18\x07 \x01(\x0b\x32\x1c.hourglass.mq.v1.LeaveNoticeH\x00\x42\x07\n\x05\x65vent\"\r\n\x0bLeaveNotice\"\xf6\x01\n\x0cReplicaHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x14\n\x0c\x63luster_name\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x11\n\tbroker_id\x18\x05 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12,\n\x07history\x18\t \x03(\x0b\x32\x1b.hourglass.mq.v1.EpochBegin\x12\x17\n\x0f\x61pplies_changes\x18\n \x01(\x08\"2\n\x05Probe\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\r\n\x05\x63rc32\x18\x03 \x01(\r\"\x1c\n\x06\x46ollow\x12\x12\n\nlog_offset\x18\x01 \x01(\x03\"f\n\x06Report\x12\x16\n\x0ewritten_offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x64urable_offset\x18\x02 \x01(\x03\x12\x1b\n\x13\x61\x63knowledged_offset\x18\x03 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\",\n\x08Progress\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x0f\n\x07log_end\x18\x02 \x01(\x03\"\x8b\x03\n\x0bMasterFrame\x12%\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x16.hourglass.mq.v1.Epoch\x12-\n\x05hello\x18\x02 \x01(\x0b\x32\x1c.hourglass.mq.v1.MasterHelloH\x00\x12\x34\n\x0cprobe_answer\x18\x03 \x01(\x0b\x32\x1c.hourglass.mq.v1.ProbeAnswerH\x00\x12(\n\x03log\x18\x04 \x01(\x0b\x32\x19.hourglass.mq.v1.LogBytesH\x00\x12/\n\x05state\x18\x05 \x01(\x0b\x32\x1e.hourglass.mq.v1.StateDocumentH\x00\x12-\n\x08progress\x18\x06 \x01(\x0b\x32\x19.hourglass.mq.v1.ProgressH\x00\x12\x30\n\x04\x62\x65\x61t\x18\x07 \x01(\x0b\x32 .hourglass.mq.v1.MasterHeartbeatH\x00\x12+\n\x07refusal\x18\x08 \x01(\x0b\x32\x18.hourglass.mq.v1.RefusalH\x00\x42\x07\n\x05\x65vent\"\xd3\x01\n\x0bMasterHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x11\n\tlog_begin\x18\x03 \x01(\x03\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12,\n\x07history\x18\x05 \x03(\x0b\x32\x1b.hourglass.mq.v1.EpochBegin\x12\x13\n\x0bsynchronous\x18\x06 \x01(\x08\x12\x16\n\x0erenewal_origin\x18\x07 \x01(\x03\x12\x17\n\x0f\x66irst_master_id\x18\x08 \x01(\t\"+\n\x0bProbeAnswer\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x03\x12\x0f\n\x07matches\x18\x02 \x01(\x08\"D\n\x08LogBytes\x12\x12\n\nlog_offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\".\n\rStateDocument\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\xa0\x01\n\x0fMasterHeartbeat\x12\x11\n\tlog_begin\x18\x01 \x01(\x03\x12\x0f\n\x07log_end\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\x12\x16\n\x0e\x62roker_time_ms\x18\x04 \x01(\x03\x12\x0f\n\x07in_sync\x18\x05 \x01(\x08\x12\x17\n\x0fin_sync_version\x18\x06 \x01(\x03\x12\x0f\n\x07wall_ms\x18\x07 \x01(\x03\"\x19\n\x07Refusal\x12\x0e\n\x06remark\x18\x01 \x01(\t2b\n\x12ReplicationService\x12L\n\tReplicate\x12\x1d.hourglass.mq.v1.ReplicaFrame\x1a\x1c.hourglass.mq.v1.MasterFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,33 +36,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPOCHBEGIN']._serialized_start=100
   _globals['_EPOCHBEGIN']._serialized_end=171
   _globals['_REPLICAFRAME']._serialized_start=174
-  _globals['_REPLICAFRAME']._serialized_end=505
-  _globals['_FAREWELL']._serialized_start=507
-  _globals['_FAREWELL']._serialized_end=517
-  _globals['_REPLICAHELLO']._serialized_start=520
-  _globals['_REPLICAHELLO']._serialized_end=766
-  _globals['_PROBE']._serialized_start=768
-  _globals['_PROBE']._serialized_end=818
-  _globals['_FOLLOW']._serialized_start=820
-  _globals['_FOLLOW']._serialized_end=848
-  _globals['_REPORT']._serialized_start=850
-  _globals['_REPORT']._serialized_end=952
-  _globals['_PROGRESS']._serialized_start=954
-  _globals['_PROGRESS']._serialized_end=998
-  _globals['_MASTERFRAME']._serialized_start=1001
-  _globals['_MASTERFRAME']._serialized_end=1385
-  _globals['_MASTERHELLO']._serialized_start=1388
-  _globals['_MASTERHELLO']._serialized_end=1599
-  _globals['_PROBEANSWER']._serialized_start=1601
-  _globals['_PROBEANSWER']._serialized_end=1644
-  _globals['_LOGBYTES']._serialized_start=1646
-  _globals['_LOGBYTES']._serialized_end=1714
-  _globals['_STATEDOCUMENT']._serialized_start=1716
-  _globals['_STATEDOCUMENT']._serialized_end=1762
-  _globals['_BEAT']._serialized_start=1765
-  _globals['_BEAT']._serialized_end=1914
-  _globals['_REFUSAL']._serialized_start=1916
-  _globals['_REFUSAL']._serialized_end=1941
-  _globals['_REPLICATIONSERVICE']._serialized_start=1943
-  _globals['_REPLICATIONSERVICE']._serialized_end=2041
+  _globals['_REPLICAFRAME']._serialized_end=512
+  _globals['_LEAVENOTICE']._serialized_start=514
+  _globals['_LEAVENOTICE']._serialized_end=527
+  _globals['_REPLICAHELLO']._serialized_start=530
+  _globals['_REPLICAHELLO']._serialized_end=776
+  _globals['_PROBE']._serialized_start=778
+  _globals['_PROBE']._serialized_end=828
+  _globals['_FOLLOW']._serialized_start=830
+  _globals['_FOLLOW']._serialized_end=858
+  _globals['_REPORT']._serialized_start=860
+  _globals['_REPORT']._serialized_end=962
+  _globals['_PROGRESS']._serialized_start=964
+  _globals['_PROGRESS']._serialized_end=1008
+  _globals['_MASTERFRAME']._serialized_start=1011
+  _globals['_MASTERFRAME']._serialized_end=1406
+  _globals['_MASTERHELLO']._serialized_start=1409
+  _globals['_MASTERHELLO']._serialized_end=1620
+  _globals['_PROBEANSWER']._serialized_start=1622
+  _globals['_PROBEANSWER']._serialized_end=1665
+  _globals['_LOGBYTES']._serialized_start=1667
+  _globals['_LOGBYTES']._serialized_end=1735
+  _globals['_STATEDOCUMENT']._serialized_start=1737
+  _globals['_STATEDOCUMENT']._serialized_end=1783
+  _globals['_MASTERHEARTBEAT']._serialized_start=1786
+  _globals['_MASTERHEARTBEAT']._serialized_end=1946
+  _globals['_REFUSAL']._serialized_start=1948
+  _globals['_REFUSAL']._serialized_end=1973
+  _globals['_REPLICATIONSERVICE']._serialized_start=1975
+  _globals['_REPLICATIONSERVICE']._serialized_end=2073
 # @@protoc_insertion_point(module_scope)

@@ -81,7 +81,7 @@ class ReplicaFrame(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
-    FAREWELL_FIELD_NUMBER: _builtins.int
+    LEAVE_NOTICE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def epoch(self) -> Global___Epoch:
         """The newest that the slave has accepted."""
@@ -97,7 +97,7 @@ class ReplicaFrame(_message.Message):
     @_builtins.property
     def progress(self) -> Global___Progress: ...
     @_builtins.property
-    def farewell(self) -> Global___Farewell: ...
+    def leave_notice(self) -> Global___LeaveNotice: ...
     def __init__(
         self,
         *,
@@ -107,20 +107,20 @@ class ReplicaFrame(_message.Message):
         follow: Global___Follow | None = ...,
         report: Global___Report | None = ...,
         progress: Global___Progress | None = ...,
-        farewell: Global___Farewell | None = ...,
+        leave_notice: Global___LeaveNotice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "farewell", b"farewell", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "follow", b"follow", "hello", b"hello", "leave_notice", b"leave_notice", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "farewell", b"farewell", "follow", b"follow", "hello", b"hello", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "follow", b"follow", "hello", b"hello", "leave_notice", b"leave_notice", "probe", b"probe", "progress", b"progress", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe", "follow", "report", "progress", "farewell"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "probe", "follow", "report", "progress", "leave_notice"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___ReplicaFrame: _TypeAlias = ReplicaFrame  # noqa: Y015
 
 @_typing.final
-class Farewell(_message.Message):
+class LeaveNotice(_message.Message):
     """The slave stops on purpose: it has not to be waited for."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -134,7 +134,7 @@ class Farewell(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Farewell: _TypeAlias = Farewell  # noqa: Y015
+Global___LeaveNotice: _TypeAlias = LeaveNotice  # noqa: Y015
 
 @_typing.final
 class ReplicaHello(_message.Message):
@@ -326,7 +326,7 @@ class MasterFrame(_message.Message):
     @_builtins.property
     def progress(self) -> Global___Progress: ...
     @_builtins.property
-    def beat(self) -> Global___Beat: ...
+    def beat(self) -> Global___MasterHeartbeat: ...
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     def __init__(
@@ -338,7 +338,7 @@ class MasterFrame(_message.Message):
         log: Global___LogBytes | None = ...,
         state: Global___StateDocument | None = ...,
         progress: Global___Progress | None = ...,
-        beat: Global___Beat | None = ...,
+        beat: Global___MasterHeartbeat | None = ...,
         refusal: Global___Refusal | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "epoch", b"epoch", "event", b"event", "hello", b"hello", "log", b"log", "probe_answer", b"probe_answer", "progress", b"progress", "refusal", b"refusal", "state", b"state"]  # noqa: Y015
@@ -474,7 +474,7 @@ class StateDocument(_message.Message):
 Global___StateDocument: _TypeAlias = StateDocument  # noqa: Y015
 
 @_typing.final
-class Beat(_message.Message):
+class MasterHeartbeat(_message.Message):
     """Sent every second, and when the confirm offset or the in-sync set has moved."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -513,7 +513,7 @@ class Beat(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Beat: _TypeAlias = Beat  # noqa: Y015
+Global___MasterHeartbeat: _TypeAlias = MasterHeartbeat  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):

@@ -28,9 +28,9 @@ from mqclient.errors import (
     RetryableError,
     broker_answer_error,
 )
-from mqclient.lifecycle import Lifecycle, LifecycleEvent, Living
+from mqclient.lifecycle import Lifecycle, LifecycleEvent, Service
 from mqclient.message import STATUS_OF_CODE, ZLIB_FLAGS, Message, MessageQueue, check_due_time, compress
-from mqclient.producer.outgoing import check_message, message_properties
+from mqclient.producer.prepared import check_message, message_properties
 from mqclient.transport.methods import SEND, VIEW_MESSAGE
 from mqproto.codes import Permission, ResponseCode
 from mqproto.properties import (
@@ -43,7 +43,7 @@ from mqproto.properties import (
 )
 from mqproto.record import decode_record, encode_record, pack_ip
 
-logger = logging.getLogger("mqclient.numbered_producer")
+logger = logging.getLogger("mqclient.idempotent_producer")
 
 PRODUCER_IDS = range(RETURNING_PRODUCERS_FROM, 2 * RETURNING_PRODUCERS_FROM)  # others a broker forgets after an hour
 SEQUENCE_MAX = 10**SEQUENCE_DIGITS_MAX - 1
@@ -55,7 +55,7 @@ NO_UNIQUE_ID = "0" * 32
 
 
 @dataclass(slots=True)
-class NumberedMessage:
+class SequencedMessage:
     """A message that has been checked. `properties` is the text form of all but its unique id and its number.
 
     `unique_id` is set by the sender before it is sent: 32 characters, from the same source as the number.
@@ -77,7 +77,7 @@ class StoredMessage:
     born_timestamp_ms: int
 
 
-class NumberedProducer(Living):
+class IdempotentProducer(Service):
     """Sends batches that its caller has numbered; for any number of tasks of its event loop."""
 
     def __init__(
@@ -135,7 +135,7 @@ class NumberedProducer(Living):
             )
         )
 
-    def checked(self, message: Message) -> NumberedMessage:
+    def checked(self, message: Message) -> SequencedMessage:
         """The message as `send` takes it. Raises MessageRejectedError when it breaks a rule."""
         topic = check_message(message, self._config.max_message_size)
         if message.deliver_at is not None:
@@ -145,13 +145,13 @@ class NumberedProducer(Living):
         if limit is not None and len(message.body) >= limit:
             compressed = compress(message.body, self._config.compress_level)
             if compressed is not None:
-                return NumberedMessage(message, topic, compressed, ZLIB_FLAGS, properties)
-        return NumberedMessage(message, topic, message.body, 0, properties)
+                return SequencedMessage(message, topic, compressed, ZLIB_FLAGS, properties)
+        return SequencedMessage(message, topic, message.body, 0, properties)
 
     async def send(
         self,
         queue: MessageQueue,
-        messages: Sequence[NumberedMessage],
+        messages: Sequence[SequencedMessage],
         base_sequence: int,
         *,
         first_unanswered: int,
@@ -200,7 +200,7 @@ class NumberedProducer(Living):
 
     # ------------------------------------------------------------------------------------------------------ inside
 
-    def _record(self, queue: MessageQueue, one: NumberedMessage, sequence: int, born_ms: int) -> bytes:
+    def _record(self, queue: MessageQueue, one: SequencedMessage, sequence: int, born_ms: int) -> bytes:
         return encode_record(
             topic=one.topic,
             body=one.body,

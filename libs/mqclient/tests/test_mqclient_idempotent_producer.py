@@ -17,10 +17,9 @@ from mqclient import (
     MessageQueue,
     MessageRejectedError,
     NoRouteError,
-    NumberedMessage,
-    NumberedProducer,
     RetryableError,
 )
+from mqclient.producer.idempotent_producer import IdempotentProducer, SequencedMessage
 from mqproto.properties import RETURNING_PRODUCERS_FROM
 
 PRODUCER = RETURNING_PRODUCERS_FROM + 0xFEED
@@ -35,7 +34,7 @@ async def cluster() -> AsyncIterator[tuple[EmbeddedBroker, MessageQueue]]:
         yield broker, MessageQueue("t", broker.broker.identity.broker_name, 1)
 
 
-def checked(producer: NumberedProducer, *bodies: str) -> list[NumberedMessage]:
+def checked(producer: IdempotentProducer, *bodies: str) -> list[SequencedMessage]:
     found = []
     for body in bodies:
         one = producer.checked(Message("t", body.encode(), tag="x"))
@@ -46,7 +45,7 @@ def checked(producer: NumberedProducer, *bodies: str) -> list[NumberedMessage]:
 
 async def send(broker: EmbeddedBroker, queue: MessageQueue, *bodies: str, first: int = 1) -> int:
     """As a process of its own; the log offset."""
-    async with NumberedProducer(broker.url, PRODUCER) as producer:
+    async with IdempotentProducer(broker.url, PRODUCER) as producer:
         messages = checked(producer, *bodies)
         log_offset, _ = await producer.send(queue, messages, first, first_unanswered=0, timeout=TIMEOUT_S)
     return log_offset
@@ -67,7 +66,7 @@ async def test_the_same_numbers_from_another_process_are_stored_once() -> None:
 
 
 async def test_what_stands_at_a_place_is_told_and_nothing_where_nothing_is() -> None:
-    async with cluster() as (broker, queue), NumberedProducer(broker.url, PRODUCER) as producer:
+    async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         place, born_ms = await producer.send(queue, checked(producer, "a"), 7, first_unanswered=7, timeout=TIMEOUT_S)
         stored = await producer.stored_at(queue.broker_name, place)
         assert stored is not None
@@ -78,7 +77,7 @@ async def test_what_stands_at_a_place_is_told_and_nothing_where_nothing_is() -> 
 async def test_a_send_outlives_the_death_of_the_broker_and_is_stored_once() -> None:
     async with cluster() as (broker, queue):
         await send(broker, queue, "a")
-        async with NumberedProducer(broker.url, PRODUCER) as producer:
+        async with IdempotentProducer(broker.url, PRODUCER) as producer:
             await producer.write_queues("t")
             await broker.kill()
             sending = asyncio.create_task(
@@ -93,7 +92,7 @@ async def test_a_send_outlives_the_death_of_the_broker_and_is_stored_once() -> N
 
 
 async def test_when_the_time_is_over_the_last_try_s_error_is_raised() -> None:
-    async with cluster() as (broker, queue), NumberedProducer(broker.url, PRODUCER) as producer:
+    async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         await producer.write_queues("t")
         await broker.stop()
         sending = asyncio.create_task(
@@ -106,7 +105,7 @@ async def test_when_the_time_is_over_the_last_try_s_error_is_raised() -> None:
 
 
 async def test_what_is_refused_for_good_is_raised_at_once() -> None:
-    async with cluster() as (broker, queue), NumberedProducer(broker.url, PRODUCER) as producer:
+    async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         with pytest.raises(BrokerRejectedError, match="has no queue 9; it has 0 to 1"):
             await producer.send(
                 queue._replace(queue_id=9), checked(producer, "a"), 1, first_unanswered=0, timeout=TIMEOUT_S
@@ -118,7 +117,7 @@ async def test_what_is_refused_for_good_is_raised_at_once() -> None:
 
 
 async def test_queues_are_those_that_may_be_written_and_a_topic_has_to_be_there() -> None:
-    async with cluster() as (broker, queue), NumberedProducer(broker.url, PRODUCER) as producer:
+    async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         assert await producer.write_queues("t") == (queue._replace(queue_id=0), queue)
         with pytest.raises(NoRouteError, match="no living broker has the topic 'nowhere'"):
             await producer.write_queues("nowhere")
@@ -127,4 +126,4 @@ async def test_queues_are_those_that_may_be_written_and_a_topic_has_to_be_there(
 @pytest.mark.parametrize("producer_id", [0, RETURNING_PRODUCERS_FROM - 1, 2 * RETURNING_PRODUCERS_FROM])
 def test_an_id_that_a_broker_would_forget_after_an_hour_is_refused(producer_id: int) -> None:
     with pytest.raises(IllegalArgumentError, match="one that comes back is from"):
-        NumberedProducer("mq://127.0.0.1:9876", producer_id)
+        IdempotentProducer("mq://127.0.0.1:9876", producer_id)

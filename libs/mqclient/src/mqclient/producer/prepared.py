@@ -19,10 +19,10 @@ from opentelemetry.trace import SpanContext
 
 from mqclient.connection.frames import (
     SEQUENCE_PROPERTY_BYTES_MAX,
-    Numbering,
     PendingBatch,
     PendingSend,
-    SendTerms,
+    SendOptions,
+    SequenceAllocator,
     Stored,
 )
 from mqclient.errors import IllegalArgumentError, MessageRejectedError
@@ -250,12 +250,23 @@ class Origin:
     body_bytes_max: int
 
 
-class Outgoing:
+class PreparedMessage:
     """One message. Raises MessageRejectedError when it breaks a rule; later changes of it are not seen any more."""
 
     __slots__ = (
-        "_born_timestamp_ms", "_flag", "_origin", "_properties", "_reconsume_times", "_topic_bytes", "alone", "body",
-        "compressible_bytes", "message", "sys_flag", "topic", "unique_id",
+        "_born_timestamp_ms",
+        "_flag",
+        "_origin",
+        "_properties",
+        "_reconsume_times",
+        "_topic_bytes",
+        "body",
+        "compressible_bytes",
+        "message",
+        "own_batch",
+        "sys_flag",
+        "topic",
+        "unique_id",
     )  # fmt: skip
 
     def __init__(self, message: Message, origin: Origin) -> None:
@@ -268,8 +279,8 @@ class Outgoing:
         self.topic = message.topic
         self.body = message.body
         self.compressible_bytes = len(message.body)
-        self.alone = waits(message)
-        if self.alone:
+        self.own_batch = waits(message)
+        if self.own_batch:
             check_due_time(message, self._born_timestamp_ms)
         self.sys_flag = 0
         self.unique_id = origin.unique_ids.next(self._born_timestamp_ms)
@@ -298,16 +309,18 @@ class Outgoing:
     def begin_again(self) -> None:
         """Another try follows."""
 
-    def pending(self, queue: MessageQueue, numbering: Numbering, deadline: float, terms: SendTerms) -> PendingSend:
+    def pending(
+        self, queue: MessageQueue, sequences: SequenceAllocator, deadline: float, terms: SendOptions
+    ) -> PendingSend:
         """What a try hands to the stream."""
-        sequence = numbering.next(queue)
-        return PendingSend(queue, sequence, self.record(queue, numbering, sequence), deadline, terms)
+        sequence = sequences.next(queue)
+        return PendingSend(queue, sequence, self.record(queue, sequences, sequence), deadline, terms)
 
-    def record(self, queue: MessageQueue, numbering: Numbering, sequence: int) -> bytes:
+    def record(self, queue: MessageQueue, sequences: SequenceAllocator, sequence: int) -> bytes:
         return encode_record(
             topic=self._topic_bytes,
             body=self.body,
-            properties=f"{self._properties}{numbering.property_start}{sequence}\x02".encode(),
+            properties=f"{self._properties}{sequences.property_start}{sequence}\x02".encode(),
             queue_id=queue.queue_id,
             born_timestamp_ms=self._born_timestamp_ms,
             born_ip=self._origin.ip,
@@ -321,7 +334,7 @@ class Outgoing:
         return SendResult(STATUS_OF_CODE[code], self.unique_id, pending.queue, queue_offset, log_offset, address)
 
 
-class OutgoingHalf(Outgoing):
+class PreparedHalf(PreparedMessage):
     """The half message of a transaction. Each try has a unique id of its own, which is the transaction's.
 
     The broker asks for it no sooner than `check_immunity_s` after it is stored, or by its own rule without that. Raises
@@ -340,7 +353,7 @@ class OutgoingHalf(Outgoing):
                     f"check_immunity_s is {check_immunity_s!r}; allowed are 0 to {CHECK_IMMUNITY_S_MAX:,} whole seconds"
                 )
             self._own[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(check_immunity_s)
-        self.alone = True
+        self.own_batch = True
         self.sys_flag = FLAG_TRANSACTION_PREPARED
         self._identify()
 
@@ -359,7 +372,7 @@ class OutgoingHalf(Outgoing):
             super().carry(self.span)
 
 
-class OutgoingOfOperator(Outgoing):
+class OperatorMessage(PreparedMessage):
     """A message with properties of the queue's own.
 
     With `again` it is that message once more, whatever was changed: it keeps its unique id and its born time.
@@ -384,7 +397,7 @@ class OutgoingOfOperator(Outgoing):
         self._properties = message_properties(message, self.unique_id, queue_own)
 
 
-class OutgoingBatch:
+class PreparedBatch:
     """Messages that are stored together: whole, and one behind the other (MISSION P15).
 
     Raises MessageRejectedError for messages that cannot share a batch.
@@ -392,7 +405,7 @@ class OutgoingBatch:
 
     __slots__ = ("_bytes_left", "_parts", "topic")
 
-    alone = False
+    own_batch = False
     compressible_bytes = 0  # as in RocketMQ
 
     def __init__(self, messages: Sequence[Message], origin: Origin) -> None:
@@ -400,7 +413,7 @@ class OutgoingBatch:
             raise MessageRejectedError(f"a batch is a sequence of messages, not {type(messages).__name__}")
         if not messages:
             raise MessageRejectedError("the batch is empty; it takes at least one message")
-        self._parts = [Outgoing(message, origin) for message in messages]
+        self._parts = [PreparedMessage(message, origin) for message in messages]
         first = messages[0]
         self.topic = first.topic
         if self.topic.startswith(RETRY_PREFIX):
@@ -444,10 +457,12 @@ class OutgoingBatch:
     def begin_again(self) -> None:
         """Another try follows."""
 
-    def pending(self, queue: MessageQueue, numbering: Numbering, deadline: float, terms: SendTerms) -> PendingBatch:
+    def pending(
+        self, queue: MessageQueue, sequences: SequenceAllocator, deadline: float, terms: SendOptions
+    ) -> PendingBatch:
         """What a try hands to the stream."""
-        numbers = [numbering.next(queue) for _ in self._parts]
-        records = [part.record(queue, numbering, number) for part, number in zip(self._parts, numbers, strict=True)]
+        numbers = [sequences.next(queue) for _ in self._parts]
+        records = [part.record(queue, sequences, number) for part, number in zip(self._parts, numbers, strict=True)]
         return PendingBatch(queue, numbers[0], records, deadline, terms)
 
     def result(self, pending: PendingSend, stored: Stored, address: str) -> BatchSendResult:
