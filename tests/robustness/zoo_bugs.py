@@ -840,4 +840,33 @@ BUGS: tuple[Bug, ...] = (
         "",
         f"{BROKER_TESTS}/test_broker_reconciling.py::test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut",
     ),
+    bug(
+        "85",
+        "a former master drops its log for a broker that has never followed it",
+        "epoch 1.1 at offset 0 is the same epoch, whoever began it",
+        f"{BROKER}/replication/following.py",
+        "are_strangers = self._anew_at is None and self.first_master_id",
+        'are_strangers = self._anew_at is None and "" and self.first_master_id',
+        f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
+        "::test_a_former_master_keeps_its_log_from_a_broker_that_has_never_followed_it",
+    ),
+    bug(
+        "86",
+        "a slave refuses every record of a replica that was promoted without one",
+        "a master without records says that it has its former master's epochs",
+        f"{BROKER}/core/replica_state.py",
+        "(self.history.without(log_begin) if log_begin < log_end else EpochHistory())",
+        "self.history.without(log_begin)",
+        f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
+        "::test_a_slave_without_records_follows_a_successor_that_gives_other_numbers",
+    ),
+    bug(
+        "87",
+        "a slave is promoted for records that it is about to lose",
+        "nobody asks whether a cut is pending",
+        f"{BROKER}/replication/node.py",
+        "    if node.file.state.cut is not None:\n",
+        "    if False:\n",
+        f"{BROKER_TESTS}/test_broker_replication.py::test_a_slave_whose_log_is_about_to_be_cut_is_not_promoted",
+    ),
 )

@@ -200,7 +200,8 @@ def test_a_log_without_a_common_record_goes_if_the_same_master_began_both(
 
 def test_who_was_away_for_too_long_begins_anew() -> None:
     made = Reconciliation(Epoch(1, 0), "m", "me", history((1, 0, 0)), 0, 500)
-    assert greeted(made, log_begin=600) == CutLog(Cut(500, begin=600))
+    for theirs in (history((1, 0, 0), (2, 0, 550)), history((2, 0, 550))):  # older epochs may have gone with the files
+        assert greeted(made, log_begin=600, history=theirs) == CutLog(Cut(500, begin=600))
     empty = Reconciliation(NO_EPOCH, "", "me", history(), 0, 0)
     assert greeted(empty, log_begin=600) == CutLog(Cut(0, begin=600))
     begun = Reconciliation(NO_EPOCH, "", "me", history(), 600, 600)
@@ -215,6 +216,35 @@ def test_a_fork_below_the_masters_first_file_is_cut_before_the_log_begins_anew()
 def test_a_fork_that_no_common_epoch_shows_is_no_place_for_a_cut() -> None:
     made = Reconciliation(Epoch(5, 2), "m", "me", history((5, 0, 0), (5, 1, 300)), 0, 900)
     assert isinstance(greeted(made, Epoch(7, 0), log_begin=600, history=history((7, 0, 400))), Refuse)
+
+
+@pytest.mark.parametrize("begin", [0, 50])
+def test_what_only_a_log_has_that_begins_anew_is_kept_from_where_it_parts(begin: int) -> None:
+    made = Reconciliation(Epoch(1, 2), "me", "me", history((1, 1, 0), (1, 2, 300)), begin, 500, "first")
+    forked = history((1, 1, 0), (2, 0, 200))
+    assert greeted(made, log_begin=600, history=forked, first_master_id="first") == CutLog(Cut(200, begin=600))
+    for theirs in (history((2, 0, 200), (2, 1, 550)), history((2, 5, 580))):  # older epochs went with the files
+        assert greeted(made, log_begin=600, history=theirs, first_master_id="first") == CutLog(Cut(begin, begin=600))
+
+
+@pytest.mark.parametrize("log_begin", [300, 500, 600])
+def test_two_first_masters_share_no_epoch(log_begin: int) -> None:
+    """Each of them begins epoch 1.1 at offset 0, so that this says nothing where there is no record to compare."""
+    made = Reconciliation(Epoch(1, 3), "me", "me", history((1, 1, 0), (1, 2, 200)), 0, 500, "me")
+    action = greeted(made, log_begin=log_begin, history=history((1, 1, 0), (2, 0, 250)), first_master_id="other")
+    while isinstance(action, Compare):
+        action = made.step(Compared(log_begin, matches=False))
+    assert isinstance(action, Refuse)
+
+
+def test_a_log_without_records_begins_anew_at_a_master_that_it_has_not_followed() -> None:
+    """Its queues have the numbers that another master has told, and the master's may have others."""
+    theirs = history((2, 0, 600))
+    made = Reconciliation(Epoch(1, 1), "m", "me", history((1, 1, 0)), 600, 600)
+    assert greeted(made, log_begin=600, history=theirs) == CutLog(Cut(600, begin=600))
+    made = Reconciliation(Epoch(1, 1), "m", "me", history((1, 1, 0)), 0, 600, "first")
+    assert greeted(made, log_begin=600, history=theirs, first_master_id="first") == Compare(600, 600)
+    assert made.step(Compared(600, matches=False)) == CutLog(Cut(0, begin=600))
 
 
 def test_an_empty_log_whose_past_is_not_the_masters_begins_anew() -> None:

@@ -89,6 +89,22 @@ def test_a_cut_takes_epochs_and_what_is_confirmed_with_it() -> None:
     assert SLAVE.after_cut() == SLAVE
 
 
+def test_a_master_without_a_record_says_nothing_of_earlier_epochs() -> None:
+    """It has followed a master, and nothing of that one's log has reached it."""
+    history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 300)))
+    promoted = SLAVE.following(Epoch(1, 2), OTHER, history).promoted(2, BrokerRole.SYNC_MASTER)
+    assert promoted.begun(900, 900).history == EpochHistory((EpochBegin(Epoch(2, 0), 900),))
+
+
+@pytest.mark.parametrize(("cut", "begin"), [(Cut(300), 0), (Cut(300, begin=900), 900)])
+def test_a_cut_leaves_the_epoch_that_a_master_has_begun_behind_it(cut: Cut, begin: int) -> None:
+    history = EpochHistory((EpochBegin(Epoch(1, 1), 0), EpochBegin(Epoch(1, 2), 500)))
+    slave = replace(SLAVE.following(Epoch(1, 2), OTHER, history), cut=cut)
+    begun = slave.started(BrokerRole.SYNC_MASTER, 0).begun(max(begin, 300), begin)
+    assert begun.after_cut().history.newest == begun.epoch == Epoch(2, 0)
+    assert begun.after_cut().begun(1_000, begin).epoch == Epoch(2, 1)
+
+
 @pytest.mark.parametrize("cut", [None, Cut(5), Cut(5, begin=70)])
 def test_what_is_written_is_read_again(cut: Cut | None) -> None:
     state = replace(MASTER.begun(0).begun(77), master_ha_address="b:10912", confirmed=9, cut=cut)

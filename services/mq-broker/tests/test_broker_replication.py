@@ -11,8 +11,9 @@ import pytest
 from mq_broker.core.consumer_offsets import Progress
 from mq_broker.core.limits import RefusedError
 from mq_broker.core.pulling import PullQuery, PullResult
-from mq_broker.core.replica_state import BrokerRole, Epoch
+from mq_broker.core.replica_state import BrokerRole, Cut, Epoch
 from mq_broker.core.transactions import TransactionState
+from mq_broker.replication.following import Following
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, half, incoming, produce, read_all
 from mq_broker.testing_replication import Member, make_pair, pair, send, until
@@ -276,6 +277,34 @@ async def test_a_stale_master_follows_a_successor_that_has_no_record_of_its_log(
         assert await bodies(master) == [b"new"]
         kept = master.disk.list_dir(master.at_work.store.layout.quarantine)
         assert [name for name in kept if name.endswith(".tail")], kept
+
+
+async def test_a_slave_whose_log_is_about_to_be_cut_is_not_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is as long as the operator asks for, with records that its master does not have."""
+    clock, prepare, asked = SimClock(), Following._prepare_cut, list[asyncio.Task[None]]()
+
+    async def prepare_and_ask(following: Following, cut: Cut) -> None:
+        await prepare(following, cut)
+        replication = master.at_work.replication
+        asked.append(asyncio.create_task(replication.promote(3, new_end, BrokerRole.SYNC_MASTER)))
+        await asyncio.sleep(0)  # it is being carried out, and ends this link
+
+    async with pair(clock) as (network, master, slave):
+        network.cut(master)
+        await send(clock, master, b"alone", b"and more")
+        await slave.at_work.replication.promote(2, 0, BrokerRole.SYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await send(clock, slave, b"new")
+        new_end = slave.at_work.store.log_end
+        assert new_end < master.at_work.store.log_end
+        monkeypatch.setattr(Following, "_prepare_cut", prepare_and_ask)
+        network.heal()
+        await master.at_work.replication.superseded(Epoch(2, 0), "b:10912")
+        await until(clock, lambda: bool(asked) and asked[0].done())
+        with pytest.raises(RefusedError, match="about to be cut"):
+            asked[0].result()
+        await until(clock, lambda: slave.at_work.replication.status().in_sync_replicas == 2)
+        assert all_the_same(master, slave)
 
 
 async def test_a_slave_with_a_newer_epoch_fences_its_old_master() -> None:

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, Progress, version_of
-from mq_broker.core.replica_state import BrokerRole, Epoch
+from mq_broker.core.replica_state import BrokerRole, Epoch, HaStatus
 from mq_broker.replication.feed import ReplicaFeed
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce, read_all
 from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, promoted, until
 from mqproto.codes import ResponseCode
 from osenv import SimClock
+from osenv.disk import read_file
 
 LEVEL, LEVEL_S = 18, 7_200  # two hours
 FORCED = 0.88
@@ -211,3 +212,85 @@ async def test_a_former_master_has_the_queue_numbers_of_a_successor_without_reco
         assert master.at_work.store.queue_end("other", 0) == successor.queue_end("other", 0) == 1
         known = [one.at_work.consumer_offsets.progress("g", "other", 0) for one in (master, third)]
         assert known == [Progress(0, (), version_of(RENEWALS_PER_TERM, 0))] * 2  # it was not told of the topic either
+
+
+async def test_a_slave_without_records_follows_a_successor_that_gives_other_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The former master has told it the numbers of its queues, and the successor nothing."""
+
+    async def held(_feed: Feed) -> None:
+        await asyncio.Event().wait()
+
+    clock = SimClock()
+    async with pair(clock) as (network, master, slave), newcomer(clock, network, master, slave) as told:
+        await until(clock, lambda: told.at_work.store.queue_end("other", 0) > 0)
+        monkeypatch.setattr(Feed, "_send_states", held)
+        successor = Member("d:10912", clock, network, BrokerRole.SLAVE, 3, slave.options)
+        network.members[successor.name] = successor
+        await successor.start()
+        await until(clock, lambda: successor.broker is not None and successor.broker.replication.is_connected)
+        log_begin = (await promoted(clock, network, master, successor)).store.log_begin
+        monkeypatch.undo()
+        await told.stop()
+        told.options = replace(told.options, master_ha_address=successor.name)
+        await told.start()
+        assert (successor.at_work.store.log_end, told.at_work.store.log_end) == (log_begin, log_begin)
+        assert await send(clock, successor) is ResponseCode.SUCCESS
+        log_end = successor.at_work.store.log_end
+        await until(clock, lambda: told.broker is not None and told.broker.store.log_end == log_end)
+        assert told.at_work.store.queue_end("other", 0) == successor.at_work.store.queue_end("other", 0) == 1
+        await successor.stop()
+
+
+async def fill_and_clean(clock: SimClock, member: Member, log_begin_min: int) -> None:
+    """Have its log begin at that offset, or behind it."""
+    while member.at_work.store.log_begin < log_begin_min:
+        await send_waiting_and_two_files(clock, member)
+        assert await send(clock, member, size=LOG_FILE_BYTES // 2) is ResponseCode.SUCCESS
+        await clean(clock, member)
+
+
+async def test_a_former_master_keeps_its_log_from_a_broker_that_has_never_followed_it() -> None:
+    """Also when the other one's log begins where the former master's has ended long ago."""
+    clock = SimClock()
+    network, master, other = make_pair(clock, role=BrokerRole.ASYNC_MASTER)
+    await master.start()
+    await send(clock, master)
+    kept, log_bytes = master.at_work.store.log_end, master.log_bytes
+    network.cut(master)
+    await other.start()
+    await other.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+    await until(clock, lambda: other.broker is not None and other.at_work.is_master)
+    await fill_and_clean(clock, other, LOG_FILE_BYTES)
+    network.heal()
+    await master.at_work.replication.superseded(Epoch(2, 0), other.name)
+    await until(clock, lambda: master.broker is not None and "different brokers" in status(master).reason)
+    assert (master.at_work.store.log_end, master.log_bytes) == (kept, log_bytes)
+    for member in (master, other):
+        await member.stop()
+
+
+async def test_the_tail_of_a_former_master_is_kept_when_its_successor_has_deleted_what_they_share() -> None:
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+        await send(clock, master)
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        fork = master.at_work.store.log_end
+        network.cut(master)
+        await send(clock, master, size=100)
+        tail = master.log_bytes[fork:]
+        await slave.at_work.replication.promote(2, 0, BrokerRole.ASYNC_MASTER)
+        await until(clock, lambda: slave.broker is not None and slave.at_work.is_master)
+        await fill_and_clean(clock, slave, LOG_FILE_BYTES)
+        network.heal()
+        await master.at_work.replication.superseded(Epoch(2, 0), slave.name)
+        await until(clock, lambda: status(slave).in_sync_replicas == 2)
+        assert master.log_bytes == slave.log_bytes
+        folder = master.at_work.store.layout.quarantine
+        kept = [read_file(master.disk, folder / name) for name in master.disk.list_dir(folder) if ".tail" in name]
+        assert kept == [tail]
+
+
+def status(member: Member) -> HaStatus:
+    return member.at_work.replication.status()

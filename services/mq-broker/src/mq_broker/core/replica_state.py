@@ -187,7 +187,10 @@ class ReplicaState:
         return replace(changed, role=configured_role)
 
     def begun(self, log_end: int, log_begin: int = 0) -> ReplicaState:
-        """As a master of this log, in an epoch of its own; epochs of which the log has nothing left are forgotten."""
+        """As a master of this log, in an epoch of its own; epochs of which the log has nothing left are forgotten.
+
+        That goes for all of them where the log has no record: what its slaves have of them is not known here.
+        """
         if self.master_id == self.replica_id and self.epoch > self.history.newest:
             epoch = self.epoch  # promoted, and not at work since
         else:
@@ -196,7 +199,7 @@ class ReplicaState:
             self,
             epoch=epoch,
             master_id=self.replica_id,
-            history=self.history.without(log_begin).begun(epoch, log_end),
+            history=(self.history.without(log_begin) if log_begin < log_end else EpochHistory()).begun(epoch, log_end),
             in_sync=self.in_sync
             if self.replica_id in self.in_sync.replicas
             else InSyncSet(self.in_sync.version + 1, frozenset({self.replica_id})),
@@ -257,7 +260,9 @@ class ReplicaState:
         """The cut has been made."""
         if self.cut is None:
             return self
-        history = EpochHistory() if self.cut.begin is not None else self.history.cut(self.cut.end)
+        history = self.history  # a master has begun an epoch where the cut has left the log's end
+        if not self.role.is_master:
+            history = EpochHistory() if self.cut.begin is not None else history.cut(self.cut.end)
         end = self.cut.end if self.cut.begin is None else self.cut.begin
         return replace(self, cut=None, history=history, confirmed=min(self.confirmed, end))
 

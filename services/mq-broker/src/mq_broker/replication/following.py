@@ -42,7 +42,7 @@ FAREWELL_S = 0.5
 
 
 class Following:
-    """One link, from hello to its end. `has_cut` says that the broker has to be opened anew, to make a cut.
+    """One link, from hello to its end. When the log has to be cut, that is written down: the broker is opened anew.
 
     Invariants: nothing is acknowledged before the log was compared, and cut where it has to be; a frame of another
     epoch than the one that was taken over ends the link; bytes are acknowledged as the slave's flushDiskType says: on
@@ -55,7 +55,6 @@ class Following:
         self._exchange = node.new_exchange()
         self._changed = asyncio.Event()
         self._acknowledged = 0
-        self.has_cut = False
         self.is_up = self.was_up = False
         self.beat: MasterHeartbeat | None = None
         self._caught_up_at = node.clock.monotonic()
@@ -181,7 +180,6 @@ class Following:
         if cut.begin is not None:
             log.warning("this log, from %d to %d, begins anew at %d, where the master's begins", begin, end, cut.begin)
         await self._node.remember(lambda state: replace(state, cut=cut))
-        self.has_cut = True
 
     # --------------------------------------------------------------------------------------- following
 
@@ -356,7 +354,8 @@ class Reconciliation:
     The epochs of both logs say up to where they can be the same; that they are is shown by the CRC of the last records
     before that place. Where it does not match, the place is halved until it does. What the slave has beyond it is its
     own alone, and has to be cut off; only then it follows. A log of which no record matches is cut off whole where both
-    were begun by the same master (docs/adr/0140), and kept otherwise: then it is another broker's.
+    were begun by the same master (docs/adr/0140), and kept otherwise: then it is another broker's. Where there is no
+    record to compare, an epoch that both have decides (docs/adr/0142).
 
     Invariant: a slave follows from the end of its log, and from nowhere else, and only after the records before it have
     been found to be the master's, unless there are none.
@@ -402,19 +401,22 @@ class Reconciliation:
     def _first(self, hello: MasterHello) -> Action:
         if self.first_master_id and self.first_master_id == hello.first_master_id:
             self._anew_at = hello.log_begin
-        if self.end < hello.log_begin:
-            return CutLog(Cut(self.end, begin=hello.log_begin))  # what comes next is not to be had any more
         candidate = common_end(self.history, self.end, hello.history, hello.log_end)
+        # Every first master begins epoch 1.1 at offset 0: between the logs of two of them epochs tell nothing.
+        are_strangers = self._anew_at is None and self.first_master_id != "" != hello.first_master_id
+        is_related = not are_strangers and not set(hello.history.begins).isdisjoint(self.history.begins)
         if self.begin == self.end:
-            if hello.log_begin == self.end == candidate:
+            if hello.log_begin == self.end == candidate and (is_related or not self.history.begins):
                 return StartFollowing(self.end)
             # Its queues may have other numbers than the master's, and it has nothing to show for any other place.
             return CutLog(Cut(self.end, begin=hello.log_begin))
+        if self.end < hello.log_begin:  # what comes next is not to be had any more
+            is_prefix = candidate == self.end and not are_strangers and self.master_id not in ("", self.replica_id)
+            return CutLog(Cut(candidate, begin=hello.log_begin)) if is_related or is_prefix else self._without_match()
         self._low = self._floor = max(self.begin, hello.log_begin)
         if candidate < self._floor:
-            is_boundary = candidate > self.begin and not set(hello.history.begins).isdisjoint(self.history.begins)
-            return CutLog(Cut(candidate)) if is_boundary else self._without_match()
-        if candidate == self._floor == self.end:
+            return CutLog(Cut(candidate)) if is_related and candidate > self.begin else self._without_match()
+        if candidate == self._floor == self.end and is_related:
             return StartFollowing(self.end)  # both had it, and the master has it no more: the epochs have to do
         self._at, self._high = candidate, candidate + 1
         return Compare(candidate, self._floor)

@@ -244,6 +244,9 @@ async def promote(
     if epoch not in (NO_EPOCH, seen):
         sentence = f"this broker has followed the master of epoch {seen}, and not that of epoch {epoch}"
         raise RefusedError(ResponseCode.SYSTEM_ERROR, sentence)
+    if node.file.state.cut is not None:
+        sentence = "the log of this broker is about to be cut to what its master has; ask again in a moment"
+        raise RefusedError(ResponseCode.SYSTEM_BUSY, sentence)
     await node.store.sync()
     if node.store.log_end < log_end:
         sentence = f"the log of this broker ends at {node.store.log_end}, and has to reach {log_end}"

@@ -112,8 +112,8 @@ class SlaveReplication:
             if following is not None and following.beat is not None:
                 self._told_in = self.epoch
             self._following = None
-        if following is not None and following.has_cut:
-            self.reopen.set()
+            if self._node.file.state.cut is not None:
+                self.reopen.set()
         return following is not None and following.was_up
 
     def _failed(self, reason: str) -> None:
