@@ -197,6 +197,9 @@ class ReplicaWorld:
         for coming in self.coming:
             if (node, state.epoch.term) == (coming.node, coming.term) and state.role.is_master:
                 if coming.term > self.leader.term:
+                    before = self.leader.node.state
+                    if coming.may_lose and before is not None and state.replica_id not in before.in_sync.replicas:
+                        coming.may_lose = "all"  # put out while it was being promoted, by a master that is cut off
                     coming.until = len(self.model.promises) if coming.may_lose else None
                     self.leader = coming
                 if coming.may_lose:

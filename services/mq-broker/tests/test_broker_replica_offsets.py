@@ -8,7 +8,7 @@ from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, RESETS_PER_TERM, 
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
-from mq_broker.testing_replication import Member, hold_log, make_pair, result_of, until
+from mq_broker.testing_replication import Member, hold_log, make_pair, pair, result_of, send, until
 from osenv import SeededRng, SimClock
 
 
@@ -155,3 +155,18 @@ async def test_a_slave_that_has_just_joined_after_retention_gives_no_number_agai
     (sent,) = await produce(slave.at_work, incoming("t", [b"new"]))
     assert sent.base_queue_offset == 3
     await slave.stop()
+
+
+async def test_a_slave_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted() -> None:
+    """The group had finished all of it: its offset is the next one of a topic of the name."""
+    clock = SimClock()
+    async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
+        await send(clock, master, b"last")
+        master.at_work.offsets.commit("g", [("t", 0, Progress(1))])
+        await until(clock, lambda: slave.at_work.offsets.query("g", "t", 0) == Progress(1))
+        network.cut(slave)
+        await result_of(clock, master.at_work.topic_administration.delete("t"))
+        network.heal()
+        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
+        await clock.advance(5)
+        assert [member.at_work.offsets.query("g", "t", 0) for member in (master, slave)] == [None, None]

@@ -417,7 +417,7 @@ class ProgressIn:
     def _reconcile(self, place: Place, progress: Progress) -> bool:
         """Whether the version was renewed."""
         group, topic, queue_id = place
-        if progress.offset < self._topics.deleted_below(topic, queue_id):
+        if progress.offset < self._topics.deleted_below(topic, queue_id) or self._has_deleted(topic):
             return False  # of a topic that has been deleted since
         end = self._store.queue_end(topic, queue_id)
         if progress.end > end:
@@ -430,6 +430,11 @@ class ProgressIn:
         if self._offsets.reconcile(group, topic, queue_id, progress, end) == progress.cut(end):
             self._out.agrees(place)
         return before is not None and progress.renewals > before.renewals
+
+    def _has_deleted(self, topic: str) -> bool:
+        """Whether a master has no such topic any more. A slave may hear of one that waits for its first message."""
+        is_gone = self._topics.get(topic) is None and topic in self._topics.deleted()
+        return is_gone and not self._topics.follows()
 
     def _queue_count_max(self, topic: str) -> int:
         """How many queues of the topic progress is taken over for, beside those that are there."""
