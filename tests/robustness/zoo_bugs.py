@@ -869,4 +869,24 @@ BUGS: tuple[Bug, ...] = (
         "    if False:\n",
         f"{BROKER_TESTS}/test_broker_replication.py::test_a_slave_whose_log_is_about_to_be_cut_is_not_promoted",
     ),
+    bug(
+        "88",
+        "a slave that was away brings back an offset in a deleted topic",
+        "a master takes over what is not below the deletion, whether the topic is there or not",
+        f"{BROKER}/replication/states.py",
+        " or self._has_deleted(topic)",
+        "",
+        f"{BROKER_TESTS}/test_broker_replica_offsets.py"
+        "::test_a_slave_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted",
+    ),
+    bug(
+        "89",
+        "a group's offset is on the master alone, and the group begins at the end when that is lost",
+        "what both sides agree on is not told again, though one of them has still to come to a deletion",
+        f"{BROKER}/replication/states.py",
+        " and not is_behind:",
+        ":",
+        f"{BROKER_TESTS}/test_broker_replica_offsets.py"
+        "::test_an_offset_that_a_slave_brings_back_in_a_topic_that_was_made_again_is_on_both_sides",
+    ),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from mq_broker.core.consumer_offsets import RENEWALS_PER_TERM, RESETS_PER_TERM, Progress, version_of
 from mq_broker.core.replica_state import BrokerRole
 from mq_broker.store.message_store import FlushDiskType
 from mq_broker.testing import LOG_FILE_BYTES, incoming, produce
-from mq_broker.testing_replication import Member, hold_log, make_pair, pair, result_of, send, until
+from mq_broker.testing_replication import Member, Network, hold_log, make_pair, pair, result_of, send, until
 from osenv import SeededRng, SimClock
 
 
@@ -157,16 +160,37 @@ async def test_a_slave_that_has_just_joined_after_retention_gives_no_number_agai
     await slave.stop()
 
 
-async def test_a_slave_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted() -> None:
-    """The group had finished all of it: its offset is the next one of a topic of the name."""
-    clock = SimClock()
+@asynccontextmanager
+async def deleted_while_away(clock: SimClock) -> AsyncIterator[tuple[Network, Member, Member]]:
+    """A pair whose slave is cut off. The group `g` had finished all of topic `t` before it was deleted: its offset is
+    the number of the next message that a topic of the name gets.
+    """
     async with pair(clock, role=BrokerRole.ASYNC_MASTER) as (network, master, slave):
         await send(clock, master, b"last")
         master.at_work.offsets.commit("g", [("t", 0, Progress(1))])
         await until(clock, lambda: slave.at_work.offsets.query("g", "t", 0) == Progress(1))
         network.cut(slave)
         await result_of(clock, master.at_work.topic_administration.delete("t"))
-        network.heal()
-        await until(clock, lambda: slave.at_work.store.log_end == master.at_work.store.log_end)
-        await clock.advance(5)
-        assert [member.at_work.offsets.query("g", "t", 0) for member in (master, slave)] == [None, None]
+        yield network, master, slave
+
+
+async def offsets_in_the_end(clock: SimClock, network: Network, *members: Member) -> list[Progress | None]:
+    """What each of them knows of the group when the network is whole, and both logs are the same."""
+    network.heal()
+    await until(clock, lambda: len({member.at_work.store.log_end for member in members}) == 1)
+    await clock.advance(5)
+    return [member.at_work.offsets.query("g", "t", 0) for member in members]
+
+
+async def test_a_slave_that_was_away_brings_no_offset_back_in_a_topic_that_was_deleted() -> None:
+    clock = SimClock()
+    async with deleted_while_away(clock) as (network, master, slave):
+        assert await offsets_in_the_end(clock, network, master, slave) == [None, None]
+
+
+async def test_an_offset_that_a_slave_brings_back_in_a_topic_that_was_made_again_is_on_both_sides() -> None:
+    """It is the topic's first one. On the master alone it would be lost with that, and the group begin at the end."""
+    clock = SimClock()
+    async with deleted_while_away(clock) as (network, master, slave):
+        await send(clock, master, b"first")
+        assert await offsets_in_the_end(clock, network, master, slave) == [Progress(1), Progress(1)]

@@ -495,9 +495,9 @@ class TestTake:
 
     def test_what_was_just_taken_over_is_not_echoed_unless_more_is_known(self) -> None:
         side = Side([1, 2, 3])
-        side.in_.merge(said(entry(Progress(2))))
+        side.in_.merge(said(entry(Progress(2)), log_end=3))
         assert side.out.take() == b""
-        side.in_.merge(said(entry(Progress(9))))
+        side.in_.merge(said(entry(Progress(9)), log_end=3))
         assert side.out.take() == b"", "the other side knows more than this one"
         side = Side([1, 2, 3])
         side.offsets.put(*PLACE, Progress(0, ((1, 2),)))

@@ -376,7 +376,7 @@ class ProgressIn:
                 if said.log_end > self._store.log_end:
                     is_renewed |= self._put_aside(_Aside(said.log_end, place, entry.progress))
                 else:
-                    is_renewed |= self._reconcile(place, entry.progress)
+                    is_renewed |= self._reconcile(place, entry.progress, said.log_end)
         return is_renewed
 
     def _put_aside(self, one: _Aside) -> bool:
@@ -391,7 +391,7 @@ class ProgressIn:
             self._waiting[place] += 1
         known = self._offsets.progress(*place)
         if known is None:
-            return self._reconcile(place, Progress(one.progress.offset, (), one.progress.version))
+            return self._reconcile(place, Progress(one.progress.offset, (), one.progress.version), one.log_end)
         if one.progress.renewals <= known.renewals:
             return False
         self._offsets.put(*place, known.renewed(one.progress.renewals))
@@ -404,7 +404,7 @@ class ProgressIn:
             self._waiting[one.place] -= 1
             if not self._waiting[one.place]:
                 del self._waiting[one.place], self._newest[one.place]
-            self._reconcile(one.place, one.progress)
+            self._reconcile(one.place, one.progress, one.log_end)
 
     def catch_up(self) -> None:
         """The log has grown: what was reported ahead of it is taken over, as far as it is there now."""
@@ -412,10 +412,13 @@ class ProgressIn:
         for place, (progress, looked_at) in list(self._ahead.items()):
             if self._store.queue_end(*place[1:]) != looked_at:
                 del self._ahead[place]
-                self._reconcile(place, progress)
+                self._reconcile(place, progress, self._store.log_end)
 
-    def _reconcile(self, place: Place, progress: Progress) -> bool:
-        """Whether the version was renewed."""
+    def _reconcile(self, place: Place, progress: Progress, log_end: int) -> bool:
+        """Whether the version was renewed. The other side's log ended at `log_end` when it said so.
+
+        A slave that is behind may come to a deletion and forget what it has told: its master tells it again (ADR 143).
+        """
         group, topic, queue_id = place
         if progress.offset < self._topics.deleted_below(topic, queue_id) or self._has_deleted(topic):
             return False  # of a topic that has been deleted since
@@ -427,7 +430,8 @@ class ProgressIn:
         if queue_id >= self._queue_count_max(topic) and self._store.queue(topic, queue_id) is None:
             return False
         before = self._offsets.progress(*place)
-        if self._offsets.reconcile(group, topic, queue_id, progress, end) == progress.cut(end):
+        is_behind = log_end < self._store.log_end and not self._topics.follows()
+        if self._offsets.reconcile(group, topic, queue_id, progress, end) == progress.cut(end) and not is_behind:
             self._out.agrees(place)
         return before is not None and progress.renewals > before.renewals
 
