@@ -847,8 +847,7 @@ BUGS: tuple[Bug, ...] = (
         f"{BROKER}/replication/following.py",
         "are_strangers = self._anew_at is None and self.first_master_id",
         'are_strangers = self._anew_at is None and "" and self.first_master_id',
-        f"{BROKER_TESTS}/test_broker_replication_cleaning.py"
-        "::test_a_former_master_keeps_its_log_from_a_broker_that_has_never_followed_it",
+        f"{BROKER_TESTS}/test_broker_reconciling.py::test_two_first_masters_share_no_epoch",
     ),
     bug(
         "86",
