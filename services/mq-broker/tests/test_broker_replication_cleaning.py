@@ -219,13 +219,13 @@ async def test_a_slave_without_records_follows_a_successor_that_gives_other_numb
 ) -> None:
     """The former master has told it the numbers of its queues, and the successor nothing."""
 
-    async def held(_feed: Feed) -> None:
+    async def held(_feed: ReplicaFeed) -> None:
         await asyncio.Event().wait()
 
     clock = SimClock()
     async with pair(clock) as (network, master, slave), newcomer(clock, network, master, slave) as told:
         await until(clock, lambda: told.at_work.store.queue_end("other", 0) > 0)
-        monkeypatch.setattr(Feed, "_send_states", held)
+        monkeypatch.setattr(ReplicaFeed, "_send_states", held)
         successor = Member("d:10912", clock, network, BrokerRole.SLAVE, 3, slave.options)
         network.members[successor.name] = successor
         await successor.start()
