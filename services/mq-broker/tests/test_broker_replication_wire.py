@@ -146,7 +146,7 @@ class TestFrames:
         [
             (
                 pb.ReplicaFrame(),
-                "the frame has no event; one of hello, probe, follow, report, progress, farewell is needed",
+                "the frame has no event; one of hello, probe, follow, report, progress, leave_notice is needed",
             ),
             (pb.ReplicaFrame(epoch=pb.Epoch(term=-1), follow=pb.Follow()), "epoch.term is -1; it cannot be negative"),
             (pb.ReplicaFrame(follow=pb.Follow(log_offset=-7)), "log_offset is -7; it cannot be negative"),
