@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts shape docs lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts shape docs lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -60,6 +60,9 @@ check: setup  ## Formatting, lint and types
 	$(BIN)/mypy $(wildcard $(PACKAGES:%=%/src) $(PACKAGES:%=%/tests)) tests
 	$(BIN)/mypy deploy/tests deploy/grafana docs/reference  # apart: each folder has a conftest
 
+hooks:  ## Have git run make check before each commit (git commit --no-verify skips it)
+	git config core.hooksPath .ci/hooks
+
 format: setup  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -101,7 +104,7 @@ bench-restarts: setup  ## Time starts of a broker with 20,000 queues, in docs/ev
 shape: setup  ## Count modules, lines, imports, and the files that a send, a consume and POST /orders pass, in docs/evidence/
 	$(BIN)/python tests/architecture/shape.py --out docs/evidence/shape.json
 
-docs: setup  ## Build the API reference, guides and runbooks into build/docs (a warning is an error)
+docs: setup  ## Build guides, reference and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs
 
 lock: setup  ## Pin requirements.in anew: every platform, with hashes

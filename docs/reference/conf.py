@@ -1,4 +1,4 @@
-"""The API reference: make docs, or sphinx-build -W -c docs/reference docs build/docs"""
+"""The site of guides, references and runbooks: make docs, or sphinx-build -W -c docs/reference docs build/docs"""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ author = "The Hourglass maintainers"
 project_copyright = "The Hourglass maintainers"
 language = "en"
 
-# The guides lie beside this folder, so that the sources are all of docs/; links between them hold.
-root_doc = "reference/index"
 include_patterns = [
+    "index.md",
+    "glossary.md",
+    "guides/*.md",
     "reference/*.md",
     "reference/*.rst",
-    "glossary.md",
-    "guarantees.md",
-    "topics.md",
-    "spark.md",
-    "producer-errors.md",
     "runbooks/*.md",
     "adr/*.md",
 ]

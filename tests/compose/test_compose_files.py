@@ -18,7 +18,7 @@ import yaml
 from docker_files import DOCKER, module_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "containers.md"
+PAGE = ROOT / "docs" / "guides" / "containers.md"
 DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
 DEVELOPMENT = {
     "pytest",
@@ -214,14 +214,6 @@ def test_an_audit_that_cannot_ask_fails(
 
     monkeypatch.setattr(subprocess, "run", run)
     assert module_of("audit").main() == code
-
-
-def test_the_order_of_the_page_is_the_one_of_the_readme() -> None:
-    """Which a test of the README places."""
-    page, readme = (re.sub(r" \\\n +", " ", path.read_text(encoding="utf-8")) for path in (PAGE, ROOT / "README.md"))
-    orders = re.findall(r"^curl .*", page, re.MULTILINE)
-    assert len(orders) == 2
-    assert [one for one in orders if f"$ {one}" not in readme] == []
 
 
 def test_no_secret_is_written_into_the_compose_file() -> None:

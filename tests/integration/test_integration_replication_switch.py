@@ -1,7 +1,7 @@
 """Changes of masters by an operator, under the load of a producer that is never started again.
 
 What the client promises: each send that was answered is stored, and stored once, also when the master ends in the
-middle of it (docs/guarantees.md, "At least once").
+middle of it (docs/guides/guarantees.md, "At least once").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Behind nginx as docs/containers.md sets it: TLS ends there, and visitors are told apart by what nginx says of them.
+"""Behind nginx as docs/guides/containers.md sets it: TLS ends there, and nginx tells visitors apart.
 
 Four servers of one nginx stand before the shop: its own machine's proxy, two in a row, and one that nobody trusts.
 Visitors come from addresses of their own (127.0.0.0/8), and claim to be somebody else with every request.
@@ -28,7 +28,7 @@ from hourglass_local.process import http_ready
 from hourglass_local.shop import CLOSED, PENDING, Product, Shop
 from hourglass_local.waiting import eventually
 
-PAGE = Path(__file__).parents[2] / "docs/containers.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/containers.md"
 OUTER, UNTRUSTED = "127.0.0.3", "127.0.0.4"  # the addresses from which these proxies go on
 LIMIT = 5  # requests of a visitor, within a time that no test lasts
 FIRST, SECOND = "127.0.3.1", "127.0.3.2"  # visitors
@@ -64,7 +64,7 @@ class Stage:
 
 def changed(text: str, changes: dict[str, str]) -> str:
     for old, new in changes.items():
-        assert text.count(old) == 1, f"docs/containers.md says {old!r} {text.count(old)} times"
+        assert text.count(old) == 1, f"docs/guides/containers.md says {old!r} {text.count(old)} times"
         text = text.replace(old, new)
     return text
 

@@ -1,9 +1,10 @@
 """G13: hostile clients beside a well-behaved one, on real processes.
 
 While generated hostile clients (`budget_attacks.py`) are at work, the broker and the name server stay within the memory
-that docs/guarantees.md says they need, a producer that sends 100 bytes every 10 ms waits at most `P99_MS` for 99 of 100
-acknowledgements, or `SLOWER` times what it waited before on this machine, and nothing acknowledged is lost. The same
-holds for orders and payments under hostile HTTP clients (`budget_http.py`), with a buyer who orders every 10 ms.
+that docs/guides/guarantees.md says they need, a producer that sends 100 bytes every 10 ms waits at most `P99_MS` for
+99 of 100 acknowledgements, or `SLOWER` times what it waited before on this machine, and nothing acknowledged is
+lost. The same holds for orders and payments under hostile HTTP clients (`budget_http.py`), with a buyer who orders
+every 10 ms.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
   was carried over or rescheduled was stored again.
 
 The model keeps, for each message, everything that it may be; what is observed later says which it was. One table of
-levels can follow another only if no message then waits behind one that is due later (docs/guarantees.md).
+levels can follow another only if no message then waits behind one that is due later (docs/guides/guarantees.md).
 """
 
 from __future__ import annotations

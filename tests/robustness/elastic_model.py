@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from group_model import GroupModel, InvariantError, Place
 
-EARLY_MS_MAX = 1_000  # docs/guarantees.md: deliver_at, on a clock that is stepped
+EARLY_MS_MAX = 1_000  # docs/guides/guarantees.md: deliver_at, on a clock that is stepped
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,8 +206,8 @@ class Operator:
     async def replace_foreign(self) -> bool:
         """A slave refuses its master as another broker's: its machine is set up anew.
 
-        docs/guarantees.md allows that where one of the two logs was begun by a replica that had never followed a master
-        when it was promoted, and the other one was not.
+        docs/guides/guarantees.md allows that where one of the two logs was begun by a replica that had never followed
+        a master when it was promoted, and the other one was not.
         """
         began = {node.state.first_master_id for node in self._world.nodes if node.state is not None}
         for node in self._world.nodes:

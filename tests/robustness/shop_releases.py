@@ -61,7 +61,7 @@ class Release:
 
 
 # Half of the processes get the version that has one migration more, and all go on. The version before does not start
-# again, since it may be of the time before any could (docs/releases.md).
+# again, since it may be of the time before any could (docs/guides/releases.md).
 HALF = Release(EARLIER, (Step(SECOND, INSTALLED),))
 # The next version comes, the processes of this one are killed and start on its schema, and it goes again.
 ROLLED_BACK = Release(INSTALLED, (Step(SECOND, LATER), Step(FIRST, INSTALLED, is_killed=True), Step(SECOND, INSTALLED)))

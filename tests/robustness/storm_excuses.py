@@ -1,4 +1,4 @@
-"""What a storm's checker excuses, each with the sentence of docs/guarantees.md that says so.
+"""What a storm's checker excuses, each with the sentence of docs/guides/guarantees.md that says so.
 
 A loss and a clock's jump are single moments; a disturbance lasts from its beginning until `grace_s` after its end.
 Order is excused by nothing; what stands in the lost tail of a replaced master has none with what came to the new one.

@@ -28,7 +28,7 @@ from mqclient.transport import Method
 from osenv import Rng, SeededRng, SimClock
 from osenv.clock import timeout
 
-KEEPALIVE_S = 25.0  # docs/guarantees.md: so long a peer may give no answer
+KEEPALIVE_S = 25.0  # docs/guides/guarantees.md: so long a peer may give no answer
 LOOK_S = 1.0
 ANSWER_END = object()  # the servicer's method has returned
 

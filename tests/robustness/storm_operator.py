@@ -219,7 +219,7 @@ class Operator:
         return str(answer)
 
     def _is_safe(self, old: Machine, new: Machine) -> bool:
-        """What docs/guarantees.md asks an operator to look at: that the old master had the slave in its in-sync set."""
+        """What docs/guides/guarantees.md asks an operator to check: the old master had the slave in its in-sync set."""
         if new.state is None or old.state is None or new.broker is None or new.loses_tail:
             return False
         return new.state.replica_id in old.state.in_sync.replicas

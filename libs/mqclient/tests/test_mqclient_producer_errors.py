@@ -1,4 +1,4 @@
-"""What a producer refuses before anything leaves the process; docs/producer-errors.md says the same (M2-M4, M7).
+"""What a producer refuses before it sends; docs/reference/producer-errors.md says the same (M2-M4, M7).
 
 Each case is an input, the error and a part of its sentence; the document has a row for each of them, and no other.
 """
@@ -28,7 +28,7 @@ from mqclient import (
 from mqclient.testing import FakeCluster, RecordingTransactionListener
 from mqproto.record import BODY_BYTES_MAX
 
-DOCUMENT = Path(__file__).parents[3] / "docs/producer-errors.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/reference/producer-errors.md"
 THIS = "libs/mqclient/tests/test_mqclient_producer_errors.py"
 MIB = 1024 * 1024
 DAY_MS = 86_400_000

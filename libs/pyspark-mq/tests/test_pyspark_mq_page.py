@@ -12,7 +12,7 @@ from pyspark_mq.schema import SCHEMA
 from pyspark_mq.sink.options import WRITE_OPTIONS
 from pyspark_mq.sink.partition_sender import COLUMNS
 
-PAGE = (Path(__file__).parents[3] / "docs/spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/guides/spark.md").read_text(encoding="utf-8")
 EXAMPLES = "".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md do what the page says, against a broker of their own (MISSION Y1-Y5)."""
+"""The examples of docs/guides/spark.md do what the page says, against a broker of their own (MISSION Y1-Y5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.processes, pytest.mark.timeout(600)]
 
-PAGE = (Path(__file__).parents[3] / "docs/spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/guides/spark.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]
 TOPICS = ("orders", "payments", "copies", "mirror", "closed", "paid")
 QUEUES = 4
@@ -53,7 +53,7 @@ class Page:
 
     def _run(self, text: str, heading: str) -> None:
         text = text.replace("127.0.0.1:9876", self._namesrv_addr).replace('"/data/', f'"{self._folder}/')
-        exec(compile(text, f"docs/spark.md, {heading}", "exec"), self.names)
+        exec(compile(text, f"docs/guides/spark.md, {heading}", "exec"), self.names)
 
 
 @pytest.fixture(scope="module")

@@ -261,7 +261,7 @@ CONTENT_DAMAGES: dict[str, Callable[[SimDisk], None]] = {
 
 @pytest.mark.parametrize("damage", CONTENT_DAMAGES)
 async def test_damage_inside_an_index_file_is_found_by_dump_log_and_mended_by_removing_the_folder(damage: str) -> None:
-    """RocketMQ's layout has no room for checksums, and a start does not read whole files (docs/guarantees.md)."""
+    """RocketMQ's layout has no checksums, and a start does not read whole files (docs/guides/guarantees.md)."""
     disk = SimDisk()
     await work(disk, clean=True)
     dump = DumpOptions(options().layout.root, verify=True, index_slots=SIZE.slots)

@@ -20,7 +20,7 @@ from osenv import SeededRng, SimClock
 T = TypeVar("T")
 
 HOUR_MS = 3_600_000
-EARLY_S, LATE_S = 1.0, 6.5  # what docs/guarantees.md allows of deliver_at; 0.1 s steps of `until`
+EARLY_S, LATE_S = 1.0, 6.5  # what docs/guides/guarantees.md allows of deliver_at; 0.1 s steps of `until`
 
 
 async def result_of(clock: SimClock, call: Coroutine[Any, Any, T]) -> T:

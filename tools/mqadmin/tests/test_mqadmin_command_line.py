@@ -1,4 +1,4 @@
-"""The command line itself: what is wrong with one is a sentence, and README.md tells the truth about all flags."""
+"""The command line itself: errors are sentences, and docs/reference/mqadmin.md tells the truth about all flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqadmin.__main__ import app
 from mqadmin.errors import REFUSED
 from mqadmin.testing import run_command
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/mqadmin.md").read_text(encoding="utf-8")
 FLAG_ROW = re.compile(r"\| (\w+) \| `([^`]+)` \| (.+?) \|")
 EVERYWHERE = {"-n", "--namesrvAddr", "--json", "-h", "--help"}
 UNREACHABLE = "127.0.0.1:1"
@@ -32,7 +32,7 @@ COMMANDS = [
 
 def flag_rows() -> list[tuple[str, list[str], bool]]:
     """(command, flags, whether they are refused) of each row of the table."""
-    table = README.partition("## Commands and flags")[2].partition("\n## ")[0]
+    table = PAGE.partition("## Commands and flags")[2].partition("\n## ")[0]
     return [(row[1], row[2].split(), row[3].startswith("refused")) for row in FLAG_ROW.finditer(table)]
 
 
@@ -73,7 +73,7 @@ class TestReadme:
             assert flags_of(command) >= here
 
     def test_the_exit_codes_are_those_of_the_program(self) -> None:
-        codes = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+        codes = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
         assert codes == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 

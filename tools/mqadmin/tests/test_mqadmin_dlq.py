@@ -1,4 +1,4 @@
-"""dlq list, dlq show, dlq edit; and README.md tells the truth about all of dlq (MISSION R2)."""
+"""dlq list, dlq show, dlq edit; and docs/reference/mqadmin.md tells the truth about all of dlq (MISSION R2)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from osenv.sim_clock import settle
 
 GROUP = ("-g", "billing")
 CLUSTER = ("-c", "DefaultCluster")
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("\n## dlq\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[3] / "docs/reference/mqadmin.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("\n## dlq\n")[2].partition("\n## ")[0]
 EVERYWHERE = {"-n", "--namesrvAddr", "--json"}
 
 
@@ -350,7 +350,7 @@ class TestReadme:
             rf"^\| (dlq {command}) \| (`(?:group|letters|message_id)`.+) \|$", SECTION, re.MULTILINE
         )
         (shared,) = re.findall(r"^- letter's fields: (.+(?:\n  .+)*)", SECTION, re.MULTILINE)
-        (message,) = re.findall(r"^- message's fields: (.+(?:\n  .+)*)", README, re.MULTILINE)
+        (message,) = re.findall(r"^- message's fields: (.+(?:\n  .+)*)", PAGE, re.MULTILINE)
         fields = named(text) | (named(shared) | named(message) if "letter's fields" in text else set())
         fields |= {f"{field}_ms" for field in fields if field.endswith("_at") or field == "at"}
         if "without" in text:

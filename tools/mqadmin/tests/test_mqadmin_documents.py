@@ -1,4 +1,4 @@
-"""The JSON documents are those of README.md: every field that is written there, and no other."""
+"""The JSON documents are those of docs/reference/mqadmin.md: every field that is written there, and no other."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from mq_broker.embedded import EmbeddedBroker
 from mqadmin.testing import Operator, operated, operated_pair, started_consumer
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
+PAGE = (Path(__file__).parents[3] / "docs/reference/mqadmin.md").read_text(encoding="utf-8").partition("\n## JSON\n")[2]
 CLUSTER = ("-c", "DefaultCluster")
 SHARED = ("broker's fields", "level's fields", "message's fields", "member's fields")
 OPAQUE = {"config", "properties", "addresses", "damaged"}  # maps and lists with shapes of their own
 
-# The command as README.md names it, and a call of it.
+# The command as docs/reference/mqadmin.md names it, and a call of it.
 CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("updateTopic", ("updateTopic", "-t", "orders", *CLUSTER)),
     ("updateTopicPerm", ("updateTopicPerm", "-t", "orders", *CLUSTER, "-p", "6")),
@@ -77,19 +77,19 @@ def operator(request: pytest.FixtureRequest) -> Iterator[Operator]:
 
 
 def named(text: str) -> set[str]:
-    """The fields that a text of README.md names."""
+    """The fields that a text of docs/reference/mqadmin.md names."""
     return set(re.findall(r"`([a-z0-9_]+)`", text))
 
 
 def shared_fields(whose: str) -> set[str]:
     """What one of SHARED stands for."""
-    (line,) = re.findall(rf"^- {whose}: (.+(?:\n  .+)*)", README, re.MULTILINE)
+    (line,) = re.findall(rf"^- {whose}: (.+(?:\n  .+)*)", PAGE, re.MULTILINE)
     return named(line)
 
 
 def documented(command: str) -> set[str]:
     (row,) = [
-        cells for cells in re.findall(r"^\| (.+?) \| (.+) \|$", README, re.MULTILINE) if command in cells[0].split(", ")
+        cells for cells in re.findall(r"^\| (.+?) \| (.+) \|$", PAGE, re.MULTILINE) if command in cells[0].split(", ")
     ]
     text = row[1]
     fields = named(text)
@@ -127,7 +127,7 @@ def test_a_document_of_a_pair_has_the_fields_that_are_written_down(command: str,
 
 def test_every_document_that_is_written_down_was_looked_at() -> None:
     commands = {
-        name for names, _ in re.findall(r"^\| (.+?) \| (.+) \|$", README, re.MULTILINE) for name in names.split(", ")
+        name for names, _ in re.findall(r"^\| (.+?) \| (.+) \|$", PAGE, re.MULTILINE) for name in names.split(", ")
     }
     by_id = {"queryMsgById", "queryMsgByUniqueKey"}  # in one row with queryMsgByKey
     assert commands - {"command", "---"} - by_id == {command for command, _ in [*CALLS, *PAIR_CALLS]}

@@ -1,4 +1,4 @@
-"""tx list, tx show, tx commit, tx rollback; and README.md tells the truth about them (MISSION T10)."""
+"""tx list, tx show, tx commit, tx rollback; and docs/reference/mqadmin.md tells the truth about them (MISSION T10)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from mqadmin.testing import Operator, operated
 from mqclient import LocalTransactionState, Message, TransactionProducer
 from mqclient.testing import RecordingTransactionListener
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("\n## tx\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[3] / "docs/reference/mqadmin.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("\n## tx\n")[2].partition("\n## ")[0]
 EVERYWHERE = {"-n", "--namesrvAddr", "--json"}
 UNKNOW = LocalTransactionState.UNKNOW
 FIRST = Message("orders", b'{"order": 17, "amount": "12,50"}', tag="paid", keys="order-17")

@@ -5,8 +5,8 @@
     pyspark_mq.register(spark)
     events = spark.read.format("mq").option("namesrvAddr", "127.0.0.1:9876").option("subscribe", "orders").load()
 
-Names listed here are the interface, with the options that docs/spark.md explains; everything else is inside. Spark
-imports this package by itself when it looks for a format, and then forks, so nothing here starts a thread.
+Names listed here are the interface, with the options that docs/guides/spark.md explains; everything else is inside.
+Spark imports this package by itself when it looks for a format, and then forks, so nothing here starts a thread.
 """
 
 from pyspark_mq.data_source import DefaultSource, MqDataSource, register

@@ -80,7 +80,10 @@ def add_options(parser: argparse.ArgumentParser, *, rate_per_s: float, seconds: 
     parser.add_argument("--rate", type=_positive, default=rate_per_s, metavar="N", help="visits a second; %(default)g")
     parser.add_argument("--seconds", type=_positive, default=seconds, metavar="S", help="%(default)g")
     parser.add_argument(
-        "--stages", type=_stages, metavar="TEXT", help="instead of both, such as 10x30,20x60: see README"
+        "--stages",
+        type=_stages,
+        metavar="TEXT",
+        help="instead of both, such as 10x30,20x60: see docs/guides/benchmarks.md",
     )
     parser.add_argument(
         "--database", choices=(SQLITE, POSTGRESQL), default=SQLITE, help="of local processes; %(default)s"

@@ -1,6 +1,6 @@
 """mqadmin: what an operator asks of the queue, on the command line (MISSION N11, L13, Q1, Q2).
 
-Sub-commands and flags have RocketMQ's names; README.md has all of them, with the exit codes and the JSON.
+Sub-commands and flags have RocketMQ's names; docs/reference/mqadmin.md has all of them, with exit codes and JSON.
 
 - `__main__` puts the sub-commands together; each module beside it that registers commands holds one subject.
 - `errors` makes exit codes of errors, `world` is what commands need from outside, `options` and `output` are the common

@@ -1,6 +1,6 @@
 """How a command ends that cannot go on: a sentence on stderr and an exit code, or a question before something is lost.
 
-A traceback is left to errors that nobody expected. The exit codes are those of README.md.
+A traceback is left to errors that nobody expected. The exit codes are those of docs/reference/mqadmin.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants: on a terminal, a table that does not fit its width becomes a block of lines for each row, and NO_COLOR turns
 every escape sequence off; anywhere else every row is one line, without colours. Field names and shapes of the documents
-stand in README.md. The text of strangers is made fit for a terminal and for JSON. Inside, times are milliseconds since
-1970-01-01 UTC.
+stand in docs/reference/mqadmin.md. The text of strangers is made fit for a terminal and for JSON. Inside, times are
+milliseconds since 1970-01-01 UTC.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Messages on their way: checked, encoded once, and the same over all tries to send them.
 
-A message that breaks a rule is refused here with a sentence that says what is allowed (docs/producer-errors.md). This
-is the hot path: a message costs one pass over its few fields, and the text of its properties is built once.
+A message that breaks a rule is refused here with a sentence that says what is allowed
+(docs/reference/producer-errors.md). This is the hot path: a message costs one pass over its few
+fields, and the text of its properties is built once.
 
 A message that is sent never has a unique id yet: `Message` has no place for one, and the property's name is reserved.
 So each send makes a new one, and a message that the application sends again is a new message.

@@ -59,8 +59,9 @@ class Producer(Service):
     """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18).
 
     `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
-    several messages together. All raise MessageRejectedError for a message that breaks a rule (docs/producer-errors.md)
-    and IllegalStateError unless the producer runs. `recall` and `reschedule` are for messages that wait.
+    several messages together. All raise MessageRejectedError for a message that breaks a rule
+    (docs/reference/producer-errors.md) and IllegalStateError unless the producer runs.
+    `recall` and `reschedule` are for messages that wait.
     """
 
     def __init__(

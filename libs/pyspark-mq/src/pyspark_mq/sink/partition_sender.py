@@ -189,7 +189,7 @@ class PartitionSender:
                 f"partition {self._identity.partition} of batch {self._identity.batch_id} of {self._identity.name} was "
                 f"sent before with other rows: at log offset {log_offset} of {queue} stands {stored.unique_id}, now it "
                 f"would be {first.unique_id}. Rows, their order and the partitions have to be the same when a batch is "
-                f'replayed, and the topic needs the same queues; docs/spark.md, "Exactly once", tells what to do'
+                f'replayed, and the topic needs the same queues; docs/guides/spark.md, "Exactly once", tells what to do'
             )
         if stored.born_timestamp_ms != born_ms:
             self.rows_recognised += len(request.messages)

@@ -225,7 +225,7 @@ class Migrations:
     A migration may say `oldest_code = "0007"`: code whose own newest migration is 0007, or a later one, works with the
     schema that it makes. Without it no older code does. The database keeps the word of its newest migration beside its
     revision, in alembic_version.oldest_code, so that code which does not know the migration can read it: that code
-    starts, and leaves the schema as it is (docs/releases.md).
+    starts, and leaves the schema as it is (docs/guides/releases.md).
     """
 
     location: str

@@ -5,7 +5,7 @@ was read twice (by a backfill, and then by the stream): `unique` drops the secon
 
 Of every table: a column may always be null as far as Spark knows, what must be there is checked where it is read; times
 are UTC with milliseconds, whatever the session's time zone is; money is in the currency's minor unit. Every column is
-explained in services/analytics/README.md.
+explained in docs/guides/pipeline.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = None
 depends_on = None
-oldest_code = ${repr(up_revision)}  # an older one, if it works with this schema: docs/releases.md
+oldest_code = ${repr(up_revision)}  # an older one, if it works with this schema: docs/guides/releases.md
 
 
 def upgrade() -> None:

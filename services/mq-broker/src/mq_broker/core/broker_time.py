@@ -5,8 +5,8 @@ far the two are apart. A replica that is promoted goes on with the two clocks of
 its own (docs/adr/0112): what the master has stored is due by those.
 
 Invariants: broker time never goes back, not while the process runs (the wall clock may step as it likes) and not below
-what the log already says. Across a restart only the wall clock remains (docs/guarantees.md), and what is known of a
-master until the machine starts anew.
+what the log already says. Across a restart only the wall clock remains (docs/guides/guarantees.md), and what is
+known of a master until the machine starts anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data dictionary in the README explains each column of each table, and no other."""
+"""The data dictionary in docs/guides/pipeline.md explains each column of each table, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from analytics.jobs.gold import GOLD_TABLES
 from analytics.jobs.reconciliation import FINDINGS
 from analytics.jobs.silver import ORDERS, PAYMENTS, TIMERS
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/guides/pipeline.md").read_text(encoding="utf-8")
 TABLES = {
     "bronze/events": BRONZE,
     "bronze/backfill": BRONZE,
@@ -31,7 +31,7 @@ TABLES = {
 def explained() -> dict[str, list[str]]:
     """Table -> the columns that its section explains."""
     found: dict[str, list[str]] = {}
-    for section in re.split(r"^### ", README, flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]:
         heading, *lines = section.splitlines()
         columns = [name for line in lines if line.startswith("| `") for name in quoted(line.split("|")[1])]
         found |= dict.fromkeys(quoted(heading), columns)
