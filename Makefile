@@ -4,27 +4,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests start hundreds of processes of these sources: what Python has compiled is kept, also where it is told not to.
 export PYTHONDONTWRITEBYTECODE :=
-PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit libs/pyspark-mq services/mq-namesrv services/mq-broker services/orders services/payments services/gateway services/analytics tools/mqadmin tools/invariants examples/gift-lottery examples/order-timers examples/bank-transfer deploy/local loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts shape docs lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape docs lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
-setup: $(VENV)/.installed  ## Install everything into .venv (demo and test do it by themselves)
+# Three layers, each with the one before: what runs, Spark with it, and everything. A target installs the layer that it
+# needs, by uv or, with INSTALLER=pip, by pip.
+export PYTHON INSTALLER
+RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants deploy/local
+PIPELINE_PACKAGES := libs/pyspark-mq services/analytics
+DEVELOPMENT_PACKAGES := examples/gift-lottery examples/order-timers examples/bank-transfer loadtest
+PACKAGES := $(RUNTIME_PACKAGES) $(PIPELINE_PACKAGES) $(DEVELOPMENT_PACKAGES)
 
-$(VENV)/.installed: requirements.lock $(PACKAGES:%=%/pyproject.toml)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Hourglass needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+setup: $(VENV)/.development  ## Install everything into .venv (each target installs what it needs; INSTALLER=pip: without uv)
+
+$(VENV)/.runtime: requirements/runtime.lock $(RUNTIME_PACKAGES:%=%/pyproject.toml)
+	sh requirements/install.sh $(VENV) $< $(RUNTIME_PACKAGES)
 	@touch $@
 
-demo: setup  ## Place 200 orders, pay about half, let the rest close, and show what happened (DEMO_ORDERS=200)
+$(VENV)/.pipeline: requirements/pipeline.lock $(PIPELINE_PACKAGES:%=%/pyproject.toml) $(VENV)/.runtime
+	sh requirements/install.sh $(VENV) $< $(PIPELINE_PACKAGES)
+	@touch $@
+
+$(VENV)/.development: requirements/development.lock $(DEVELOPMENT_PACKAGES:%=%/pyproject.toml) $(VENV)/.pipeline
+	sh requirements/install.sh $(VENV) $< $(DEVELOPMENT_PACKAGES)
+	@touch $@
+
+demo: $(VENV)/.runtime  ## Place 200 orders, pay about half, let the rest close, and show what happened (DEMO_ORDERS=200)
 	$(BIN)/python -m hourglass_local demo
 
-up: setup  ## Run the queue, orders, payments and a sandbox gateway in the foreground until Ctrl-C
+up: $(VENV)/.runtime  ## Run the queue, orders, payments and a sandbox gateway in the foreground until Ctrl-C
 	$(BIN)/python -m hourglass_local up
 
 # The three books of a shop; without a word, those that the last demonstration left.
@@ -32,7 +44,7 @@ ORDERS_URL ?= sqlite+aiosqlite:///.demo/orders.db
 PAYMENTS_URL ?= sqlite+aiosqlite:///.demo/payments.db
 GATEWAY_URL ?= sqlite+aiosqlite:///.demo/gateway.db
 
-invariants: setup  ## Check money, stock and stuck orders by SQL, in what the last demo left (ORDERS_URL=, PAYMENTS_URL=, GATEWAY_URL=)
+invariants: $(VENV)/.runtime  ## Check money, stock and stuck orders by SQL, in what the last demo left (ORDERS_URL=, PAYMENTS_URL=, GATEWAY_URL=)
 	$(BIN)/python -m hourglass_invariants --orders $(ORDERS_URL) --payments $(PAYMENTS_URL) --gateway $(GATEWAY_URL)
 
 load: setup  ## Locust's buyers in a whole shop, invariants, a report in .load/ (RATE=20 SECONDS=300 DATABASE=postgresql; OVERLOAD=1, CHAOS=1, PAGE=1)
@@ -44,14 +56,14 @@ LEFT_demo := .demo
 LEFT_load := .load/shop
 NAMESRV ?= 127.0.0.1:9876
 
-pipeline: setup  ## What the last demo left (FROM=load: the last load) as tables, reconciliation and a report in .pipeline/ (Java 17)
+pipeline: $(VENV)/.pipeline  ## What the last demo left (FROM=load: the last load) as tables, reconciliation and a report in .pipeline/ (Java 17)
 	$(BIN)/python -m hourglass_local reopen --folder $(LEFT_$(FROM)) -- $(BIN)/python -m analytics run --namesrv-addr {namesrv} --source {source} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
 
-pipeline-live: setup  ## The same tables' raw events for as long as it runs, from what `make up` serves (NAMESRV=host:port); metrics by OTEL_*
+pipeline-live: $(VENV)/.pipeline  ## The same tables' raw events for as long as it runs, from what `make up` serves (NAMESRV=host:port); metrics by OTEL_*
 	$(BIN)/python -m analytics live --warehouse .pipeline-live --namesrv-addr $(NAMESRV)
 
 # What was stored from SINCE on, read again: make backfill SINCE=2026-11-01T00:00Z
-backfill: setup  ## Read a time of the last demo (FROM=load) again by a batch, SINCE=2026-11-01T00:00Z, and make the tables anew
+backfill: $(VENV)/.pipeline  ## Read a time of the last demo (FROM=load) again by a batch, SINCE=2026-11-01T00:00Z, and make the tables anew
 	$(BIN)/python -m hourglass_local reopen --folder $(LEFT_$(FROM)) -- $(BIN)/python -m analytics backfill --from $(SINCE) --namesrv-addr {namesrv} --orders {orders} --payments {payments} --broker-lateness {lateness} --at-rest
 
 check: setup  ## Formatting, lint and types
@@ -101,15 +113,21 @@ bench-statistics: setup  ## Time GET /statistics with 300,000 orders and payment
 bench-restarts: setup  ## Time starts of a broker with 20,000 queues, in docs/evidence/ (about ten minutes)
 	$(BIN)/python tests/robustness/restart_time.py
 
+first-minutes: setup  ## Time `make demo` from a fresh clone with empty caches, now and at BEFORE=commit, in docs/evidence/ (some minutes)
+	$(BIN)/python tests/robustness/first_minutes.py $(if $(BEFORE),--before $(BEFORE))
+
 shape: setup  ## Count modules, lines, imports, and the files that a send, a consume and POST /orders pass, in docs/evidence/
 	$(BIN)/python tests/architecture/shape.py --out docs/evidence/shape.json
 
 docs: setup  ## Build guides, reference and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs
 
-lock: setup  ## Pin requirements.in anew: every platform, with hashes
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade requirements.in --output-file requirements.lock
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+# One resolution of everything; the other layers are parts of it, with the same pins.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+lock: setup  ## Pin what requirements/*.in names anew: every platform, with hashes
+	$(COMPILE) --upgrade requirements/development.in --output-file requirements/development.lock
+	for layer in runtime pipeline; do $(COMPILE) --upgrade --constraints requirements/development.lock requirements/$$layer.in --output-file requirements/$$layer.lock || exit 1; done
+	sh requirements/install.sh $(VENV) requirements/development.lock
 	$(BIN)/python deploy/docker/runtime_requirements.py
 
 upgrade:  ## Replace the containers of docker compose one by one by what this clone has: name servers, slave, old master, the rest

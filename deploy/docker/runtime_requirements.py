@@ -1,9 +1,9 @@
-"""Takes what an image needs out of requirements.lock: pins with their hashes, and the packages of ours to build.
+"""Takes what an image needs out of requirements/runtime.lock: pins with hashes, and the packages of ours to build.
 
 python deploy/docker/runtime_requirements.py          writes requirements/<part>.lock and requirements/<part>.packages
 
 Ours are read from their pyproject.toml files; what the others need, from what is installed beside this interpreter,
-which is what the lock pins. What an image does not need (test tools, load tests, documentation) is not in its files.
+which is what the lock pins. What an image does not need, such as what only the demonstration runs, is not in its files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "requirements"
-LOCK = ROOT / "requirements.lock"
+LOCK = ROOT / "requirements" / "runtime.lock"
 OUR_FOLDERS = ("libs/*", "services/*", "tools/*")
 
 # Part -> what its image is for.
@@ -71,7 +71,7 @@ def needed(roots: Iterable[str]) -> set[str]:
 
 
 def lock_entries() -> dict[str, str]:
-    """Canonical name -> its lines in requirements.lock, pin and hashes."""
+    """Canonical name -> its lines in the lock, pin and hashes."""
     entries = re.split(r"\n(?=[a-z0-9])", LOCK.read_text(encoding="utf-8").strip())
     return {canonicalize_name(entry.partition("==")[0]): entry.strip() + "\n" for entry in entries}
 

@@ -23,9 +23,9 @@ Answer = Callable[[httpx.Request], httpx.Response]
 URL = "http://shop"
 
 
-def problem(status: int, kind: str, *, again: bool = False) -> httpx.Response:
+def problem(status: int, kind: str, *, again: bool = False, **members: str) -> httpx.Response:
     headers = {"Content-Type": "application/problem+json"} | ({"Retry-After": "1"} if again else {})
-    return httpx.Response(status, headers=headers, json={"type": f"urn:hourglass:problem:{kind}"})
+    return httpx.Response(status, headers=headers, json={"type": f"urn:hourglass:problem:{kind}"} | members)
 
 
 def client(
@@ -128,6 +128,8 @@ class PretendedShop:
             body, key = json.loads(request.content), request.headers["Idempotency-Key"]
             return self._order(buyer_id, body, key) if path == "/orders" else self._payment(buyer_id, body, key)
         self.commands.append(f"{buyer_id}: {path}")
+        if path == "/orders/closed/cancel":
+            return problem(409, "illegal-transition", order_status="CLOSED")
         if path.endswith("/refunds"):
             return httpx.Response(201, json={"refund_id": "r", "payment_id": "p", "amount_minor": 1, "status": "R"})
         return httpx.Response(200, json=self._order_members(path.split("/")[2], "SHIPPED"))
@@ -238,6 +240,11 @@ async def test_what_follows_a_payment_is_done_by_whoever_may(then: Then, command
     buyers = await trade(pretended, planned("x", Pays.SOON, 0, then=then))
     assert pretended.commands == commands
     assert {deed for deed in Deed if buyers.endings.ids(deed)} == deeds
+
+
+async def test_an_order_that_closed_before_its_buyer_cancelled_it_is_not_counted_as_cancelled() -> None:
+    buyers = await trade(PretendedShop(), planned("closed", Pays.CANCELS, 0))
+    assert buyers.cancelled == set()
 
 
 async def test_refusal_that_nobody_planned_ends_the_buying() -> None:

@@ -137,3 +137,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert [percentile([1, 2, 3, 4], percent) for percent in (50, 75, 99, 100)] == [2, 3, 4, 4]
     assert percentile([7], 1) == 7
     assert percentile([], 50) == 0
+
+
+def test_a_buyer_whose_order_had_closed_before_he_paid_is_not_expected_to_pay_twice() -> None:
+    assert found(replace(SHOPPED, attempts=[TWICE, attempt(Pays.TWICE, None), LOST_RACE])) == []

@@ -58,7 +58,7 @@ class DemoConfig:
     folder: Path = Path(".demo")
     orders: int = 200
     buyers: int = 20
-    payment_window: str = "10s"  # level 16, which is 30 minutes in earnest
+    payment_window: str = "6s"  # level 16, which is 30 minutes in earnest
     settle_timeout_s: float = 20.0  # how long after the last expiry an order may still be pending
     seed: int = 16
 

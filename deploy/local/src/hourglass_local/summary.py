@@ -274,7 +274,8 @@ def lost_problems(placed: Iterable[str], attempts: Iterable[PaymentAttempt], boo
 
 def _show_problems(summary: Summary, shopped: Shopped) -> list[str]:
     """A demonstration that does not show what it is there for has failed too; a very small one cannot show all."""
-    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in shopped.attempts)
+    paid = [attempt for attempt in shopped.attempts if attempt.payment is not None]
+    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in paid)
     shows_all = shopped.orders_wanted >= len(HABITS)
     found = [f"no order was {deed.value}" for deed in Deed if shows_all and not shopped.endings[deed]]
     if not shopped.cancelled:
