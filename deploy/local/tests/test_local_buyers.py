@@ -128,8 +128,8 @@ class PretendedShop:
             body, key = json.loads(request.content), request.headers["Idempotency-Key"]
             return self._order(buyer_id, body, key) if path == "/orders" else self._payment(buyer_id, body, key)
         self.commands.append(f"{buyer_id}: {path}")
-        if path == "/orders/closed/cancel":
-            return problem(409, "illegal-transition", order_status="CLOSED")
+        if path in ("/orders/closed/cancel", "/orders/completed/confirm"):
+            return problem(409, "illegal-transition", order_status=path.split("/")[2].upper())
         if path.endswith("/refunds"):
             return httpx.Response(201, json={"refund_id": "r", "payment_id": "p", "amount_minor": 1, "status": "R"})
         return httpx.Response(200, json=self._order_members(path.split("/")[2], "SHIPPED"))
@@ -245,6 +245,11 @@ async def test_what_follows_a_payment_is_done_by_whoever_may(then: Then, command
 async def test_an_order_that_closed_before_its_buyer_cancelled_it_is_not_counted_as_cancelled() -> None:
     buyers = await trade(PretendedShop(), planned("closed", Pays.CANCELS, 0))
     assert buyers.cancelled == set()
+
+
+async def test_an_order_that_completed_before_its_buyer_confirmed_it_is_not_counted_as_confirmed() -> None:
+    buyers = await trade(PretendedShop(), planned("completed", Pays.SOON, 0, then=Then.RECEIVED))
+    assert buyers.endings.done == {"completed": {Deed.SHIPPED}}
 
 
 async def test_refusal_that_nobody_planned_ends_the_buying() -> None:

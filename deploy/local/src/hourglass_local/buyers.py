@@ -15,7 +15,18 @@ from typing import Self
 
 from hourglass_local.http_client import RefusedError
 from hourglass_local.plan import PAID_SOON, Pays, PlannedOrder, Then
-from hourglass_local.shop import CLOSED, DECLINED, ORDER_CLOSED, PAID, Order, Payment, PaymentDesk, Shop
+from hourglass_local.shop import (
+    CLOSED,
+    COMPLETED,
+    DECLINED,
+    ORDER_CLOSED,
+    PAID,
+    Order,
+    Payment,
+    PaymentDesk,
+    Shop,
+    in_time,
+)
 from hourglass_local.waiting import eventually
 
 PAYMENTS_MAX = 10  # a buyer whose payments are declined gives up after so many
@@ -80,22 +91,13 @@ class Buyers:
         from_s = order.expires_at_ms / 1000 if planned.pays in _FROM_EXPIRY else time.time()
         await asyncio.sleep(from_s + planned.pay_after_ms / 1000 - time.time())
         if planned.pays is Pays.CANCELS:
-            await self._cancel(order)
+            if await in_time(self._shop.cancel(order), CLOSED):
+                self.cancelled.add(order.order_id)
             return
         attempt = await self._pay(planned, order)
         self.attempts[order.order_id] = attempt
         if planned.pays in PAID_SOON and attempt.payment is not None and attempt.payment.took_money:
             await self.endings.reach(planned.then, attempt.payment)
-
-    async def _cancel(self, order: Order) -> None:
-        """Unless the order has closed by itself before: on a machine that is slow."""
-        try:
-            await self._shop.cancel(order)
-        except RefusedError as error:
-            if error.members.get("order_status") != CLOSED:
-                raise
-        else:
-            self.cancelled.add(order.order_id)
 
     async def _pay(self, planned: PlannedOrder, order: Order) -> PaymentAttempt:
         declined, replayed = 0, False
@@ -147,8 +149,8 @@ class Endings:
         await self._shop.ship(order.order_id)
         done.add(Deed.SHIPPED)
         if then is Then.RECEIVED:
-            await self._shop.confirm(order)
-            done.add(Deed.CONFIRMED)
+            if await in_time(self._shop.confirm(order), COMPLETED):
+                done.add(Deed.CONFIRMED)
         elif then is Then.PARTLY_REFUNDED:
             part = payment.amount_minor // PART
             await self._desk.refund(payment.payment_id, part, "scratched", f"{payment.payment_id}-part")

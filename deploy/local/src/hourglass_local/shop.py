@@ -5,7 +5,7 @@ The gateway decides later (a payment is answered 202 then); the client that pays
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -276,3 +276,17 @@ class PaymentDesk(HttpClient):
                 f"payment {payment.payment_id} of order {payment.order_id} is still not decided after {timeout_s:g} s"
             ) from None
         return seen
+
+
+async def in_time(command: Awaitable[Order], otherwise: str) -> bool:
+    """Whether the order took the command; on a slow machine it may have reached the status `otherwise` before.
+
+    Raises ShopError for any other refusal.
+    """
+    try:
+        await command
+    except RefusedError as error:
+        if error.members.get("order_status") != otherwise:
+            raise
+        return False
+    return True
