@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape docs lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape docs wheels lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -14,7 +14,7 @@ help:  ## List the targets
 # Three layers, each with the one before: what runs, Spark with it, and everything. A target installs the layer that it
 # needs, by uv or, with INSTALLER=pip, by pip.
 export PYTHON INSTALLER
-RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants deploy/local
+RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants tools/hourglass deploy/local
 PIPELINE_PACKAGES := libs/pyspark-mq services/analytics
 DEVELOPMENT_PACKAGES := examples/gift-lottery examples/order-timers examples/bank-transfer loadtest
 PACKAGES := $(RUNTIME_PACKAGES) $(PIPELINE_PACKAGES) $(DEVELOPMENT_PACKAGES)
@@ -122,6 +122,11 @@ shape: setup  ## Count modules, lines, imports, and the files that a send, a con
 docs: setup  ## Build guides, reference and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs
 
+WHEELS ?= dist
+wheels: $(VENV)/.runtime  ## Build a wheel and an sdist of every library, server and tool (WHEELS=dist)
+	rm -rf $(WHEELS)
+	printf '%s\n' $(RUNTIME_PACKAGES) $(PIPELINE_PACKAGES) | xargs -P 2 -I FOLDER sh -c 'cd FOLDER && $(abspath $(BIN))/python -m hatchling build --directory $(abspath $(WHEELS))'
+
 # One resolution of everything; the other layers are parts of it, with the same pins.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 lock: setup  ## Pin what requirements/*.in names anew: every platform, with hashes
@@ -144,4 +149,4 @@ proto: setup  ## Generate the stubs from the .proto files
 	$(BIN)/python libs/mqproto/generate_stubs.py
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .demo .up .load .pipeline .pipeline-live .compose build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist .demo .up .load .pipeline .pipeline-live .compose build .mypy_cache .ruff_cache .pytest_cache

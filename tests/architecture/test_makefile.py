@@ -40,3 +40,10 @@ def test_every_make_command_of_the_documents_exists() -> None:
         commands = re.findall(r"(?:^|`)make ((?:[a-z-]+ ?)+)", text, re.MULTILINE)
         named = {name for command in commands for name in command.split()}
         assert named <= rules(), (path.name, named - rules())
+
+
+def test_a_target_installs_the_layer_that_it_runs() -> None:
+    needed = dict(re.findall(r"^([a-z][a-z-]*): (\S+)  ## ", MAKEFILE, re.MULTILINE))
+    assert {needed[name] for name in ("demo", "up", "invariants", "wheels")} == {"$(VENV)/.runtime"}
+    assert {needed[name] for name in ("pipeline", "pipeline-live", "backfill")} == {"$(VENV)/.pipeline"}
+    assert {needed[name] for name in ("test", "check", "load", "docs")} == {"setup"}

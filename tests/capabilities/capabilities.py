@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -199,6 +200,16 @@ def probe_nginx() -> Absence | None:
     return _missing_tools("nginx", "openssl")
 
 
+def probe_package_index() -> Absence | None:
+    """Packages can be fetched, from wherever pip takes them on this machine: one small pure one is."""
+    with tempfile.TemporaryDirectory(prefix="hourglass-probe-") as folder:
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, "h11"]
+        run = _run([*fetch, "--retries", "0"])
+        if run.returncode:
+            return Absence(f"pip download failed: {run.stderr.strip().splitlines()[-1]}", for_good=True)
+    return None
+
+
 def probe_history() -> Absence | None:
     """The commits before this one, for tests that run earlier code."""
     if missing := _missing_tools("git"):
@@ -239,6 +250,7 @@ CAPABILITIES = {
             "docker", ("docker.io", "docker-compose", "debootstrap"), may_lack_for_good=True, probe=probe_docker
         ),
         Capability("nginx", ("nginx", "openssl"), may_lack_for_good=False, probe=probe_nginx),
+        Capability("package index", (), may_lack_for_good=True, probe=probe_package_index),
         Capability("history", ("git",), may_lack_for_good=True, probe=probe_history),
         Capability("chromium", ("chromium", "fonts-noto-cjk"), may_lack_for_good=False, probe=probe_chromium),
     )

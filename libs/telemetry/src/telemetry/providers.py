@@ -6,91 +6,39 @@
 
 There is one sampler for each process, whose rule changes when telemetry ends or a test begins. `is_tracing` and
 `is_measuring` are what hot paths ask before they make a span or take a time.
+
+A client that nobody observes needs no more than OpenTelemetry's API. What sets up needs the extra `export`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import platform
 import threading
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
-from opentelemetry.context import Context
 from opentelemetry.metrics import Meter
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    DEFAULT_OFF,
-    DEFAULT_ON,
-    ParentBasedTraceIdRatio,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
-from opentelemetry.trace import Link, SpanKind, Tracer, TraceState
-from opentelemetry.util.types import Attributes
+from opentelemetry.trace import Tracer
 
-from telemetry.settings import TelemetrySettings, read_settings
+from telemetry.settings import TelemetryConfigError, TelemetrySettings, read_settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.sampling import Sampler
 
     from telemetry.exporters import Exporters
+    from telemetry.sampling import ProcessSampler
 
-SERVICE_INSTANCE_ID = "service.instance.id"
-DISTRIBUTION = "hourglass-telemetry"  # all packages of the project have one version
 LAST_EXPORT_SHARE = 0.75  # of the time for a shutdown; what is not out by then is given up
 
 log = logging.getLogger(__name__)
 
+_MISSING = "there is no module {}; pip install hourglass-telemetry[export]"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-
-
-def sampler_of(name: str, ratio: float) -> Sampler:
-    """The sampler that the specification calls `name`; `ratio` (0 to 1) is for those that have one."""
-    match name:
-        case "traceidratio":
-            return TraceIdRatioBased(ratio)
-        case "parentbased_traceidratio":
-            return ParentBasedTraceIdRatio(ratio)
-        case _:
-            return {
-                "always_on": ALWAYS_ON,
-                "always_off": ALWAYS_OFF,
-                "parentbased_always_on": DEFAULT_ON,
-                "parentbased_always_off": DEFAULT_OFF,
-            }[name]
-
-
-class ProcessSampler(Sampler):
-    """Asks `rule`, which may be replaced at any time: tracers keep the sampler that they were made with."""
-
-    def __init__(self) -> None:
-        self.rule: Sampler = ALWAYS_OFF
-
-    def should_sample(  # noqa: PLR0917 - the SDK's own signature
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        """What the rule says."""
-        return self.rule.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
-
-    def get_description(self) -> str:
-        """The description of the rule."""
-        return self.rule.get_description()
 
 
 class Providers:
@@ -102,7 +50,7 @@ class Providers:
         self.observing = False  # one of the two
         self.tracer_provider: TracerProvider | None = None
         self.meter_provider: MeterProvider | None = None
-        self.sampler = ProcessSampler()
+        self.sampler: ProcessSampler | None = None
         self._exporters: Exporters | None = None
 
     def set_up(self, service_name: str, environment: Mapping[str, str], port: int = 0) -> None:
@@ -110,7 +58,11 @@ class Providers:
         if self.tracer_provider is not None:
             return
         settings = read_settings(environment)
-        resource = _resource(service_name, port)
+        try:
+            from telemetry.sampling import resource_of  # noqa: PLC0415 - a client does without the SDK
+        except ModuleNotFoundError as error:
+            raise TelemetryConfigError(_MISSING.format(error.name)) from error
+        resource = resource_of(service_name, port)
         if not (settings.traces or settings.metrics):
             self.install(resource)
             return
@@ -126,19 +78,27 @@ class Providers:
         if exporters.spans is not None and self.tracer_provider is not None:
             self.tracer_provider.add_span_processor(exporters.spans)
             if settings.sampler != "always_off":
+                from telemetry.sampling import sampler_of  # noqa: PLC0415
+
                 self.sample(sampler_of(settings.sampler, settings.sampling_ratio))
         if exporters.readers:
             self.measure(exporters.meter_provider(resource))
 
     def install(self, resource: Resource) -> None:
         """A tracer provider that hands out ids and records nothing yet."""
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+
+        from telemetry.sampling import ProcessSampler  # noqa: PLC0415
+
+        self.sampler = ProcessSampler()
         self.tracer_provider = TracerProvider(self.sampler, resource, shutdown_on_exit=False)
         trace.set_tracer_provider(self.tracer_provider)
 
-    def sample(self, rule: Sampler) -> None:
-        """Record what `rule` says from now on."""
-        self.sampler.rule = rule
-        self.tracing = rule is not ALWAYS_OFF
+    def sample(self, rule: Sampler | None) -> None:
+        """Record what `rule` says from now on; nothing without one."""
+        if self.sampler is not None:
+            self.sampler.follow(rule)
+        self.tracing = rule is not None
         self.observing = self.tracing or self.measuring
 
     def measure(self, provider: MeterProvider) -> None:
@@ -158,7 +118,7 @@ class Providers:
 
     def end(self, timeout_s: float) -> None:
         """Export what waits, for `timeout_s` at most, and record nothing any more."""
-        self.sample(ALWAYS_OFF)
+        self.sample(None)
         self.set_measuring(False)
         exporters, self._exporters = self._exporters, None
         if exporters is None:
@@ -215,16 +175,6 @@ def shutdown(timeout_s: float = 2.0) -> None:
     _quietly(lambda: PROVIDERS.end(timeout_s))
 
 
-def _resource(service_name: str, port: int) -> Resource:
-    """Who this process is. What the environment says wins."""
-    own = {
-        SERVICE_NAME: service_name,
-        SERVICE_VERSION: metadata.version(DISTRIBUTION),
-        SERVICE_INSTANCE_ID: f"{platform.node()}:{port}" if port else str(uuid.uuid4()),
-    }
-    return Resource.create({**own, **OTELResourceDetector().detect().attributes})
-
-
 def _quietly(act: Callable[[], None]) -> None:
     """The end of a process goes on whatever its telemetry does; what went wrong is in the log."""
     try:
@@ -249,8 +199,10 @@ def configure(service_name: str, log_level: str = "INFO", *, port: int = 0) -> N
     """
     if log_level not in LOG_LEVELS:
         raise ValueError(f"the log level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
-    from telemetry.logs import configure_logging  # noqa: PLC0415 - structlog is for services, not for all who send
-
+    try:
+        from telemetry.logs import configure_logging  # noqa: PLC0415 - structlog is for services, not for all who send
+    except ModuleNotFoundError as error:
+        raise TelemetryConfigError(_MISSING.format(error.name)) from error
     configure_logging(service_name, log_level)
     PROVIDERS.set_up(service_name, os.environ, port)
 

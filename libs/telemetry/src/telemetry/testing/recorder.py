@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from telemetry.providers import PROVIDERS
@@ -59,7 +59,7 @@ class Recorder:
     """Records from `__enter__` to `__exit__`; without `tracing` or `measuring`, not that. Not within another one."""
 
     def __init__(self, *, tracing: bool = True, measuring: bool = True, sampler: Sampler = ALWAYS_ON) -> None:
-        self._rule = sampler if tracing else ALWAYS_OFF
+        self._rule = sampler if tracing else None
         self._measuring = measuring
         self._before: dict[tuple[str, tuple[tuple[str, Value], ...]], tuple[float, int]] = {}
 
@@ -74,7 +74,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        PROVIDERS.sample(ALWAYS_OFF)
+        PROVIDERS.sample(None)
         PROVIDERS.set_measuring(False)
 
     def spans(self) -> list[ReceivedSpan]:
