@@ -100,6 +100,7 @@ EXCEPTIONS = {
     "servicekit.testing.migrations": {"shutil", "write_text"},  # writes a later version's, in a test's folder
     # Runs a server, in a folder of its own and on a port that is free.
     "servicekit.testing.postgresql": {"read_text", "shutil", "tempfile", "time"},
+    "hourglass_cli.dev": {"tempfile"},  # a developer's messages, which end with the process
     "analytics.benchmarks": {"iterdir", "read_text", "tempfile", "time"},  # logs of each run, a clock around the reader
     "hourglass_invariants.__main__": {"time"},  # the moment that is checked
     "hourglass_invariants.checking": {"iterdir", "read_text"},  # its own SQL files

@@ -141,3 +141,8 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def test_a_buyer_whose_order_had_closed_before_he_paid_is_not_expected_to_pay_twice() -> None:
     assert found(replace(SHOPPED, attempts=[TWICE, attempt(Pays.TWICE, None), LOST_RACE])) == []
+
+
+def test_a_payment_that_was_declined_before_the_order_closed_was_made_twice() -> None:
+    declined = replace(attempt(Pays.TWICE, None, replayed=True), declined=1)
+    assert found(replace(SHOPPED, attempts=[TWICE, declined, LOST_RACE])) == []

@@ -274,8 +274,8 @@ def lost_problems(placed: Iterable[str], attempts: Iterable[PaymentAttempt], boo
 
 def _show_problems(summary: Summary, shopped: Shopped) -> list[str]:
     """A demonstration that does not show what it is there for has failed too; a very small one cannot show all."""
-    paid = [attempt for attempt in shopped.attempts if attempt.payment is not None]
-    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in paid)
+    answered = [attempt for attempt in shopped.attempts if attempt.payment is not None or attempt.declined]
+    twice = sum(attempt.planned.pays is Pays.TWICE for attempt in answered)
     shows_all = shopped.orders_wanted >= len(HABITS)
     found = [f"no order was {deed.value}" for deed in Deed if shows_all and not shopped.endings[deed]]
     if not shopped.cancelled:

@@ -14,7 +14,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
@@ -120,13 +119,14 @@ async def _name_server(port: int) -> AsyncIterator[tuple[Address, asyncio.Task[N
 
 async def _is_ready(name_server: Address, broker: asyncio.Task[int]) -> bool:
     """True when the name server knows the broker, False when it has ended before. Raises NotReadyError."""
-    deadline = time.monotonic() + READY_TIMEOUT_S
+    clock = RealClock()
+    deadline = clock.monotonic() + READY_TIMEOUT_S
     async with grpc.aio.insecure_channel(str(name_server)) as channel:
         stub = name_service_pb2_grpc.NameServiceStub(channel)
         while not broker.done():
             if (await stub.ListClusters(name_service_pb2.ListClustersRequest())).brokers:
                 return True
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise NotReadyError(f"the broker has not registered within {READY_TIMEOUT_S:g} s")
             await asyncio.wait((broker,), timeout=READY_INTERVAL_S)
     return False
