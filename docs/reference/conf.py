@@ -20,6 +20,7 @@ include_patterns = [
     "reference/*.md",
     "reference/*.rst",
     "runbooks/*.md",
+    "performance/*.md",
     "adr/*.md",
 ]
 
