@@ -13,7 +13,7 @@ NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 _PROPERTY_END = 2
 _SEPARATOR_BYTES = PROPERTY_SEPARATOR.encode()
-PROPERTIES_BYTES_MAX = 65_535  # two unsigned bytes hold the length; what producers may fill: `record_limits`
+PROPERTIES_BYTES_MAX = 65_535  # two unsigned bytes hold the length; what producers may fill: record.py
 
 # RocketMQ's names (its MessageConst), as far as the queue uses them.
 KEYS = "KEYS"
