@@ -283,7 +283,7 @@ def _look_closer(number: int, properties: str, *, prepared: bool) -> dict[str, s
 
 
 def _limit_problem(text: str, values: dict[str, str]) -> str | None:
-    """How well-formed properties break the limits of mqproto.record, as the end of a sentence; None when they do not."""
+    """How well-formed properties break the limits of mqproto.record, as the end of a sentence; None if they do not."""
     if text.count(NAME_VALUE_SEPARATOR) > len(values):
         names = Counter(item.partition(NAME_VALUE_SEPARATOR)[0] for item in text.split(PROPERTY_SEPARATOR))
         if repeated := sorted(name for name in RESERVED if names[name] > 1):
