@@ -2,8 +2,8 @@
 
     python tests/architecture/decision_index.py
 
-A decision begins with `# N. Title`, an empty line, and `Status: ...`: accepted, or superseded by another one, and which ones have
-amended it. Both name decisions by links.
+A decision begins with `# N. Title`, an empty line, and `Status: ...`: accepted, or superseded by another one, and which
+ones have amended it. Both name decisions by links.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ FOLDER = ROOT / "docs" / "adr"
 INDEX = FOLDER / "README.md"
 
 _LINK = r"\[\d+\]\(\d{4}-[\w-]+\.md\)"
-HEAD = re.compile(rf"# (\d+)\. (.+)\n\nStatus: ((?:accepted|superseded by {_LINK})(?:, amended by {_LINK}(?:, {_LINK})*)?)\n\n")
+_STATUS = rf"(?:accepted|superseded by {_LINK})(?:, amended by {_LINK}(?:, {_LINK})*)?"
+HEAD = re.compile(rf"# (\d+)\. (.+)\n\nStatus: ({_STATUS})\n\n")
 
 BEGINNING = """# Decisions
 
-Why things are as they are: each record has a decision with its reasons and what was not chosen. Titles name what was decided; a record
-that a later one has amended still holds but for that. Numbers that are missing were never used. Measurements are in
+Why things are as they are: each record has a decision with its reasons and what was not chosen. Titles name what was
+decided; a record that a later one has amended still holds but for that. Numbers that are missing were never used, or
+were reasons of one module that its docstring has now. Measurements are in
 [docs/performance](../performance/producing.md) and its neighbours.
 
 This page is made by `python tests/architecture/decision_index.py`.
