@@ -226,7 +226,8 @@ class Watch:
     """Memory and processor time of a process and its descendants, as far as samples show them.
 
     Memory is resident, and what processes share is counted once: each has its part of it (Linux's PSS). Java forks
-    before it starts a program, and would be counted twice for that moment.
+    before it starts a program, and would be counted twice for that moment. Java's memory follows its limit rather than
+    its need; the report has the peak of execution memory beside it.
     """
 
     pid: int

@@ -1,8 +1,8 @@
 """What the data source and the jobs cost, measured from inside Spark: `python -m analytics bench source` and `silver`.
 
 Each measurement is a process of its own and says what it found as one line of JSON. The load tests start them, watch
-their memory and processor time from outside, and write docs/evidence/pipeline-benchmarks.json. `format("mq-metered")`
-is the data source `mq` with a clock around its reader. Invariant: the reader's time is what passes between a request
+their memory and processor time from outside, and write what they found as a file. `format("mq-metered")` is the
+data source `mq` with a clock around its reader. Invariant: the reader's time is what passes between a request
 for its next batch and the batch; what Spark does with the batch is outside of it.
 """
 
