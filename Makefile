@@ -92,7 +92,7 @@ test-compose: setup  ## Bring the stack of docker-compose.yml up from nothing, r
 robustness: setup  ## Look for bugs by long sweeps, on all cores (HOURS=1, or SEEDS=1-20); docs/evidence/robustness.json
 	$(BIN)/python tests/robustness/runner.py $(if $(HOURS),--hours $(HOURS)) $(if $(SEEDS),--seeds $(SEEDS))
 
-zoo: setup  ## Put the bugs of RELIABILITY.md's zoo back, one by one, and see a test go red for each
+zoo: setup  ## Put the bugs of the zoo back, one by one, and see a test go red for each
 	$(BIN)/python tests/robustness/zoo.py
 
 bench: setup  ## Measure the queue: throughput, latency, memory, as a table and in docs/evidence/ (some minutes)

@@ -1,4 +1,4 @@
-"""docs/features.md has every row of the mission, and says nothing about the code that is not so.
+"""docs/features.md has every mechanism, and says nothing about the code that is not so.
 
 A row's proof is one of: pytest node ids in backticks, all of which exist; `not yet: why`, and then the code is a dash;
 or, for the rows that are arguments and not mechanisms, `doc: path#anchor` with a heading of that anchor.
@@ -109,7 +109,7 @@ def _defines(statement: ast.stmt, name: str) -> bool:
     )
 
 
-def test_every_row_of_the_mission_is_there_once() -> None:
+def test_every_mechanism_is_there_once() -> None:
     text = TABLE.read_text(encoding="utf-8")
     assert HEAD in text
     assert [row.id for row in rows(text)] == IDS
@@ -150,7 +150,7 @@ def test_row_that_is_not_so_is_caught(line: str, sentence: str) -> None:
     [
         f"| N1 | x | `{THIS}` | `{THIS}::test_what_the_table_says_is_so` |",
         f"| N1 | x | `{THIS}` | `{THIS}::test_row_that_is_so_passes[a-b]`, `{THIS}::test_row_that_is_so_passes` |",
-        f"| N1 | x | {NONE} | not yet: several brokers come with issue 5 |",
+        f"| N1 | x | {NONE} | not yet: it needs several brokers |",
     ],
 )
 def test_row_that_is_so_passes(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The import directions of DESIGN.md, "The map", and the one door to the operating system.
+"""The import directions of ARCHITECTURE.md, and the one door to the operating system.
 
 The tables below are the rules. `violations` reads a module's text, so that the last tests can show it bad modules.
 """
@@ -107,7 +107,7 @@ EXCEPTIONS = {
     "order_timers.__main__": {"write_text"},  # --out
     "pyspark_mq.data_source": {"shutil"},  # which Python Spark's workers will run
 }
-# One module of mqclient asks the resolver for the name servers (MISSION L6).
+# One module of mqclient asks the resolver for the name servers (mechanism L6).
 SOCKET_MODULES_MAX = {"mqclient": 1}
 
 # -------------------------------------------------------------------------------------------------------- the reading

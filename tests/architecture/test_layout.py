@@ -1,4 +1,4 @@
-"""The folders that the project's users have fixed (MISSION U1), and a line for each in ARCHITECTURE.md."""
+"""The folders that the project's users have fixed (mechanism U1), and a line for each in ARCHITECTURE.md."""
 
 from __future__ import annotations
 

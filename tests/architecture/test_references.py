@@ -163,7 +163,7 @@ def test_every_figure_of_a_sweep_is_described() -> None:
         ("as GONEFOREVER.md asks", "there is no document GONEFOREVER.md"),
         ("in `core/gone.py`", "there is no core/gone.py"),
         ("[a page](docs/gone.md)", "docs/gone.md"),
-        ("[a page](docs/guarantees.md#gone)", "has no heading #gone"),
+        ("[a page](docs/guides/guarantees.md#gone)", "has no heading #gone"),
     ],
 )
 def test_broken_reference_is_caught(line: str, sentence: str) -> None:
@@ -178,7 +178,7 @@ def test_broken_reference_is_caught(line: str, sentence: str) -> None:
         "(mechanisms P4-P8, P10 and\n    # X1)",
         "(figure G5), bug zoo 19 and 20, ADR 45, docs/adr/0045",
         "docs/reference/faults.md#store-rules, ARCHITECTURE.md",
-        "[a page](docs/guarantees.md#in-order)",
+        "[a page](docs/guides/guarantees.md#in-order)",
     ],
 )
 def test_good_reference_is_found(line: str) -> None:

@@ -15,7 +15,7 @@ from hourglass_local.cluster import Cluster
 from hourglass_local.cluster_shop import ShopSettings, with_payment_window
 from hourglass_local.shop import Product, Shop
 
-PRICE_MINOR = 15_800  # MISSION X2
+PRICE_MINOR = 15_800  # mechanism X2
 
 
 @dataclass(frozen=True, slots=True)

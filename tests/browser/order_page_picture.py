@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/browser/order_page_picture.py docs/images/order-page.png
 
-The order is the one of MISSION X2: 10 minutes to pay, 09:20 of them left, ¥158.00.
+The order is the one of mechanism X2: 10 minutes to pay, 09:20 of them left, ¥158.00.
 """
 
 from __future__ import annotations

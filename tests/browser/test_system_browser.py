@@ -1,6 +1,6 @@
 """The shop's pages in a real browser against real processes: name server, broker, gateway, payments, orders.
 
-MISSION X1, X2, X3; issue 9. A buyer has PAYMENT_WINDOW to pay. Screenshots of each story are kept: browser_people.
+Mechanisms X1, X2, X3. A buyer has PAYMENT_WINDOW to pay. Screenshots of each story are kept: browser_people.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers in full, the same on `memory://` and on real processes (MISSION C1-C5, C9, C21, C25, M5, O1, O2)."""
+"""Consumers in full, the same on `memory://` and on real processes (mechanisms C1-C5, C9, C21, C25, M5, O1, O2)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ledger:
 
 
 async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit) -> None:
-    """MISSION O2: a key's messages stand in one queue and are consumed in their order, whoever has the queue."""
+    """Mechanism O2: a key's messages stand in one queue and are consumed in their order, whoever has the queue."""
     await visit.add_topic(queues=4)
     producer = await visit.producer()
     notes: list[tuple[str, bytes]] = []
@@ -78,7 +78,7 @@ async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit
 
 
 async def test_one_queue_is_one_order_for_everybody(visit: Visit) -> None:
-    """MISSION O1: global order is a topic with one queue; a second member of the group waits behind the first."""
+    """Mechanism O1: global order is a topic with one queue; a second member of the group waits behind the first."""
     await visit.add_topic(queues=1)
     producer = await visit.producer()
     notes: list[tuple[str, bytes]] = []
@@ -100,7 +100,7 @@ async def test_one_queue_is_one_order_for_everybody(visit: Visit) -> None:
 
 
 async def test_after_a_crash_only_the_unfinished_message_comes_again(visit: Visit) -> None:
-    """MISSION C21: the first of a hundred hangs, the others are finished; then everything dies, the broker too."""
+    """Mechanism C21: the first of a hundred hangs, the others are finished; then everything dies, the broker too."""
     await visit.add_topic(queues=1)
     producer, heir = await visit.producer(), visit.inbox()
     begun: list[bytes] = []
@@ -136,7 +136,7 @@ async def test_after_a_crash_only_the_unfinished_message_comes_again(visit: Visi
 
 
 async def test_every_group_gets_every_message_and_each_member_a_share(visit: Visit) -> None:
-    """MISSION C1, C3: many groups are the way to give everybody everything; inside a group members share."""
+    """Mechanisms C1, C3: many groups are the way to give everybody everything; inside a group members share."""
     await visit.add_topic(queues=4)
     producer = await visit.producer()
     inboxes = {name: visit.inbox() for name in ("a1", "a2", "b1")}
@@ -155,7 +155,7 @@ async def test_every_group_gets_every_message_and_each_member_a_share(visit: Vis
 
 
 async def test_broadcasting_reaches_every_member(visit: Visit, tmp_path: Path) -> None:
-    """MISSION C2."""
+    """Mechanism C2."""
     await visit.add_topic(queues=2)
     producer, inboxes = await visit.producer(), [visit.inbox(), visit.inbox()]
     for number, inbox in enumerate(inboxes):
@@ -171,7 +171,7 @@ async def test_broadcasting_reaches_every_member(visit: Visit, tmp_path: Path) -
 
 
 async def test_member_that_subscribes_differently_is_refused_and_told_why(visit: Visit) -> None:
-    """MISSION C4."""
+    """Mechanism C4."""
     await visit.add_topic()
     await visit.consumer(visit.inbox(), "created")
     other = visit.made_consumer("paid || created")
@@ -186,7 +186,7 @@ async def test_member_that_subscribes_differently_is_refused_and_told_why(visit:
 
 
 async def test_backlog_is_consumed_by_who_comes_late(visit: Visit) -> None:
-    """MISSION C25: messages wait as long as they have to; who comes late gets all of them, in order."""
+    """Mechanism C25: messages wait as long as they have to; who comes late gets all of them, in order."""
     await visit.add_topic(queues=1)
     producer, inbox = await visit.producer(), visit.inbox()
     bodies = [b"%d:" % number + bytes(2_000) for number in range(600)]
@@ -197,7 +197,7 @@ async def test_backlog_is_consumed_by_who_comes_late(visit: Visit) -> None:
 
 
 async def test_five_kinds_of_messages_reach_one_consumer(visit: Visit) -> None:
-    """MISSION M5: normal, partition-ordered, global-ordered, delayed, transactional."""
+    """Mechanism M5: normal, partition-ordered, global-ordered, delayed, transactional."""
     await visit.add_topic(queues=1)
     inbox = visit.inbox()
     await visit.consumer(inbox)

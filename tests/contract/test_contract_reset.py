@@ -1,4 +1,7 @@
-"""A reset of a group's offsets while it consumes, the same on `memory://` and on real processes (MISSION L11, L13)."""
+"""A reset of a group's offsets while it consumes, the same on `memory://` and on real processes.
+
+Mechanisms L11, L13.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users may rely on for messages that wait, the same on `memory://` and on real processes (MISSION D1-D7).
+"""What users may rely on for messages that wait, the same on `memory://` and on real processes (mechanisms D1-D7).
 
 Nothing here depends on how fast the machine is: what an answer says is held against what comes.
 """

@@ -1,4 +1,4 @@
-"""A copy of a broker at work, by mqadmin as a process; a store made of it, and a broker on that (issue 8, item 8)."""
+"""A copy of a broker at work, by mqadmin as a process; a store made of it, and a broker on that (mechanism H6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real broker that dies, or is stopped, while messages come due: each comes once and none early (issue 7).
+"""A real broker that dies, or is stopped, while messages come due: each comes once and none early (mechanism D6).
 
 Levels, delays and due times to the millisecond wait side by side; some are taken back. What was delivered, when, and
 how often is read back from the topic's queues; when it is late, that is counted, and is no failure: a broker that is

@@ -30,7 +30,7 @@ BROKERS = ("broker-a", "broker-b", "broker-c")
 SENDERS = 8
 TIMEOUT_S = 30.0
 QUICK = ClientConfig(poll_name_server_interval_s=0.3, heartbeat_broker_interval_s=0.3)
-ISOLATION_S = 10.0  # MISSION P12: what counts as isolated
+ISOLATION_S = 10.0  # mechanism P12: what counts as isolated
 
 pytestmark = pytest.mark.processes
 
@@ -135,7 +135,7 @@ async def test_a_broker_killed_under_load_costs_no_send_and_is_used_again_when_i
             await broker(cluster, "broker-b").start()
             await running.until(all_three, "traffic to all three brokers again")
         assert running.failures == []
-        assert running.slowest_s < 3.0  # the whole budget of a send (MISSION P4)
+        assert running.slowest_s < 3.0  # the whole budget of a send (mechanism P4)
         bodies = await stored_bodies(admin)
         assert [body for body in running.bodies if not bodies[body]] == []
 

@@ -31,7 +31,7 @@ from mqclient import (
 from mqproto.names import DEFAULT_TOPIC
 
 TOPIC, GROUP = "flights", "readers"
-QUEUES = 4  # defaultTopicQueueNums, MISSION N10
+QUEUES = 4  # defaultTopicQueueNums, mechanism N10
 TIMEOUT_S = 20
 QUICK = ClientConfig(poll_name_server_interval_s=0.1)
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)

@@ -1,4 +1,4 @@
-"""The sample configurations of the four cluster modes (MISSION H5): each runs as it is written, but for its ports.
+"""The sample configurations of the four cluster modes (mechanism H5): each runs as it is written, but for its ports.
 
 In each: the route has all masters and slaves, every master is written and read; slaves have their master's log byte for
 byte, and are read when the master is away.

@@ -1,5 +1,6 @@
 """Broker, orders, payments and gateway are killed and paused while orders are placed, paid, closed, shipped, refunded
-(RELIABILITY.md, part (d)): tests/robustness/shop_rounds.py, a short round on SQLite, in which nothing is away for long.
+(docs/reference/faults.md#application): tests/robustness/shop_rounds.py, a short round on SQLite, in which nothing is
+away for long.
 
 HOURGLASS_SEEDS=17 plays seed 17 instead of the usual one, HOURGLASS_SEEDS=1-100 a hundred of them. With PostgreSQL and
 more orders it is tests/robustness/test_system_shop_faults.py.

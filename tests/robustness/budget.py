@@ -1,4 +1,4 @@
-"""G13: hostile clients beside a well-behaved one, on real processes.
+"""Figure G13: hostile clients beside a well-behaved one, on real processes.
 
 While generated hostile clients (`budget_attacks.py`) are at work, the broker and the name server stay within the memory
 that docs/guides/guarantees.md says they need, a producer that sends 100 bytes every 10 ms waits at most `P99_MS` for

@@ -1,4 +1,4 @@
-"""Ten members that join and leave, about one of them each second, while messages keep coming (issue 6).
+"""Ten members that join and leave, about one of them each second, while messages keep coming (mechanism C13).
 
 Real processes: name server, broker, and each member. In the end every acknowledged message has been consumed; how many
 were consumed more than once is counted, not judged: a hand-over may repeat what a listener was at.

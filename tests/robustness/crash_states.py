@@ -1,4 +1,4 @@
-"""Simulated crash states (RELIABILITY.md, G1): power cuts at every I/O boundary of random lives of a store.
+"""Simulated crash states (figure G1): power cuts at every I/O boundary of random lives of a store.
 
 A workload is a chain of lives: recover, work, crash somewhere, also inside recovery, perhaps lose a file that the log
 can tell again, recover, work on. At each boundary the disks that a power cut could leave (all, or some where there are
@@ -47,7 +47,8 @@ class Sampling:
 
 
 WIDE = Sampling("wide", 0.15, 2, 6)
-DEEP = Sampling("deep", 0.02, 10, 1_000)  # RELIABILITY.md (a): all subsets of up to 10 units, else 1,000 samples
+# all subsets of up to 10 units, else 1,000 samples (docs/reference/faults.md#store)
+DEEP = Sampling("deep", 0.02, 10, 1_000)
 DEEP_EVERY = 5
 SAMPLINGS = {one.name: one for one in (WIDE, DEEP)}
 

@@ -246,4 +246,4 @@ def run_part(part: int) -> str:
     return f"messages that wait, part {part + 1} of {PARTS}: {executed(ran)}"
 
 
-DELAY_SWEEP = HistorySweep("delays", "issue 7", "histories of messages that wait", run_histories)
+DELAY_SWEEP = HistorySweep("delays", "G20", "histories of messages that wait", run_histories)

@@ -27,7 +27,7 @@ from mq_broker.core.topics import TIMER
 from mqproto.codes import RecallOutcome
 
 PLAIN = 0  # stands for a level: the message does not wait
-RETRY_MS = 10_000  # MISSION D3
+RETRY_MS = 10_000  # mechanism D3
 
 
 class InvariantError(AssertionError):
@@ -117,7 +117,7 @@ class DelayModel:
     _last_of_time: dict[int, int] = field(default_factory=dict)
 
     def due_ms(self, state: Waiting) -> int:
-        """By the table of now (MISSION D4)."""
+        """By the table of now (mechanism D4)."""
         if state.level in {TIMER, PLAIN} or state.level > self.table.highest:
             return state.promised_ms + self.ahead_of_wall_ms * state.by_wall
         return min(state.promised_ms, state.store_ms + self.table.delay_ms(state.level))

@@ -1,4 +1,5 @@
-"""Messages that wait on a real broker in memory, and everything that may happen to them (RELIABILITY.md, part a).
+"""Messages that wait on a real broker in memory, and everything that may happen to them
+(docs/reference/faults.md#store).
 
 One topic, delay levels, the timer, recalls; a broker that stops, dies and loses its power at any call of the disk,
 whose wall clock jumps, whose disk refuses writes, whose files are lost. `delay_model.py` says what must stay true; this

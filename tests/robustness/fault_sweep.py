@@ -1,4 +1,4 @@
-"""Failing disk calls (RELIABILITY.md, G4): every place in the store that calls the disk, every error, once or for ever.
+"""Failing disk calls (figure G4): every place in the store that calls the disk, every error, once or for ever.
 
 First a scenario is run without a fault, and each call is noted with the line from which it came. Then each call fails
 in turn. Afterwards the disk is sound again: everything acknowledged must be there, after a SIGKILL and after a power

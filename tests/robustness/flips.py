@@ -1,5 +1,5 @@
-"""G5: bytes of a store are flipped, sectors replaced by older or foreign ones; nothing wrong is read, no other record
-is lost, and the damage shows (flip_check.py). To see one fault again:
+"""Figure G5: bytes of a store are flipped, sectors replaced by older or foreign ones; nothing wrong is read, no other
+record is lost, and the damage shows (flip_check.py). To see one fault again:
 
     .venv/bin/python tests/robustness/flips.py random|next SEED NUMBER
 """

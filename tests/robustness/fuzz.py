@@ -1,4 +1,4 @@
-"""G9, the record part: fuzzed bytes into everything that decodes records, batches and the store's small files.
+"""Figure G9, the record part: fuzzed bytes into everything that decodes records, batches and the store's small files.
 
 Only documented errors may come out, each answer within a second of processor time, and what is accepted has to keep its
 promises (fuzz_targets.py).

@@ -143,4 +143,4 @@ def run_part(part: int) -> str:
     return f"consumer groups, part {part + 1} of {PARTS}: {executed(ran)}"
 
 
-GROUP_SWEEP = HistorySweep("groups", "issue 6", "histories of consumer groups", run_histories)
+GROUP_SWEEP = HistorySweep("groups", "G18", "histories of consumer groups", run_histories)

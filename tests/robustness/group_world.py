@@ -1,4 +1,5 @@
-"""Consumer groups on a real broker in memory, and everything that may happen to them (RELIABILITY.md, part c).
+"""Consumer groups on a real broker in memory, and everything that may happen to them
+(docs/reference/faults.md#clients).
 
 One topic, a concurrent group and an orderly group, members that come, go, die and lose the network, a broker that dies,
 an operator who resets offsets. `group_model.py` says what must stay true; this file makes it happen.

@@ -1,4 +1,4 @@
-"""G9, the HTTP part: requests made of the OpenAPI documents of orders and payments, right ones and wrong ones.
+"""Figure G9, the HTTP part: requests made of the OpenAPI documents of orders and payments, right ones and wrong ones.
 
 Every answer has to be one that the document promises: a status, a content type and headers that are described, a body
 that fits its schema, and never a 5xx. The services run whole, on SQLite, in this process; their clocks stand still.

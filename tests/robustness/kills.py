@@ -1,4 +1,5 @@
-"""G3: kill -9 of a real broker under load, at seeded moments; it starts again, and everything is read and compared.
+"""Figure G3: kill -9 of a real broker under load, at seeded moments; it starts again, and everything is read and
+compared.
 
 The senders outlive the kill: what the broker has not answered is sent to it again when it is back, and must not stand
 there twice.

@@ -1,4 +1,4 @@
-"""What must be true of every history of a pair (RELIABILITY.md (b), G7), whatever was done to it.
+"""What must be true of every history of a pair (figure G7), whatever was done to it.
 
 - What was acknowledged with SEND_OK is there in the end, at its place, byte for byte.
 - What was acknowledged as less safe is there too, unless a slave that did not have it was promoted by force; and then

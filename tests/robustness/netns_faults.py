@@ -1,4 +1,4 @@
-"""What is done to a pair (RELIABILITY.md (b)), and which seed does what.
+"""What is done to a pair (docs/reference/faults.md#replication), and which seed does what.
 
 Three seeds in a row, of which the first is one more than a multiple of three, do everything once.
 """

@@ -1,4 +1,4 @@
-"""One round: a pair under load, several faults one after the other, and the judgement of its history (G7).
+"""One round: a pair under load, several faults one after the other, and the judgement of its history (figure G7).
 
 `python netns_round.py SEED PREFIX FOLDER SECONDS` inside the namespace of the clients; after SECONDS it begins no
 further fault. Writes FOLDER/outcome.json. Whoever started it takes the namespaces down, with whatever runs in them.

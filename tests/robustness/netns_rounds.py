@@ -1,4 +1,4 @@
-"""G7: rounds of real failures, each in a network of its own that is gone afterwards.
+"""Figure G7: rounds of real failures, each in a network of its own that is gone afterwards.
 
 A seed is one round: a pair of brokers under load, four faults (netns_faults.py), and the judgement (netns_check.py).
 What is found stays in a folder of its own, with the logs of all processes.

@@ -1,4 +1,4 @@
-"""A process that dies between any two opcodes of the store's code (RELIABILITY.md (a), kill -9 anywhere).
+"""A process that dies between any two opcodes of the store's code (docs/reference/faults.md#store, kill -9 anywhere).
 
 Invariant: after its death a process reaches the disk no more, whatever its clean-up code tries.
 """

@@ -1,6 +1,6 @@
-"""G2: real power cuts. A real broker under sync flush writes to an ext4 file system, which is shut down at a seeded
-moment without its journal being committed, after a random part of the pages in memory has been written back. It is
-mounted again, the broker starts on it, and everything is read and compared.
+"""Figure G2: real power cuts. A real broker under sync flush writes to an ext4 file system, which is shut down at a
+seeded moment without its journal being committed, after a random part of the pages in memory has been written back. It
+is mounted again, the broker starts on it, and everything is read and compared.
 
 A seed is one file system after the other, each of which lives through several cuts. Invariants: whatever was
 acknowledged is there, at its place, byte for byte; whatever a consumer could read before a cut is there after it;

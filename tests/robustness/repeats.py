@@ -1,5 +1,5 @@
 """Sends whose answer is lost: the connection or the broker dies between append and acknowledgement, and the client asks
-the same broker again (issue 5).
+the same broker again (figure G17).
 
 One run is the production client and the production broker in one process, on a simulated disk and clock: a handful of
 messages, sent together and one by one, and one to four accidents. Then every message that was acknowledged stands in
@@ -214,7 +214,7 @@ def explore(first_seed: int, runs: int, deadline: float) -> Outcome:
 class RepeatSweep:
     """A seed is `RUNS` runs."""
 
-    name, figure, unit, goal, share = "repeats", "issue 5", "sends with a lost answer", 10_000, 5
+    name, figure, unit, goal, share = "repeats", "G17", "sends with a lost answer", 10_000, 5
 
     def run(self, seed: int, deadline: float) -> Outcome:
         return explore((seed - 1) * RUNS + 1, RUNS, deadline)

@@ -1,4 +1,4 @@
-"""Random histories of brokers that replicate: 2,000 events each, from a seed (RELIABILITY.md, G6).
+"""Random histories of brokers that replicate: 2,000 events each, from a seed (figure G6).
 
 `python tests/robustness/replica_histories.py 17 [23]` shows the history of seed 17 again, or those of 17 to 23.
 """

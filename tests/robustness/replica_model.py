@@ -1,4 +1,4 @@
-"""What must stay true of brokers that replicate, whatever happens to them (RELIABILITY.md, part b).
+"""What must stay true of brokers that replicate, whatever happens to them (docs/reference/faults.md#replication).
 
 A promise is what somebody was told, with the end of the log that it stands for: a message that was acknowledged, that
 a consumer has seen, the end of a transaction. Two logs with the same last bytes before an end are the same up to there,

@@ -1,5 +1,6 @@
-"""G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused (shop_plan.py);
-when it is quiet again, every standing invariant holds, and whatever anybody was told is so (shop_truth.py).
+"""Figure G10: orders under faults. Buyers trade with a real shop while its processes are killed and paused
+(shop_plan.py); when it is quiet again, every standing invariant holds, and whatever anybody was told is so
+(shop_truth.py).
 
 A seed is one round of 1,000 orders, in which every service is away for long once. Three rounds of four run on
 PostgreSQL, with two processes of orders and of payments on one server; the clock of one of these is ahead. The fourth
@@ -59,7 +60,7 @@ from servicekit.http.client import PooledConnections
 ROUND_ORDERS = 200
 SWEEP_ORDERS, SWEEP_LONG_OUTAGES = 1_000, 5  # every service is away for long once
 SQLITE_EVERY = 4
-QUIET_MAX_S = 120.0  # RELIABILITY.md (d)
+QUIET_MAX_S = 120.0  # docs/reference/faults.md#application
 ANSWER_MAX_S = 180.0  # a buyer who has no answer for so long gives up
 # Level 16 is the time to pay; a message that could not be handled comes back after level 3, 4, ..., here 1 s.
 DELAY_LEVELS = f"{'1s ' * 15}{PAYMENT_WINDOW_S}s 1s 1s"

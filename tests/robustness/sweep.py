@@ -21,7 +21,7 @@ class Outcome:
 
 
 class Sweep(Protocol):
-    """One line of RELIABILITY.md's figures."""
+    """One of the figures of docs/reference/faults.md#figures."""
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class Sweep(Protocol):
 
     @property
     def figure(self) -> str:
-        """Its number in RELIABILITY.md, as `G5`."""
+        """Its number in docs/reference/faults.md#figures, as `G5`."""
 
     @property
     def unit(self) -> str:

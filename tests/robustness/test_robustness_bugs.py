@@ -1,4 +1,4 @@
-"""The shortest story for each bug of RELIABILITY.md's zoo that no other test tells; zoo_bugs.py puts them back."""
+"""The shortest story for each bug of the zoo that no other test tells; zoo_bugs.py puts them back."""
 
 from __future__ import annotations
 

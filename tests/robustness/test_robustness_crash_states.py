@@ -1,4 +1,5 @@
-"""G1: power cuts and kills at the I/O boundaries of random lives; nothing acknowledged is lost, nothing comes back.
+"""Figure G1: power cuts and kills at the I/O boundaries of random lives; nothing acknowledged is lost, nothing comes
+back.
 
 The sweep goes on from here with more seeds: crash_states.py says how to see one state again.
 """

@@ -1,4 +1,4 @@
-"""Messages that wait, under random histories of everything that may happen to their broker (issue 7)."""
+"""Messages that wait, under random histories of everything that may happen to their broker (figure G20)."""
 
 from __future__ import annotations
 

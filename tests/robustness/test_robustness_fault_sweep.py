@@ -1,4 +1,6 @@
-"""G4: every call of the disk fails, with every error, once and for ever; the broker says so, and loses nothing."""
+"""Figure G4: every call of the disk fails, with every error, once and for ever;
+the broker says so, and loses nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""G5 in small: 2,000 bytes of a store flipped, a tenth of them whole sectors; and the judge sees each kind of wrong."""
+"""Figure G5 in small: 2,000 bytes of a store flipped, a tenth of them whole sectors;
+and the judge sees each kind of wrong.
+"""
 
 from __future__ import annotations
 

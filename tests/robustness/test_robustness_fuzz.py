@@ -1,4 +1,4 @@
-"""G9 in small: 100,000 fuzzed inputs; and the fuzzing itself reaches what it is after."""
+"""Figure G9 in small: 100,000 fuzzed inputs; and the fuzzing itself reaches what it is after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups under random histories, and under members that come and go (issue 6)."""
+"""Consumer groups under random histories, and under members that come and go (figure G18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""G9, the HTTP part, in small: about 1,000 requests made of the OpenAPI documents of orders and payments."""
+"""Figure G9, the HTTP part, in small: about 1,000 requests made of the OpenAPI documents of orders and payments."""
 
 from __future__ import annotations
 

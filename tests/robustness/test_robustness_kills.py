@@ -1,4 +1,4 @@
-"""G3 in small: five kills of a real broker; and the comparison itself sees each kind of wrong."""
+"""Figure G3 in small: five kills of a real broker; and the comparison itself sees each kind of wrong."""
 
 from __future__ import annotations
 

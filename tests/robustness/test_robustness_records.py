@@ -1,4 +1,4 @@
-"""G12 in small: 20,000 records judged by all who read them; and a part that disagrees is noticed."""
+"""Figure G12 in small: 20,000 records judged by all who read them; and a part that disagrees is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions under random histories, with a crash in every gap of the protocol (issue 7)."""
+"""Transactions under random histories, with a crash in every gap of the protocol (figure G19)."""
 
 from __future__ import annotations
 

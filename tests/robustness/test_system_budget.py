@@ -1,4 +1,4 @@
-"""G13 in small: 300 hostile clients beside well-behaved ones."""
+"""Figure G13 in small: 300 hostile clients beside well-behaved ones."""
 
 from __future__ import annotations
 

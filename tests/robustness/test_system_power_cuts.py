@@ -1,4 +1,4 @@
-"""Real power cuts and real write errors, on an ext4 file system in a file (RELIABILITY.md, G2 and "fsync error")."""
+"""Real power cuts and real write errors, on an ext4 file system in a file (figure G2; failed fsync)."""
 
 from __future__ import annotations
 

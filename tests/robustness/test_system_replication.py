@@ -1,4 +1,6 @@
-"""G7: real failures of a pair, in network namespaces (netns_rounds.py); and the faults in the network are real."""
+"""Figure G7: real failures of a pair, in network namespaces (netns_rounds.py);
+and the faults in the network are real.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""G10: 200 orders while orders, payments, gateway, broker and PostgreSQL are killed and paused (shop_rounds.py)."""
+"""Figure G10: 200 orders while orders, payments, gateway, broker and PostgreSQL are killed and paused
+(shop_rounds.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A commit of a service's SQLite outlives a power cut (RELIABILITY.md, zoo 34)."""
+"""A commit of a service's SQLite outlives a power cut (bug zoo 34)."""
 
 from __future__ import annotations
 

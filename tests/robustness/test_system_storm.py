@@ -1,4 +1,4 @@
-"""G15: storms on a replicated pair, more of them than in `make test`."""
+"""Figure G15: storms on a replicated pair, more of them than in `make test`."""
 
 from __future__ import annotations
 

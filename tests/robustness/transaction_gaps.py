@@ -1,4 +1,7 @@
-"""The gaps of the transaction protocol, and how a history stops in exactly one of them (RELIABILITY.md, part c)."""
+"""The gaps of the transaction protocol, and how a history stops in exactly one of them.
+
+See docs/reference/faults.md#clients.
+"""
 
 from __future__ import annotations
 

@@ -240,4 +240,4 @@ def _sweep(count: int, seed: int) -> Counter[str]:
     return run_histories(count, seed, SWEEP_STEPS_MAX)[0]
 
 
-TRANSACTION_SWEEP = HistorySweep("transactions", "issue 7", "histories of transactions", _sweep)
+TRANSACTION_SWEEP = HistorySweep("transactions", "G19", "histories of transactions", _sweep)

@@ -1,4 +1,4 @@
-"""`make zoo`: the bugs of RELIABILITY.md's zoo, put back one by one; for each a named test has to go red.
+"""`make zoo`: the bugs of README.md's zoo, put back one by one; for each a named test has to go red.
 
 A bug is an edit of one package (zoo_bugs.py). The package's src folder is copied, the copy is edited, and the bug's
 tests run with the copy first on PYTHONPATH, in real processes too. In the end the same tests run on the tree as it is,

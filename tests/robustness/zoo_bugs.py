@@ -1,7 +1,7 @@
 """The zoo: bugs that Apache RocketMQ or its peers really had, as edits that put them back here.
 
-Numbers and issues are those of RELIABILITY.md. An edit's old text occurs exactly once in its file; all edits of a bug
-are in one package. What has no entry is impossible here, and README.md says why.
+Numbers are those of README.md; a # before a number means RocketMQ's own list of bugs. An edit's old text occurs exactly
+once in its file; all edits of a bug are in one package. What has no entry is impossible here, and README.md says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipeline by spark-submit on a cluster of two workers makes the tables that one process makes (MISSION Y8)."""
+"""The pipeline by spark-submit on a cluster of two workers makes the tables that one process makes (mechanism Y8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed anywhere, the streaming jobs have every message once (MISSION Y2, Y5, Y6).
+"""Killed anywhere, the streaming jobs have every message once (mechanisms Y2, Y5, Y6).
 
 The job is a process of its own. Killed are: the driver, between the commit of the sink and the note of it in the
 checkpoint, and at points that a seed chooses; the Python workers while they read; the broker. Then it runs again.

@@ -20,7 +20,7 @@ TWICE = attempt(Pays.TWICE, GOOD.payments["pay-a"], replayed=True)
 LOST_RACE = attempt(Pays.AT_EXPIRY, GOOD.payments["pay-c"])
 SAME_LOGS = PairLogs("1.2", 4_096, 4_096, 4_096, 4_096, in_sync=True)
 ENDINGS = {deed: {"a"} for deed in Deed} | {Deed.CANCELLED: {"b"}}
-HOLDS = Check("ledger_balances", Kind.ALWAYS, "Debits are credits.", "RELIABILITY.md (d)", "SELECT 1")
+HOLDS = Check("ledger_balances", Kind.ALWAYS, "Debits are credits.", "docs/reference/faults.md#application", "SELECT 1")
 SHOPPED = Shopped(
     3,
     GOOD.orders.keys(),

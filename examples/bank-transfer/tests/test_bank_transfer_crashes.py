@@ -1,4 +1,4 @@
-"""The transfer of the course (MISSION X10) over every point at which somebody can die.
+"""The transfer of the course (mechanism X10) over every point at which somebody can die.
 
 10,000 yuan go from A to B. Whatever dies, and wherever: afterwards both accounts have changed or none has, and the
 money of both banks together is what it was. The broker is the real one, in memory; each bank has a database of its own.

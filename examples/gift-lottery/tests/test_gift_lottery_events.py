@@ -106,7 +106,7 @@ async def test_every_paid_order_gets_one_ticket(broker: EmbeddedBroker, lottery:
 
 
 async def test_an_event_that_comes_twice_draws_once(broker: EmbeddedBroker, lottery: Lottery) -> None:
-    """Sent twice: two message ids with one meaning (MISSION I1, I2)."""
+    """Sent twice: two message ids with one meaning (mechanisms I1, I2)."""
     await tell(broker, paid("o-1"), paid("o-1"), paid("o-1"), paid("o-2"))
     standing = await consume(broker, lottery, has(RESERVED=2))
     assert standing == Standing(GIFTS - 2, {RESERVED: 2})
@@ -184,7 +184,9 @@ async def test_an_event_that_cannot_be_read_is_tried_again_and_holds_up_nobody(
 async def test_orders_sells_to_a_buyer_who_wins_and_does_not_know_of_it(
     tmp_path: Path, broker: EmbeddedBroker, lottery: Lottery
 ) -> None:
-    """X8: an order placed and paid with orders itself; what it told the queue is all that the lottery needs."""
+    """Mechanism X8: an order placed and paid with orders itself;
+    what it told the queue is all that the lottery needs.
+    """
     async with running_orders(f"{SQLITE_PREFIX}{tmp_path / 'orders.db'}") as shop:
         await shop.add_product()
         order = await shop.place("key")
@@ -199,7 +201,7 @@ async def test_orders_sells_to_a_buyer_who_wins_and_does_not_know_of_it(
 
 
 def test_no_service_and_no_library_knows_of_the_lottery() -> None:
-    """X8: added without touching ordering."""
+    """Mechanism X8: added without touching ordering."""
     root = Path(__file__).parents[3]
     sources = [path for folder in ("services", "libs") for path in (root / folder).rglob("src/**/*.py")]
     assert len(sources) > 300

@@ -1,4 +1,6 @@
-"""What the designs cost, as relations between them (MISSION X4-X7). The clock is simulated: nothing here is timed."""
+"""What the designs cost, as relations between them (mechanisms X4-X7).
+The clock is simulated: nothing here is timed.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,13 @@ async def test_a_run_can_be_repeated() -> None:
 
 
 async def test_an_order_of_45_minutes_is_scanned_45_times() -> None:
-    """X4: 44 of them in vain."""
+    """Mechanism X4: 44 of them in vain."""
     scanned = await forty_five_minutes()
     assert (scanned.looks, scanned.wasted_looks) == (45, 44)
 
 
 async def test_a_poller_closes_an_order_of_12_00_35_55_seconds_late_and_wastes_the_last_seat() -> None:
-    """X4: it has scanned at 12:00:30; somebody else wants the seat at 12:00:55."""
+    """Mechanism X4: it has scanned at 12:00:30; somebody else wants the seat at 12:00:55."""
     polled, timed = await last_seat(POLLER_AT_30), await last_seat(MESSAGE_QUEUE)
     assert (round(polled.closed_after_s), polled.next_buyer_gets_it) == (55, False)
     assert (round(timed.closed_after_s), timed.next_buyer_gets_it) == (0, True)
@@ -71,7 +73,7 @@ async def test_every_design_closes_what_nobody_pays_while_nothing_goes_wrong(des
 
 
 async def test_polling_more_often_is_less_late_and_costs_more_scans() -> None:
-    """X4: it eases the one and worsens the other."""
+    """Mechanism X4: it eases the one and worsens the other."""
     slow, fast, timed = [await outcome(design, CALM) for design in (POLLER, EAGER_POLLER, MESSAGE_QUEUE)]
     assert 50 < slow.late_max_s <= 60
     assert 8 < fast.late_max_s <= 10
@@ -80,7 +82,7 @@ async def test_polling_more_often_is_less_late_and_costs_more_scans() -> None:
 
 
 async def test_a_restart_loses_what_a_delay_queue_holds_in_memory() -> None:
-    """X5: those orders are stuck, with their units, until somebody looks."""
+    """Mechanism X5: those orders are stuck, with their units, until somebody looks."""
     lost = await outcome(DELAY_QUEUE, RESTART)
     assert lost.stuck > 10
     for design in (POLLER, DELAY_QUEUE_RELOAD, DELAY_QUEUE_BY_SERVER, MESSAGE_QUEUE):
@@ -94,7 +96,7 @@ async def test_what_expired_during_a_restart_is_closed_as_soon_as_somebody_is_ba
 
 
 async def test_an_instance_that_loads_every_order_fights_with_the_others() -> None:
-    """X5: double closings are tried; the compare-and-set lets one win, and no order is closed twice."""
+    """Mechanism X5: double closings are tried; the compare-and-set lets one win, and no order is closed twice."""
     fight = await outcome(DELAY_QUEUE_RELOAD, TWO_RESTART)
     own = await outcome(DELAY_QUEUE_BY_SERVER, TWO_RESTART)
     queue = await outcome(MESSAGE_QUEUE, TWO_RESTART)
@@ -112,7 +114,7 @@ async def test_two_pollers_read_everything_twice_and_try_every_closing_twice() -
 
 @pytest.mark.parametrize("design", [POLLER_BY_SERVER, DELAY_QUEUE_BY_SERVER], ids=lambda design: design.name)
 async def test_orders_of_a_dead_server_wait_for_a_person(design: Design) -> None:
-    """X6: one UPDATE statement and a restart, and until then the units are withheld."""
+    """Mechanism X6: one UPDATE statement and a restart, and until then the units are withheld."""
     dead = await outcome(design, DEAD_SERVER)
     assert dead.stuck > 5
     assert dead.repaired_by_hand == dead.stuck
@@ -132,7 +134,7 @@ async def test_no_order_is_taken_while_the_queue_is_away_and_none_is_lost_with_i
 
 
 async def test_a_years_outage_of_one_of_two_instances_costs_nothing_where_each_can_do_the_others_work() -> None:
-    """X7: 99.99 %, at once."""
+    """Mechanism X7: 99.99 %, at once."""
     queue = await outcome(MESSAGE_QUEUE, A_YEAR_OF_TWO)
     assert (queue.refused, queue.stuck, queue.withheld_minutes) == (0, 0, 0.0)
     for design in (POLLER_BY_SERVER, DELAY_QUEUE_BY_SERVER, DELAY_QUEUE_RELOAD, DELAY_QUEUE):
@@ -140,7 +142,7 @@ async def test_a_years_outage_of_one_of_two_instances_costs_nothing_where_each_c
 
 
 def test_four_nines_are_about_50_minutes_a_year() -> None:
-    """X7."""
+    """Mechanism X7."""
     assert round(outage_minutes(0.9999), 1) == 52.6
     assert round(outage_minutes(in_series(0.9999, 0.9999, 0.9999)), 1) == 157.8
     assert round(outage_minutes(in_parallel(0.99, 0.99)), 1) == 52.6

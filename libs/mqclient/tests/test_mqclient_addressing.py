@@ -1,4 +1,7 @@
-"""Where the addresses of the name servers come from: the URL, the environment, an HTTP server, the DNS (MISSION L6)."""
+"""Where the addresses of the name servers come from: the URL, the environment, an HTTP server, the DNS.
+
+Mechanism L6.
+"""
 
 from __future__ import annotations
 

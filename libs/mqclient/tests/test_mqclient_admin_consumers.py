@@ -1,4 +1,7 @@
-"""An operator's calls about living members: merged over the brokers; one message for one member (MISSION L11-L13)."""
+"""An operator's calls about living members: merged over the brokers; one message for one member.
+
+Mechanisms L11-L13.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocation strategies: the articles' examples (article 002), and what holds for any lists (MISSION C13-C18)."""
+"""The allocation strategies: RocketMQ's examples, and what holds for any lists (mechanisms C13-C18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues assigned to a pull consumer: turns, positions, seeking, pausing, committing (MISSION C5, C23)."""
+"""Queues assigned to a pull consumer: turns, positions, seeking, pausing, committing (mechanisms C5, C23)."""
 
 from __future__ import annotations
 

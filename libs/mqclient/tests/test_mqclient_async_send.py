@@ -1,4 +1,4 @@
-"""Sends whose results go to callbacks (MISSION P2, P6, P18): where they run, how many, and what a shutdown does."""
+"""Sends whose results go to callbacks (mechanisms P2, P6, P18): where they run, how many, and what a shutdown does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes, selectors, wrong states and settings, the shared instance, shutdown (MISSION N6, N8, P13, L1-L4, L14)."""
+"""Routes, selectors, wrong states and settings, the shared instance, shutdown (mechanisms N6, N8, P13, L1-L4, L14)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_new_topic_is_created_by_its_first_message() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", topic=None)
     async with Producer("shop", cluster.url) as producer:
         queues = {(await producer.send(Message("fresh", b"x"))).message_queue.queue_id for _ in range(16)}
-    assert queues == {0, 1, 2, 3}  # 4 of the default topic's 8 (MISSION N8)
+    assert queues == {0, 1, 2, 3}  # 4 of the default topic's 8 (mechanism N8)
     assert broker.topics["fresh"].write_queue_count == 4
     assert DEFAULT_TOPIC in cluster.name_servers["name-server-0"].asked
 

@@ -1,4 +1,4 @@
-"""Commands that a client answers: how it is, and what its listener makes of one message (MISSION L11-L13)."""
+"""Commands that a client answers: how it is, and what its listener makes of one message (mechanisms L11-L13)."""
 
 from __future__ import annotations
 

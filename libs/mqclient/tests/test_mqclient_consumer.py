@@ -1,4 +1,4 @@
-"""Consuming: assignment, listening, send-back, offsets, shutdown (MISSION C1, C8-C14, C20-C22, R1, L9)."""
+"""Consuming: assignment, listening, send-back, offsets, shutdown (mechanisms C1, C8-C14, C20-C22, R1, L9)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_messages_reach_the_listener_and_offsets_the_broker() -> None:
 
 
 async def test_offset_stays_at_the_smallest_unfinished_message() -> None:
-    """MISSION C21, through the whole consumer: 2101 is stuck, 2102 to 2200 finish."""
+    """Mechanism C21, through the whole consumer: 2101 is stuck, 2102 to 2200 finish."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     for number in range(2201):
         broker.put("orders", 0, b"%d" % number)
@@ -213,7 +213,7 @@ async def test_second_member_takes_its_share_and_gives_it_back() -> None:
     await consumers[1].start()
     await consumers[2].start()
     await cluster.clock.advance(3 * HAND_OVER_S)
-    assert shares() == [[0, 1, 2], [3, 4, 5], [6, 7]]  # MISSION C14
+    assert shares() == [[0, 1, 2], [3, 4, 5], [6, 7]]  # mechanism C14
     for number in range(8):
         broker.put("orders", number, b"%d" % number)
     await settle()

@@ -1,4 +1,4 @@
-"""Start, shutdown and wrong use of a consumer (MISSION L1, L2, L4, C11, C22)."""
+"""Start, shutdown and wrong use of a consumer (mechanisms L1, L2, L4, C11, C22)."""
 
 from __future__ import annotations
 

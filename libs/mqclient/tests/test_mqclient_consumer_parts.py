@@ -1,4 +1,4 @@
-"""The pure parts of consuming: allocation, process queue, subscriptions (MISSION C8, C14, C20, C21, M3)."""
+"""The pure parts of consuming: allocation, process queue, subscriptions (mechanisms C8, C14, C20, C21, M3)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_averagely_gives_nothing_to_a_client_that_is_no_member() -> None:
 
 
 def test_one_stuck_message_holds_the_offset_of_a_hundred() -> None:
-    """MISSION C21: 2101 is stuck, 2102 to 2200 are done."""
+    """Mechanism C21: 2101 is stuck, 2102 to 2200 are done."""
     process_queue = ProcessQueue(QUEUE, Progress(2101))
     pulled = messages(range(2101, 2201))
     process_queue.put(pulled, 2201)

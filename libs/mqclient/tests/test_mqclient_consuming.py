@@ -1,4 +1,4 @@
-"""How listeners are called: plain functions, hooks, statistics, suspension, concurrency (MISSION C12, L10, L12)."""
+"""How listeners are called: plain functions, hooks, statistics, suspension, concurrency (mechanisms C12, L10, L12)."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_suspended_consumer_pulls_nothing_and_keeps_its_queues() -> None:
 
 
 def test_concurrency_follows_what_waits() -> None:
-    """MISSION L10: one more from the threshold on, one less below 80 % of it."""
+    """Mechanism L10: one more from the threshold on, one less below 80 % of it."""
     control = ConcurrencyControl(2, 4, 100)
     waiting = [99, 100, 5_000, 5_000, 99, 80, 79, 0, 0]
     assert [control.adjusted(count) for count in waiting] == [2, 3, 4, 4, 4, 4, 3, 2, 2]
@@ -222,7 +222,7 @@ async def test_concurrency_is_adjusted_every_minute(orderly: bool) -> None:
 
 
 def test_statistics_are_of_the_last_minute() -> None:
-    """MISSION L12."""
+    """Mechanism L12."""
     stats = ConsumerStats()
     stats.pulled("orders", 1000.0, 0.5, 120)
     stats.consumed("orders", 1001.0, 0.2, 60, success=True)
@@ -292,7 +292,7 @@ def broadcaster(cluster: FakeCluster, listener: RecordingListener, name: str, fo
 
 
 async def test_broadcasting_gives_every_member_everything_once(tmp_path: Path) -> None:
-    """MISSION C2: all messages to all; no retry topic, no offsets with the broker, no second try."""
+    """Mechanism C2: all messages to all; no retry topic, no offsets with the broker, no second try."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     listeners = [RecordingListener(), RecordingListener(LATER)]
     members = [broadcaster(cluster, one, f"m{at}", tmp_path) for at, one in enumerate(listeners)]
@@ -353,7 +353,7 @@ async def test_broadcasters_that_keep_no_offsets_begin_anew_and_write_nothing(tm
 
 
 async def test_message_that_fails_while_its_consumer_leaves_comes_again_once_and_not_twice() -> None:
-    """Given back and finished, or neither: else each restart doubles it (RELIABILITY.md, zoo 30)."""
+    """Given back and finished, or neither: else each restart doubles it (bug zoo 30)."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     gate = asyncio.Event()
 
@@ -378,7 +378,7 @@ async def test_message_that_fails_while_its_consumer_leaves_comes_again_once_and
 
 
 async def test_all_queues_of_a_broker_share_one_stream_and_no_thread() -> None:
-    """MISSION C19: one pull service for the process; here a stream and a task for each queue."""
+    """Mechanism C19: one pull service for the process; here a stream and a task for each queue."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=64)
     threads = threading.active_count()
     listener = RecordingListener()

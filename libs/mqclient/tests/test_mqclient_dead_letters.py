@@ -1,6 +1,6 @@
 """Dead letters from their first try to their replay, and found among others, on a broker with a real store in memory.
 
-MISSION R1, R2; issue 6, item 6.
+Mechanisms R1, R2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DLQ, RETRY = dlq_topic(GROUP), retry_topic(GROUP)
 OPEN_ONLY = DeadLetterFilter()
 OPEN, REPLAYED = DeadLetterState.OPEN, DeadLetterState.REPLAYED
 HOUR_S = 3_600
-TRIES = 17  # the first one and 16 more (MISSION R1)
+TRIES = 17  # the first one and 16 more (mechanism R1)
 
 
 @pytest_asyncio.fixture
@@ -186,7 +186,7 @@ class TestFinding:
 
 
 class TestTheTopic:
-    """MISSION R2: made only when needed, readable from the start, one for all topics of the group."""
+    """Mechanism R2: made only when needed, readable from the start, one for all topics of the group."""
 
     async def test_it_is_made_by_the_first_dead_letter_and_may_be_read_and_written(
         self, broker: EmbeddedBroker, admin: Admin

@@ -1,4 +1,4 @@
-"""Dead letters edited and replayed: what is stored then, and what is refused (MISSION R2; issue 6, item 6)."""
+"""Dead letters edited and replayed: what is stored then, and what is refused (mechanism R2)."""
 
 from __future__ import annotations
 

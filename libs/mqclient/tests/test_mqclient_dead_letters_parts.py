@@ -1,4 +1,4 @@
-"""Marks and pages of dead letters, with brokers that forget and brokers that differ (MISSION R2)."""
+"""Marks and pages of dead letters, with brokers that forget and brokers that differ (mechanism R2)."""
 
 from __future__ import annotations
 

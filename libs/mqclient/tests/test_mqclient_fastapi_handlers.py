@@ -1,4 +1,4 @@
-"""MQ and the handlers of messages: dependencies, failures, and what is refused (MISSION Q3)."""
+"""MQ and the handlers of messages: dependencies, failures, and what is refused (mechanism Q3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqclient import ConsumerConfig, ConsumeStatus, IllegalArgumentError, Messag
 from mqclient.fastapi import MQ
 from osenv.sim_clock import settle
 
-FIRST_RETRY_S = 10  # MISSION R1
+FIRST_RETRY_S = 10  # mechanism R1
 
 
 class Session:

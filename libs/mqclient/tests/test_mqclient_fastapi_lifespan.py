@@ -1,4 +1,4 @@
-"""MQ and the life of an application: what starts and stops when, on a broker in memory (MISSION Q3)."""
+"""MQ and the life of an application: what starts and stops when, on a broker in memory (mechanism Q3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arbitrary bytes into what the client decodes: an answer or a documented error (RELIABILITY.md, G9)."""
+"""Arbitrary bytes into what the client decodes: an answer or a documented error (figure G9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half messages that fail, are lost, or are sent again (MISSION T6, P5)."""
+"""Half messages that fail, are lost, or are sent again (mechanisms T6, P5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks around each try (MISSION P19)."""
+"""Hooks around each try (mechanism P19)."""
 
 from __future__ import annotations
 

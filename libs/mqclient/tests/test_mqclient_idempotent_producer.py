@@ -1,4 +1,4 @@
-"""A producer that comes back under its numbers, against the broker itself (MISSION Y5, ADR 15)."""
+"""A producer that comes back under its numbers, against the broker itself (mechanism Y5, ADR 15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inbox on SQLite and PostgreSQL: a business key is consumed once (MISSION I2)."""
+"""The inbox on SQLite and PostgreSQL: a business key is consumed once (mechanism I2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 100-yuan debit happens once, whichever of the three sources makes a duplicate (MISSION I1, I2, C24).
+"""The 100-yuan debit happens once, whichever of the three sources makes a duplicate (mechanisms I1, I2, C24).
 
 The broker is the real one, in memory, with the real client; the database is SQLite on disk. In each test the message
 comes twice, which is asserted, and the account loses 100 yuan.

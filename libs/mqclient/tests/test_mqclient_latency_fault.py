@@ -1,4 +1,4 @@
-"""Brokers that are slow or fail are left alone for a while (MISSION P8, P11, P12)."""
+"""Brokers that are slow or fail are left alone for a while (mechanisms P8, P11, P12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life-cycle table, every pair of it (MISSION L1)."""
+"""The life-cycle table, every pair of it (mechanism L1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of offsets.json: RocketMQ's, and damage that shows (MISSION C2)."""
+"""The form of offsets.json: RocketMQ's, and damage that shows (mechanism C2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offsets of a broadcasting consumer on its own machine: crashes, damage, two processes (MISSION C2)."""
+"""The offsets of a broadcasting consumer on its own machine: crashes, damage, two processes (mechanism C2)."""
 
 from __future__ import annotations
 

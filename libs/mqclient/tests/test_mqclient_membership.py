@@ -1,4 +1,4 @@
-"""Joining a group whose members subscribe differently, against a broker with a real store in memory (MISSION C4)."""
+"""Joining a group whose members subscribe differently, against a broker with a real store in memory (mechanism C4)."""
 
 from __future__ import annotations
 

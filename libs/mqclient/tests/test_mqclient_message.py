@@ -1,4 +1,4 @@
-"""What becomes of a message's fields, and how ids look (MISSION M2, M3, M4, M7, M8, M9)."""
+"""What becomes of a message's fields, and how ids look (mechanisms M2, M3, M4, M7, M8, M9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions by conditions on properties, on a broker with a real store in memory (MISSION F2)."""
+"""Subscriptions by conditions on properties, on a broker with a real store in memory (mechanism F2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several name servers, and what happens when they are silent, forgetful or others than before (MISSION N4, N6, N7)."""
+"""Several name servers, and what happens when they are silent, forgetful or others than before.
+
+Mechanisms N4, N6, N7.
+"""
 
 from __future__ import annotations
 

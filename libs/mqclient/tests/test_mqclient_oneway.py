@@ -1,4 +1,4 @@
-"""Messages that nobody waits for (MISSION P3)."""
+"""Messages that nobody waits for (mechanism P3)."""
 
 from __future__ import annotations
 

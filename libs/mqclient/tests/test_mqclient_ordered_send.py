@@ -1,4 +1,4 @@
-"""Sending in order: one batch of a chosen queue at a time, and none without the one before it (MISSION P13, P14)."""
+"""Sending in order: one batch of a chosen queue at a time, and none without the one before it (mechanisms P13, P14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orderly consumption: order through failures, locks and hand-overs (MISSION O1, O2)."""
+"""Orderly consumption: order through failures, locks and hand-overs (mechanisms O1, O2)."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ async def test_slots_are_shared_by_all_queues() -> None:
 
 
 async def test_one_queue_makes_one_order_for_all() -> None:
-    """MISSION O1: one queue, one member that has it; the others are idle."""
+    """Mechanism O1: one queue, one member that has it; the others are idle."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     log = Log()
     async with AsyncExitStack() as stack:

@@ -1,4 +1,7 @@
-"""Which messages share a batch: brokers refuse mixed ones, and only the base offset of a batch is known (D1, T2)."""
+"""Which messages share a batch: brokers refuse mixed ones, and only the base offset of a batch is known.
+
+Mechanisms D1, T2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sending: batching, retries, budget, errors, shutdown (MISSION P1, P4, P5, P7, P9, P10, P13, P17, P18, N6, N8, L4)."""
+"""Sending: batching, retries, budget, errors, shutdown.
+
+Mechanisms P1, P4, P5, P7, P9, P10, P13, P17, P18, N6, N8, L4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer refuses before it sends; docs/reference/producer-errors.md says the same (M2-M4, M7).
+"""What a producer refuses before it sends; docs/reference/producer-errors.md says the same (mechanisms M2-M4, M7).
 
 Each case is an input, the error and a part of its sentence; the document has a row for each of them, and no other.
 """

@@ -1,4 +1,4 @@
-"""What a consumer tells of its progress, and what it hears of others who set it (MISSION C20, C21, L13)."""
+"""What a consumer tells of its progress, and what it hears of others who set it (mechanisms C20, C21, L13)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def put(broker: FakeBroker, count: int) -> None:
 
 
 async def test_of_a_hundred_only_the_unfinished_one_comes_again_after_a_crash() -> None:
-    """MISSION C21: 2101 hangs, 2102 to 2200 are finished; the member dies; its heir gets 2101, and nothing else."""
+    """Mechanism C21: 2101 hangs, 2102 to 2200 are finished; the member dies; its heir gets 2101, and nothing else."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     put(broker, 2_201)
     broker.offsets[KEY] = 2_101

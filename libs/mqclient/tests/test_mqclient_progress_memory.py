@@ -1,4 +1,4 @@
-"""Progress that reaches a broker with a real store in memory, whatever else happens to a queue (MISSION C20-C22)."""
+"""Progress that reaches a broker with a real store in memory, whatever else happens to a queue (mechanisms C20-C22)."""
 
 from __future__ import annotations
 

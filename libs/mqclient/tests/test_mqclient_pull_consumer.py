@@ -1,4 +1,4 @@
-"""The pull consumer on fakes: pulls, positions, offsets at the brokers, errors (MISSION C5, C6, C23)."""
+"""The pull consumer on fakes: pulls, positions, offsets at the brokers, errors (mechanisms C5, C6, C23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pull consumer on a broker with a real store in memory; offsets kept with the results (MISSION C5, C6, C23)."""
+"""The pull consumer on a broker with a real store in memory; offsets kept with the results (mechanisms C5, C6, C23)."""
 
 from __future__ import annotations
 

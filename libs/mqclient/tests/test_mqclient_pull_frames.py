@@ -1,4 +1,4 @@
-"""Pulls that bring the records as bytes, and readers that leave the master alone (MISSION C6, H4)."""
+"""Pulls that bring the records as bytes, and readers that leave the master alone (mechanisms C6, H4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Taking back what waits: whom the client asks, what it makes of the answers, and when it claims nothing (D7)."""
+"""Taking back what waits: whom the client asks, what it makes of the answers, and when it claims nothing.
+
+Mechanism D7.
+"""
 
 from __future__ import annotations
 

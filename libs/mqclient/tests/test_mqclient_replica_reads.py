@@ -1,4 +1,4 @@
-"""Consumers of a broker with a slave: who serves the queues, and that nothing is lost by a change (MISSION H4)."""
+"""Consumers of a broker with a slave: who serves the queues, and that nothing is lost by a change (mechanism H4)."""
 
 from __future__ import annotations
 

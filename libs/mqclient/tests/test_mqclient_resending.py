@@ -1,4 +1,7 @@
-"""What is sent again after a break, what goes elsewhere, and what its sender hears (DESIGN.md, "The wire")."""
+"""What is sent again after a break, what goes elsewhere, and what its sender hears.
+
+See docs/reference/contracts.md#the-wire.
+"""
 
 from __future__ import annotations
 

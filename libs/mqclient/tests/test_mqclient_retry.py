@@ -1,4 +1,4 @@
-"""What is tried again, and within which time: a row for each code and error (MISSION P4-P8, P10)."""
+"""What is tried again, and within which time: a row for each code and error (mechanisms P4-P8, P10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers ask of clients: the table of commands, and the reset of a group's offsets (MISSION L11)."""
+"""What brokers ask of clients: the table of commands, and the reset of a group's offsets (mechanism L11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client instance does again and again, and in which order it begins (MISSION L5-L9, N6, N7)."""
+"""What a client instance does again and again, and in which order it begins (mechanisms L5-L9, N6, N7)."""
 
 from __future__ import annotations
 
@@ -241,7 +241,9 @@ async def test_an_action_that_fails_is_logged_and_runs_again(caplog: pytest.LogC
 
 
 async def test_what_runs_in_the_background_begins_in_rocketmqs_order() -> None:
-    """MISSION L5: channel, scheduled tasks, pull service, rebalance service; what pulling fills is ready before it."""
+    """Mechanism L5: channel, scheduled tasks, pull service, rebalance service;
+    what pulling fills is ready before it.
+    """
     cluster, _ = FakeCluster.of("broker-a", queue_count=1)
     cluster.name_server_source = Source("name-server-0")
     begun: list[asyncio.Task[Any]] = []

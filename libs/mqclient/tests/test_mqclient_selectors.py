@@ -1,4 +1,4 @@
-"""Ready-made selectors, and what is done with a queue that the caller has chosen (MISSION P13, P14)."""
+"""Ready-made selectors, and what is done with a queue that the caller has chosen (mechanisms P13, P14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several messages stored together (MISSION P15, P16)."""
+"""Several messages stored together (mechanisms P15, P16)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbered(count: int, size: int = 10) -> list[Message]:
 
 
 async def test_a_batch_is_stored_whole_and_one_behind_the_other_and_says_where() -> None:
-    """Its encoding is that of every batch on the wire: records end to end (DESIGN.md)."""
+    """Its encoding is that of every batch on the wire: records end to end (docs/reference/contracts.md#the-wire)."""
     cluster, (broker,) = FakeCluster.of("broker-a")
     messages = numbered(1_000, 1_500)  # more than a frame takes otherwise
     async with Producer("shop", cluster.url) as producer:

@@ -1,4 +1,5 @@
-"""Generated histories of sends, breaks, refusals, cancels and deadlines against a small model (DESIGN.md, "The wire").
+"""Generated histories of sends, breaks, refusals, cancels and deadlines against a small model
+(docs/reference/contracts.md#the-wire).
 
 On every history: each send ends; what has a result is stored where the result says; what failed with "not stored" is
 not stored; no broker stores a message twice; ordered queues keep their order; what is sent again is the same bytes.

@@ -1,4 +1,7 @@
-"""Leaving takes no longer than it may, whatever hangs, and leaves nothing behind, whoever is cancelled (L14)."""
+"""Leaving takes no longer than it may, whatever hangs, and leaves nothing behind, whoever is cancelled.
+
+Mechanism L14.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction table: whatever dies in between, message and business row agree (MISSION T14)."""
+"""The transaction table: whatever dies in between, message and business row agree (mechanism T14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction table with the real broker behind it: attempts, their rows, and their ends (MISSION T14)."""
+"""The transaction table with the real broker behind it: attempts, their rows, and their ends (mechanism T14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer's start tells whether the brokers take its group (RocketMQ's checkClientInBroker; MISSION L1, N9)."""
+"""A consumer's start tells whether the brokers take its group (RocketMQ's checkClientInBroker; mechanisms L1, N9)."""
 
 from __future__ import annotations
 

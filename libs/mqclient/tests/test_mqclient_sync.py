@@ -1,4 +1,7 @@
-"""The synchronous faces, used by threads of this process; the fakes behind gRPC are served by its event loop (P18)."""
+"""The synchronous faces, used by threads of this process; the fakes behind gRPC are served by its event loop.
+
+Mechanism P18.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker asks what has become of a half message (MISSION T12, T13, L11)."""
+"""A broker asks what has become of a half message (mechanisms T12, T13, L11)."""
 
 from __future__ import annotations
 

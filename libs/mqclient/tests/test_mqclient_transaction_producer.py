@@ -1,4 +1,4 @@
-"""Half messages, local transactions and their ends (MISSION T1, T4-T7, T10, P17)."""
+"""Half messages, local transactions and their ends (mechanisms T1, T4-T7, T10, P17)."""
 
 from __future__ import annotations
 

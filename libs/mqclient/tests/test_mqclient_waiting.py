@@ -1,4 +1,7 @@
-"""Messages that are to be delivered later: what leaves the client, by which way, and when it is refused (D1, D7)."""
+"""Messages that are to be delivered later: what leaves the client, by which way, and when it is refused.
+
+Mechanisms D1, D7.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arbitrary bytes and text into everything here that decodes: an answer or the documented error (RELIABILITY.md, G9).
+"""Arbitrary bytes and text into everything here that decodes: an answer or the documented error (figure G9).
 
 The long version is tests/robustness/fuzz.py.
 """

@@ -1,4 +1,4 @@
-"""The users' page names every option and every column, each option in an example (MISSION Y1, Y2, Y5)."""
+"""The users' page names every option and every column, each option in an example (mechanisms Y1, Y2, Y5)."""
 
 from __future__ import annotations
 

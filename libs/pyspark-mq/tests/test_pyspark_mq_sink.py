@@ -1,4 +1,4 @@
-"""The sink without Spark: options, columns, numbers, and rows on their way to an embedded broker (MISSION Y5)."""
+"""The sink without Spark: options, columns, numbers, and rows on their way to an embedded broker (mechanism Y5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/guides/spark.md do what the page says, against a broker of their own (MISSION Y1-Y5)."""
+"""The examples of docs/guides/spark.md do what the page says, against a broker of their own (mechanisms Y1-Y5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads brokers that change, go away, lose messages, and have slaves (MISSION Y1, Y2)."""
+"""Spark reads brokers that change, go away, lose messages, and have slaves (mechanisms Y1, Y2)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def pragma(database: Database, name: str) -> set[object]:
 
 
 async def test_every_connection_syncs_its_commits_and_checks_its_references(tmp_path: Path) -> None:
-    """RELIABILITY.md, zoo 34: in WAL mode, NORMAL and OFF answer a commit that a power cut takes back."""
+    """Bug zoo 34: in WAL mode, NORMAL and OFF answer a commit that a power cut takes back."""
     database = await open_with_table(tmp_path)
     try:
         assert await pragma(database, "synchronous") == {FULL}

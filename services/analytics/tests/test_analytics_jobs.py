@@ -1,4 +1,4 @@
-"""Bronze to gold: what the shop told, in whatever order, version and number of repeats, as tables (MISSION Y6).
+"""Bronze to gold: what the shop told, in whatever order, version and number of repeats, as tables (mechanism Y6).
 
 One file, because it wants a Java machine; the rows of most tests are made and read together, in few jobs of Spark.
 """

@@ -1,4 +1,4 @@
-"""The pipeline as `make pipeline` runs it, over what a real demonstration has left (MISSION Y6, Y7, Y9)."""
+"""The pipeline as `make pipeline` runs it, over what a real demonstration has left (mechanisms Y6, Y7, Y9)."""
 
 from __future__ import annotations
 

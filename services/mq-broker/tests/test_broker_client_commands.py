@@ -1,4 +1,4 @@
-"""Commands to living consumers: who is asked, what is refused, how long an answer may take (MISSION L11, L13)."""
+"""Commands to living consumers: who is asked, what is refused, how long an answer may take (mechanisms L11, L13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transactional message that carries a delay waits it from its commit on, and is delivered once (issue 7, item 6)."""
+"""A transactional message that carries a delay waits it from its commit on, and is delivered once (mechanism T1)."""
 
 from __future__ import annotations
 

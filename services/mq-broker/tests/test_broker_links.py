@@ -89,7 +89,7 @@ def frame(event: Any, epoch: Epoch = FIRST) -> ReplicaFrame:
     ],
 )
 async def test_a_master_refuses_what_cannot_be(frames: list[ReplicaFrame], remark: str) -> None:
-    """Bug zoo 19 and 20, and RELIABILITY.md (b): forged or over-long acknowledgements."""
+    """Bug zoo 19 and 20: forged or over-long acknowledgements."""
     clock = SimClock()
     async with master_at_work(clock) as (master, link):
         confirmed = master.at_work.store.readable_end

@@ -1,4 +1,4 @@
-"""Pulls that choose by properties (MISSION F2): what they bring, how far they look, and what is refused (F3 too)."""
+"""Pulls that choose by properties (mechanism F2): what they bring, how far they look, and what is refused (F3 too)."""
 
 from __future__ import annotations
 

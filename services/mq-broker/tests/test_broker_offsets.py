@@ -1,4 +1,4 @@
-"""What members report as finished, where a group begins, and what sets it elsewhere (MISSION C20-C23)."""
+"""What members report as finished, where a group begins, and what sets it elsewhere (mechanisms C20-C23)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def finished_many(broker: Broker) -> None:
 
 class TestReports:
     async def test_after_a_power_cut_of_2101_to_2200_only_2101_is_unfinished(self) -> None:
-        """MISSION C21, without its window: what the journal has flushed is kept."""
+        """Mechanism C21, without its window: what the journal has flushed is kept."""
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, clean_stop=False) as broker:
             await finished_many(broker)

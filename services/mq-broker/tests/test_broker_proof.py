@@ -1,4 +1,4 @@
-"""A whole record proves nothing unless it is the one that was asked for (MISSION G5; ADR 14)."""
+"""A whole record proves nothing unless it is the one that was asked for (figure G5; ADR 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue locks: one holder at a time, through renewals, expiry, hand-overs, restarts and lost files (MISSION O2)."""
+"""Queue locks: one holder at a time, through renewals, expiry, hand-overs, restarts and lost files (mechanism O2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A repeated send is stored once: in one run, across restarts, and when a crash tore the first try (P5, ADR 15)."""
+"""A repeated send is stored once: in one run, across restarts, and when a crash tore the first try.
+
+Mechanism P5, ADR 15.
+"""
 
 from __future__ import annotations
 

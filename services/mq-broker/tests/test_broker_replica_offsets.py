@@ -1,4 +1,4 @@
-"""Offsets of groups at a running pair: what a slave was told while its master was away stays (issue 8, point 4)."""
+"""Offsets of groups at a running pair: what a slave was told while its master was away stays (mechanism H4)."""
 
 from __future__ import annotations
 

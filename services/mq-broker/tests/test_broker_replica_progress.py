@@ -57,7 +57,7 @@ class TestReconciled:
         assert Progress(50, (), 1).reconciled(Progress(3, (), 2)) == Progress(3, (), 2)
 
     def test_a_renewal_takes_nothing_out(self) -> None:
-        """The master has begun after a crash; the slave has served alone meanwhile (issue 8, point 4)."""
+        """The master has begun after a crash; the slave has served alone meanwhile (mechanism H4)."""
         at_master, at_slave = Progress(5).renewed(1), Progress(9)
         assert at_master.reconciled(at_slave) == Progress(9, (), version_of(1, 0))
 

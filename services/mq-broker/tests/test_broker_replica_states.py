@@ -1,4 +1,4 @@
-"""Topics and groups as a slave takes them over from its master (MISSION H2)."""
+"""Topics and groups as a slave takes them over from its master (mechanism H2)."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class TestExpiry:
             assert await numbers(broker) == [7]
 
     async def test_how_old_the_next_file_is_does_not_matter(self) -> None:
-        """MISSION E1: age is the newest store timestamp in the file itself; traffic may have paused behind it."""
+        """Mechanism E1: age is the newest store timestamp in the file itself; traffic may have paused behind it."""
         disk, clock = SimDisk(), SimClock(at_hour(4))
         async with quiet_broker(disk, clock) as broker:
             await fill(broker, IN_FILE)

@@ -1,4 +1,7 @@
-"""What a slave does with requests: it serves who reads, and takes nothing that only its master may (MISSION H3, H4)."""
+"""What a slave does with requests: it serves who reads, and takes nothing that only its master may.
+
+Mechanisms H3, H4.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ class TestRefused:
 
 class TestLocks:
     async def test_who_becomes_a_master_grants_no_lock_before_those_of_the_old_master_are_over(self) -> None:
-        """The old master may have granted a lock that its holder goes by for 30 s more (MISSION O2)."""
+        """The old master may have granted a lock that its holder goes by for 30 s more (mechanism O2)."""
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock) as slave:
             slave.store.follows = True
@@ -280,7 +283,7 @@ class TestPulling:
 
 
 class TestNear:
-    """MISSION H3: 40 % of the machine's memory."""
+    """Mechanism H3: 40 % of the machine's memory."""
 
     def test_is_a_share_of_the_memory(self) -> None:
         reads = SlaveReads.of(ReplicationOptions(), 1_000, lambda: True)

@@ -42,7 +42,7 @@ def templates() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("amount_minor", "currency", "text"),
     [
-        (15800, "CNY", "¥158.00"),  # MISSION X2
+        (15800, "CNY", "¥158.00"),  # mechanism X2
         (5, "CNY", "¥0.05"),
         (123456789, "CNY", "¥1,234,567.89"),
         (-15800, "CNY", "-¥158.00"),

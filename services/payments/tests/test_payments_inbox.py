@@ -1,4 +1,4 @@
-"""Messages that come again, by the inbox and by the guards behind it (MISSION I1, I2)."""
+"""Messages that come again, by the inbox and by the guards behind it (mechanisms I1, I2)."""
 
 from __future__ import annotations
 

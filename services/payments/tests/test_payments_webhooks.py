@@ -1,5 +1,5 @@
-"""What the gateway tells, in every way in which it can go wrong: RELIABILITY.md (d), row 1. One ledger credit per
-payment, whatever comes, how often and in which order.
+"""What the gateway tells, in every way in which it can go wrong (docs/reference/faults.md#application). One ledger
+credit per payment, whatever comes, how often and in which order.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ FLAG_ROW = re.compile(r"\| (\w+) \| `([^`]+)` \| (.+?) \|")
 EVERYWHERE = {"-n", "--namesrvAddr", "--json", "-h", "--help"}
 UNREACHABLE = "127.0.0.1:1"
 OFFLINE = {"restore"}
-# issue 5, item 6, issue 6, issue 7, and issue 8, items 5, 6 and 8
 COMMANDS = [
     *("updateTopic", "deleteTopic", "topicList", "topicRoute", "topicStatus", "clusterList", "brokerStatus"),
     *("brokerConfig", "updateSubGroup", "consumerProgress", "resetOffsetByTime", "queryMsgByKey", "queryMsgById"),

@@ -1,4 +1,7 @@
-"""Service members: who they are, how they are, one message for one of them, one queue set by hand (MISSION L11-L13)."""
+"""Service members: who they are, how they are, one message for one of them, one queue set by hand.
+
+Mechanisms L11-L13.
+"""
 
 from __future__ import annotations
 

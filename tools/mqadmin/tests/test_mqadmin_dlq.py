@@ -1,4 +1,4 @@
-"""dlq list, dlq show, dlq edit; and docs/reference/mqadmin.md tells the truth about all of dlq (MISSION R2)."""
+"""dlq list, dlq show, dlq edit; and docs/reference/mqadmin.md tells the truth about all of dlq (mechanism R2)."""
 
 from __future__ import annotations
 

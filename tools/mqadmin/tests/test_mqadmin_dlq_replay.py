@@ -1,4 +1,4 @@
-"""dlq replay: who gets a dead letter again, how fast, and what is told when it ends early (MISSION R2)."""
+"""dlq replay: who gets a dead letter again, how fast, and what is told when it ends early (mechanism R2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: their settings, how far they are, where they go on (MISSION L13)."""
+"""Groups: their settings, how far they are, where they go on (mechanism L13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages: sent, found again, read (MISSION Q1)."""
+"""Messages: sent, found again, read (mechanism Q1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: made, changed, deleted and looked at from the command line (MISSION N11)."""
+"""Topics: made, changed, deleted and looked at from the command line (mechanism N11)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestUpdateTopic:
         assert again.json["brokers"][0]["outcome"] == "unchanged"
 
     def test_a_dead_letter_topic_is_opened_for_readers_as_in_the_article(self, operator: Operator) -> None:
-        """MISSION N11, article 002: `updateTopic -b ... -t %DLQ%group1 -p 6`."""
+        """Mechanism N11: `updateTopic -b ... -t %DLQ%group1 -p 6`."""
         assert operator("updateTopic", "-b", ADDRESS, "-t", "%DLQ%group1", "-p", "6").exit_code == 0
         assert settings(operator, "%DLQ%group1")[2] == 6
 

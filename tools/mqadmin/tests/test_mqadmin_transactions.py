@@ -1,4 +1,7 @@
-"""tx list, tx show, tx commit, tx rollback; and docs/reference/mqadmin.md tells the truth about them (MISSION T10)."""
+"""tx list, tx show, tx commit, tx rollback; and docs/reference/mqadmin.md tells the truth about them.
+
+Mechanism T10.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A whole Hourglass on this machine: name servers, brokers, orders, payments, gateway, each a process of its own.
 
-Invariants: started in the order name servers, brokers, services (MISSION N1), each kind ready before the next begins,
+Invariants: started in the order name servers, brokers, services (mechanism N1), each kind ready before the next begins,
 orders before payments; stopped in reverse, and PostgreSQL, if there is one, last; after `stop` no process of the
 cluster runs. Everything on disk lies below the cluster's folder. When `start` returns, every slave has all that its
 master has.

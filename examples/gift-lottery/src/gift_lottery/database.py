@@ -1,7 +1,7 @@
 """The lottery's own SQLite file: its tables, and how it is opened so that it keeps what it promises.
 
 Invariants that the database itself holds: an order has one ticket at most, and the pot is never negative. The inbox has
-a row for each event that was consumed, written in the transaction of the ticket (MISSION I2). A commit is on the disk
+a row for each event that was consumed, written in the transaction of the ticket (mechanism I2). A commit is on the disk
 (WAL, synchronous=FULL); a transaction takes the write lock before it reads.
 """
 

@@ -129,7 +129,7 @@ async def last_seat(design: Design) -> LastSeat:
 
 
 def availability_document() -> dict[str, Any]:
-    """The arithmetic of MISSION X7; minutes are those of a year."""
+    """The arithmetic of mechanism X7; minutes are those of a year."""
     series = in_series(*[0.9999] * PARTS)
     parallel = in_parallel(WEAK, WEAK)
     return {
@@ -173,7 +173,7 @@ def show(comparison: Comparison, console: Console) -> None:
 
 
 def availability_lines(comparison: Comparison) -> list[str]:
-    """MISSION X7 in sentences, with the numbers of the scenarios `a-year` and `a-year-of-two`."""
+    """Mechanism X7 in sentences, with the numbers of the scenarios `a-year` and `a-year-of-two`."""
     shares = ", ".join(f"{share * 100:g} % is {outage_minutes(share):.1f} minutes" for share in SHARES)
     series, parallel = in_series(*[0.9999] * PARTS), in_parallel(WEAK, WEAK)
     lines = [

@@ -1,12 +1,12 @@
 """The designs that are compared: three ways to close an unpaid order behind one port, and what a run makes of them.
 
-`DatabasePoller` looks at the database again and again (MISSION X4). It is simple, and nothing is lost at a restart; but
-every look at an order that is not due is in vain, and an order closes up to an interval after its time.
-`InProcessTimers` holds a delay queue in the memory of the process (X5). It is exact and asks the database nothing; but
-a restart loses what it holds, loading all of it again makes instances fight for each other's orders, and loading only
-one's own leaves the orders of a dead server to a person (X6).
-`MessageQueueTimers` sends a delayed message that comes back when the order's time is over (X3). It lies in the broker's
-log, whatever becomes of the instances, and it comes to one running member of the group.
+`DatabasePoller` looks at the database again and again (mechanism X4). It is simple, and nothing is lost at a restart;
+but every look at an order that is not due is in vain, and an order closes up to an interval after its time.
+`InProcessTimers` holds a delay queue in the memory of the process (mechanism X5). It is exact and asks the database
+nothing; but a restart loses what it holds, loading all of it again makes instances fight for each other's orders, and
+loading only one's own leaves the orders of a dead server to a person (mechanism X6).
+`MessageQueueTimers` sends a delayed message that comes back when the order's time is over (mechanism X3). It lies in
+the broker's log, whatever becomes of the instances, and it comes to one running member of the group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OrderTimers(Protocol):
 class DatabasePoller:
     """Implements `OrderTimers`: scans at every multiple of `interval_s`, plus `phase_s`, as cron does.
 
-    With `server_id` it looks at the orders of this server only (MISSION X6).
+    With `server_id` it looks at the orders of this server only (mechanism X6).
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class InProcessTimers:
 
 GROUP = "order-timers"
 TOPIC = "order-timeouts"
-PAYMENT_WINDOW_LEVEL = 16  # MISSION X3, D1: 30 minutes
+PAYMENT_WINDOW_LEVEL = 16  # mechanisms X3, D1: 30 minutes
 QUEUES = 4
 
 

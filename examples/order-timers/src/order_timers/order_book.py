@@ -26,7 +26,7 @@ class Status(enum.StrEnum):
 
 @dataclass(slots=True)
 class Order:
-    """A row; `server_id` is the instance that took the order (MISSION X6)."""
+    """A row; `server_id` is the instance that took the order (mechanism X6)."""
 
     order_id: str
     server_id: str
@@ -105,7 +105,7 @@ class OrderBook:
         return found
 
     async def reassign(self, from_server_id: str, to_server_id: str) -> int:
-        """The repair by hand of MISSION X6: UPDATE orders SET server_id = ... ; returns how many rows it changed."""
+        """The repair by hand of mechanism X6: UPDATE orders SET server_id = ... ; returns how many rows it changed."""
         await self._take_time()
         found = list(self._pending(from_server_id))
         for order in found:

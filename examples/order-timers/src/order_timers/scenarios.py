@@ -48,7 +48,7 @@ class Workload:
 
     orders: int = 240
     minutes: int = 60
-    window_minutes: int = 30  # MISSION X3
+    window_minutes: int = 30  # mechanism X3
     seed: int = 1
     fixed: tuple[PlannedOrder, ...] = ()
 

@@ -18,7 +18,7 @@ from osenv import SimClock
 
 NOON_MS = 1_699_963_200_000  # a day's 12:00:00: the beginning
 START_S = 60.0  # so long before, the instances start
-ROCKETMQ_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # MISSION D1
+ROCKETMQ_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # mechanism D1
 AFTER_MINUTES = 60  # how long one waits for closings after the last expiry
 
 _numbers = itertools.count(1)

@@ -70,7 +70,7 @@ class ClientInstance:
     def start(self) -> None:
         """Begin the periodic work; nothing is connected before it is needed. Raises IllegalStateError.
 
-        RocketMQ's order (MISSION L5): the addresses of the name servers first, then the scheduled tasks; pulling and
+        RocketMQ's order (mechanism L5): the addresses of the name servers first, then the scheduled tasks; pulling and
         balancing begin with each consumer, after this, and in this order.
         """
         self._lifecycle.move(LifecycleEvent.START)
@@ -80,7 +80,7 @@ class ClientInstance:
         self._lifecycle.move(LifecycleEvent.STARTED)
 
     def scheduled_tasks(self) -> tuple[ScheduledTask, ...]:
-        """What the instance does again and again (MISSION L6-L9)."""
+        """What the instance does again and again (mechanisms L6-L9)."""
         config = self.config
         table = (
             ScheduledTask(
@@ -207,7 +207,7 @@ class ClientInstance:
     # ------------------------------------------------------------------------------- producers, consumers and admins
 
     def register_producer(self, group: str, producer: InnerProducer) -> None:
-        """Name the group in every heartbeat. Raises IllegalStateError when it is there already (MISSION L14)."""
+        """Name the group in every heartbeat. Raises IllegalStateError when it is there already (mechanism L14)."""
         self._registrations.add_producer(group, producer)
         self._membership_changed()
 
@@ -216,7 +216,7 @@ class ClientInstance:
         self._membership_changed()
 
     def register_consumer(self, group: str, consumer: InnerConsumer) -> None:
-        """Name the group in every heartbeat. Raises IllegalStateError when it is there already (MISSION L14)."""
+        """Name the group in every heartbeat. Raises IllegalStateError when it is there already (mechanism L14)."""
         self._registrations.add_consumer(group, consumer)
         self._membership_changed()
 
@@ -229,7 +229,7 @@ class ClientInstance:
         self._brokers.heartbeat_all()
 
     def register_admin(self, admin: object) -> None:
-        """Keep the instance alive for it; brokers hear nothing of admins. Raises IllegalStateError (MISSION L14)."""
+        """Keep the instance alive for it; brokers hear nothing of admins. Raises IllegalStateError (mechanism L14)."""
         self._registrations.add_admin(admin)
 
     def unregister_admin(self, admin: object) -> None:
@@ -293,7 +293,7 @@ _instances: dict[_Key, ClientInstance] = {}
 
 
 def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
-    """The running instance for this loop, URL and client id, started if it is the first (MISSION L4).
+    """The running instance for this loop, URL and client id, started if it is the first (mechanism L4).
 
     Who gets it registers before it awaits anything, or releases it. Raises UnknownTransportError and
     IllegalArgumentError for the URL, IllegalStateError when the client id runs with another configuration.
@@ -333,7 +333,7 @@ def process_name(pid: int) -> str:
 
 
 def _client_id(ip: str, config: ClientConfig) -> str:
-    """IP@instanceName[@unitName] (MISSION L3, L4); a second one of this process gets a number behind its name.
+    """IP@instanceName[@unitName] (mechanisms L3, L4); a second one of this process gets a number behind its name.
 
     That is one of another URL or of another event loop: a synchronous face beside an asyncio application has its own.
     """

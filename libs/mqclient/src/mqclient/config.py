@@ -27,18 +27,18 @@ class ClientConfig:
     instance_name: str = DEFAULT_INSTANCE_NAME  # DEFAULT becomes a name that no other process has
     unit_name: str = ""
     # The scheduled tasks of the instance: how long after its start each runs first, and then how often.
-    fetch_name_server_addr_first_delay_s: float = 10.0  # MISSION L6, N7
+    fetch_name_server_addr_first_delay_s: float = 10.0  # mechanisms L6, N7
     fetch_name_server_addr_interval_s: float = 120.0
-    poll_name_server_first_delay_s: float = 0.01  # MISSION L7, N6: the routes of all cached topics
+    poll_name_server_first_delay_s: float = 0.01  # mechanisms L7, N6: the routes of all cached topics
     poll_name_server_interval_s: float = 30.0
-    heartbeat_broker_first_delay_s: float = 1.0  # MISSION L8
+    heartbeat_broker_first_delay_s: float = 1.0  # mechanism L8
     heartbeat_broker_interval_s: float = 30.0
-    persist_consumer_offset_first_delay_s: float = 10.0  # MISSION L9, C22
+    persist_consumer_offset_first_delay_s: float = 10.0  # mechanisms L9, C22
     persist_consumer_offset_interval_s: float = 5.0
     name_server_lookup_timeout_s: float = 3.0  # to fetch the name servers' addresses; RocketMQ's fetchNSAddr
     name_server_timeout_s: float = 1.0  # for one name server, so that a silent one does not eat a send's budget
     request_timeout_s: float = 3.0  # for one unary call to a broker; RocketMQ's mqClientApiTimeout
-    default_topic_queue_nums: int = 4  # MISSION N8, N10
+    default_topic_queue_nums: int = 4  # mechanisms N8, N10
     reconnect_backoff_min_s: float = 0.2
     reconnect_backoff_max_s: float = 2.0
 
@@ -95,15 +95,15 @@ class ProducerConfig:
     and `back_pressure_for_async_send_size` how many bytes their bodies have together, for each kind.
     """
 
-    send_msg_timeout_s: float = 3.0  # MISSION P4
+    send_msg_timeout_s: float = 3.0  # mechanism P4
     send_msg_max_timeout_per_request_s: float | None = None
-    retry_times_when_send_failed: int = 2  # MISSION P5
-    retry_times_when_send_async_failed: int = 2  # MISSION P6
+    retry_times_when_send_failed: int = 2  # mechanism P5
+    retry_times_when_send_async_failed: int = 2  # mechanism P6
     retry_another_broker_when_not_store_ok: bool = False
-    send_latency_fault_enable: bool = False  # MISSION P11
+    send_latency_fault_enable: bool = False  # mechanism P11
     compress_msg_body_over_howmuch: int | None = 4_096
     compress_level: int = 5
-    max_message_size: int = BODY_BYTES_MAX  # MISSION M7; for a batch, of all its records
+    max_message_size: int = BODY_BYTES_MAX  # mechanism M7; for a batch, of all its records
     client_async_semaphore_value: int = 65_535
     client_oneway_semaphore_value: int = 65_535
     back_pressure_for_async_send_size: int = 100 * 1024 * 1024
@@ -133,7 +133,9 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlowControl:
-    """Above any of these the queue is not pulled (MISSION C8). An orderly consumer has no span: `span_max` is None."""
+    """Above any of these the queue is not pulled (mechanism C8).
+    An orderly consumer has no span: `span_max` is None.
+    """
 
     messages_max: int = 1_000
     bytes_max: int = 100 * 1024 * 1024
@@ -165,11 +167,11 @@ class ConsumerConfig:
     consume_thread_min: int = 20
     consume_thread_max: int = 64
     adjust_thread_pool_nums_threshold: int = 100_000
-    adjust_thread_pool_interval_s: float = 60.0  # MISSION L10
-    consume_message_batch_max_size: int = 1  # MISSION C9
+    adjust_thread_pool_interval_s: float = 60.0  # mechanism L10
+    consume_message_batch_max_size: int = 1  # mechanism C9
     pull_batch_size: int = 256
     pull_interval_s: float = 0.0
-    pull_threshold_for_queue: int = 1_000  # MISSION C8, these three
+    pull_threshold_for_queue: int = 1_000  # mechanism C8, these three
     pull_threshold_size_for_queue_mib: int = 100
     consume_concurrently_max_span: int = 2_000
     max_reconsume_times: int | None = None

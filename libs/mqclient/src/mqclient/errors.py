@@ -49,7 +49,10 @@ class NotSentError(RetryableError):
 
 
 class EarlierSendFailedError(RetryableError):
-    """The caller has chosen the queue, so this message could not be stored without the one before it (MISSION P14)."""
+    """The caller has chosen the queue, so this message could not be stored without the one before it.
+
+    Mechanism P14.
+    """
 
 
 class TooManyRequestsError(RetryableError):

@@ -60,8 +60,8 @@ _DAYS_MAX = timedelta(milliseconds=DELAY_MS_MAX).days
 
 ZLIB_FLAGS = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB
 
-# A producer takes bodies of up to 4 MiB before it compresses them (MISSION M7), one of RocketMQ more if it is told so.
-# A few KiB can become gigabytes, so there has to be an end.
+# A producer takes bodies of up to 4 MiB before it compresses them (mechanism M7), one of RocketMQ more if it is told
+# so. A few KiB can become gigabytes, so there has to be an end.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _ZLIB_TYPES = frozenset({0, FLAG_COMPRESSION_ZLIB})
 _OTHER_TYPES = {FLAG_COMPRESSION_LZ4: "LZ4", FLAG_COMPRESSION_ZSTD: "ZSTD"}
@@ -69,15 +69,15 @@ _OTHER_TYPES = {FLAG_COMPRESSION_LZ4: "LZ4", FLAG_COMPRESSION_ZSTD: "ZSTD"}
 
 @dataclass(slots=True)
 class Message:
-    """One message (MISSION M1-M4). Nothing is checked here; `Producer.send` checks and raises MessageRejectedError.
+    """One message (mechanisms M1-M4). Nothing is checked here; `Producer.send` checks and raises MessageRejectedError.
 
     `tag` is the one second-level category that consumers filter by. `keys` find the message again in the broker's
     index: one key, or several. `flag` is the application's own number. With `wait_store_msg_ok` False the broker may
     acknowledge the message before it is on disk, whatever its policy.
 
-    One of three may say that it is delivered later, in 40 days at most: `delay_level` 1 to 18 (MISSION D1), `delay_ms`
-    from when the broker stores it, or `deliver_at`, a time with its zone; one that has passed means at once. By the
-    broker's clock no message comes early. The message of a transaction waits from its commit on.
+    One of three may say that it is delivered later, in 40 days at most: `delay_level` 1 to 18 (mechanism D1),
+    `delay_ms` from when the broker stores it, or `deliver_at`, a time with its zone; one that has passed means at once.
+    By the broker's clock no message comes early. The message of a transaction waits from its commit on.
 
     Sending does not change the message; a message sent twice is two messages, with two unique ids. Nor does a message
     have a transaction id: each try to send it as a half message has one, and TransactionSendResult and MessageExt tell
@@ -97,12 +97,12 @@ class Message:
     wait_store_msg_ok: bool = True
 
     def put_user_property(self, name: str, value: str) -> None:
-        """Add a property of the application's; the same name again overwrites (MISSION M4)."""
+        """Add a property of the application's; the same name again overwrites (mechanism M4)."""
         self.properties = {**(self.properties or {}), name: value}
 
 
 class MessageQueue(NamedTuple):
-    """Ordered by topic, broker name and number, as every member of a group has to sort them (MISSION C13)."""
+    """Ordered by topic, broker name and number, as every member of a group has to sort them (mechanism C13)."""
 
     topic: str
     broker_name: str
@@ -311,7 +311,7 @@ class MessageExt:
 
     @cached_property
     def topic(self) -> str:
-        """The topic that was sent to, also when the message comes from the group's retry topic (MISSION C12)."""
+        """The topic that was sent to, also when the message comes from the group's retry topic (mechanism C12)."""
         if self._record.topic.startswith(RETRY_PREFIX):
             return self.properties.get(RETRY_TOPIC, self._record.topic)
         return self._record.topic
@@ -418,7 +418,7 @@ class SendResult:
 
     @property
     def offset_message_id(self) -> str:
-        """The id by position (M8).
+        """The id by position (mechanism M8).
 
         Empty when the broker is reached by a name instead of an IPv4 address, and when that part of its log is gone.
         """
@@ -438,7 +438,7 @@ class BatchSendResult(SendResult):
 
     @property
     def offset_message_id(self) -> str:
-        """The ids by position (M8), with commas between."""
+        """The ids by position (mechanism M8), with commas between."""
         return ",".join(_offset_message_id(self.broker_address, log_offset) for _, log_offset in self.places)
 
 

@@ -101,7 +101,10 @@ class TopicRoute:
         return replace(self, brokers={name: told.get(name, addresses) for name, addresses in self.brokers.items()})
 
     def for_new_topic(self, topic: str, queue_count_max: int) -> TopicRoute:
-        """This route, the default topic's, as the guess for `topic`, which the first message will create (N8)."""
+        """This route, the default topic's, as the guess for `topic`, which the first message will create.
+
+        Mechanism N8.
+        """
         queues = tuple(
             BrokerQueues(
                 queues.broker_name,
@@ -164,7 +167,7 @@ class NameServers:
         return self._source is not None
 
     async def look_up(self) -> None:
-        """Ask the source for the addresses (MISSION L6). Raises NoRouteError; the addresses before stay then."""
+        """Ask the source for the addresses (mechanism L6). Raises NoRouteError; the addresses before stay then."""
         source = self._source
         if source is not None:
             ask = partial(self._ask_source, source)

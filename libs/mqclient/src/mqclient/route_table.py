@@ -1,4 +1,4 @@
-"""Routes of the topics that this client has met (MISSION N6, N8).
+"""Routes of the topics that this client has met (mechanisms N6, N8).
 
 Invariants: a route stays until a newer one replaces it, so that sending goes on while every name server is down or has
 just restarted and knows nothing; one topic is asked for by one task at a time, however many sends wait for it; all
@@ -114,7 +114,7 @@ class RouteTable:
         await self._list_masters()
 
     async def refresh_all(self) -> None:
-        """Ask for every topic of the cache anew; topics that were guessed may exist by now (MISSION L7)."""
+        """Ask for every topic of the cache anew; topics that were guessed may exist by now (mechanism L7)."""
         steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
         if self._follows_all_masters:
             steps.append(("the list of masters", self._list_masters))

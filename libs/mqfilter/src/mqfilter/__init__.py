@@ -1,4 +1,4 @@
-"""Conditions on message properties in SQL92, as far as RocketMQ 5 has it (MISSION F2).
+"""Conditions on message properties in SQL92, as far as RocketMQ 5 has it (mechanism F2).
 
     big = parse("amount > 100 AND region IN ('east', 'west')")
     big.evaluate({"amount": "250", "region": "east"})  # True

@@ -50,7 +50,7 @@ class ResponseCode(IntEnum):
 
 
 class PullStatus(IntEnum):
-    """What a pull found (MISSION C6)."""
+    """What a pull found (mechanism C6)."""
 
     UNSPECIFIED = 0
     FOUND = 1
@@ -60,7 +60,7 @@ class PullStatus(IntEnum):
 
 
 class ExpressionType(StrEnum):
-    """In what language a subscription says which messages it wants (MISSION F1, F2)."""
+    """In what language a subscription says which messages it wants (mechanisms F1, F2)."""
 
     TAG = "TAG"
     SQL92 = "SQL92"
@@ -101,7 +101,7 @@ class TransactionPhase(IntEnum):
 
 
 class Permission(IntEnum):
-    """RocketMQ's permission bits of a topic; 6 is read and write (MISSION N11)."""
+    """RocketMQ's permission bits of a topic; 6 is read and write (mechanism N11)."""
 
     INHERIT = 1
     WRITE = 2

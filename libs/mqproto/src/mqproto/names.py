@@ -8,18 +8,18 @@ from typing import NamedTuple
 TOPIC_LENGTH_MAX = 127  # RocketMQ's TopicValidator; a record keeps the length in one signed byte
 GROUP_LENGTH_MAX = 255  # RocketMQ's Validators
 
-DEFAULT_TOPIC = "TBW102"  # the template of auto-created topics (MISSION N8)
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # MISSION D2
+DEFAULT_TOPIC = "TBW102"  # the template of auto-created topics (mechanism N8)
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # mechanism D2
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # RocketMQ's name: messages with a due time of their own
 CARRIED_TOPIC = "SCHEDULE_TOPIC_CARRIED"  # where earlier versions kept what the timer topic holds now
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, CARRIED_TOPIC})
 RECALLED_TOPIC = "SCHEDULE_TOPIC_RECALLED"  # which waiting messages were taken back
 CHANGES_TOPIC = "rmq_sys_changes"  # what operators have changed; RocketMQ keeps its clients from rmq_sys_ topics
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # MISSION T2
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # MISSION T3
-CHECK_MAX_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # MISSION T10
-RETRY_PREFIX = "%RETRY%"  # MISSION R1
-DLQ_PREFIX = "%DLQ%"  # MISSION R2
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # mechanism T2
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # mechanism T3
+CHECK_MAX_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # mechanism T10
+RETRY_PREFIX = "%RETRY%"  # mechanism R1
+DLQ_PREFIX = "%DLQ%"  # mechanism R2
 GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)  # of the topics that belong to a group
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"  # RocketMQ's name for an operator's pulls: always there, and nobody's
 

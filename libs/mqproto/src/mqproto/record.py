@@ -42,7 +42,7 @@ MESSAGE_MAGIC = 0xDAA320A7 - 0x1_0000_0000
 BLANK_MAGIC = 0xCBD43194 - 0x1_0000_0000
 CRC_MASK = 0x7FFF_FFFF
 
-BODY_BYTES_MAX = 4 * 1024 * 1024  # MISSION M7
+BODY_BYTES_MAX = 4 * 1024 * 1024  # mechanism M7
 TOPIC_BYTES_MAX = 127  # a signed byte keeps the length
 SEGMENT_HEAD = Struct(">ii")  # total size, magic: enough to step over any record
 

@@ -32,8 +32,8 @@ _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS}  # who cannot change a fold
 class SyncError(OSError):
     """A sync failed: the operating system may have forgotten what it should have written, and calls it clean.
 
-    A second sync of the same file would report success although the bytes are gone (RELIABILITY.md: never a second
-    try). `errno` and `strerror` are those of the failed call.
+    A second sync of the same file would report success although the bytes are gone
+    (docs/reference/faults.md#store-rules: never a second try). `errno` and `strerror` are those of the failed call.
     """
 
 
@@ -295,8 +295,8 @@ class RealDisk:
 def replace_file(disk: Disk, path: Path, content: bytes, *, keep_previous: bool = True) -> None:
     """Put `content` in the place of `path` so that a crash leaves the old content or the new, and durable on return.
 
-    Temporary file, sync, rename, sync of the folder (RELIABILITY.md, "Store rules"). The content before is kept beside
-    it under the name `<path>.bak`, unless `keep_previous` is false.
+    Temporary file, sync, rename, sync of the folder (docs/reference/faults.md#store-rules). The content before is kept
+    beside it under the name `<path>.bak`, unless `keep_previous` is false.
     """
     temporary, backup = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".bak")
     _write_whole(disk, temporary, content)

@@ -1,4 +1,4 @@
-"""The queue as a data source of Spark (MISSION Y1-Y5).
+"""The queue as a data source of Spark (mechanisms Y1-Y5).
 
     import pyspark_mq
 

@@ -1,4 +1,4 @@
-"""Batch reads: from options to offsets, one plan, one partition for each part of a queue (MISSION Y1, Y4)."""
+"""Batch reads: from options to offsets, one plan, one partition for each part of a queue (mechanisms Y1, Y4)."""
 
 from __future__ import annotations
 

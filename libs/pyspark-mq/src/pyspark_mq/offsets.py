@@ -1,4 +1,4 @@
-"""Offsets of queues as JSON, {"topic": {"broker": {"queue id": number}}}, and ranges of them (MISSION Y1, Y2).
+"""Offsets of queues as JSON, {"topic": {"broker": {"queue id": number}}}, and ranges of them (mechanisms Y1, Y2).
 
 Spark's checkpoint keeps them, users write them into options, and each is a Mapping of MessageQueue inside. Ranges
 become Spark's input partitions.

@@ -128,7 +128,7 @@ class TopicChoice:
         return not self.queues or queue in self.queues
 
 
-# Where a read begins or ends: a place of every queue, named in one of five ways (MISSION Y1).
+# Where a read begins or ends: a place of every queue, named in one of five ways (mechanism Y1).
 
 LATEST_OFFSET = -1  # in JSON, as in Spark's Kafka source
 EARLIEST_OFFSET = -2
@@ -286,7 +286,7 @@ def _refuse(position: Position, kind: PositionKind, number: int, why: str) -> No
         raise OptionError(f"{position.option} says {kind}; {why}")
 
 
-# The options of reading, parsed once (MISSION Y1, Y2, Y4); docs/guides/spark.md explains each with an example.
+# The options of reading, parsed once (mechanisms Y1, Y2, Y4); docs/guides/spark.md explains each with an example.
 #
 # Names and meaning are those of Spark's Kafka source where they mean the same. Names are case-insensitive. An unknown
 # one is refused by name, and so is one that the kind of read cannot have.

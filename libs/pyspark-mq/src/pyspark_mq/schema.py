@@ -1,4 +1,4 @@
-"""The columns of a message (MISSION Y3), in Spark's types and in Arrow's.
+"""The columns of a message (mechanism Y3), in Spark's types and in Arrow's.
 
 Invariant: (topic, broker, queueId, queueOffset) names a message; no two rows that were ever stored share it. `topic` is
 the topic of the queue that was read.

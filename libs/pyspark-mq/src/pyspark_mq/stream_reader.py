@@ -1,4 +1,4 @@
-"""Streams: offsets live in Spark's checkpoint, and nothing else decides what is read (MISSION Y2).
+"""Streams: offsets live in Spark's checkpoint, and nothing else decides what is read (mechanism Y2).
 
 Invariants: an offset names every queue that the query has met, and only grows, unless a broker has lost messages that
 were read already, and failOnDataLoss is false; a queue is in an offset, with its beginning, before anything of it is

@@ -48,7 +48,8 @@ class Ending:
 
 # Second by second: what each process uses, and how far each consumer group is behind.
 #
-# A group says how far it is every five seconds (MISSION L9): up to five seconds of messages in a lag have been handled.
+# A group says how far it is every five seconds (mechanism L9): up to five seconds of messages in a lag have been
+# handled.
 
 INTERVAL_S = 1.0
 

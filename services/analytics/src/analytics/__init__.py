@@ -1,1 +1,1 @@
-"""The shop's events as tables (MISSION Y6-Y9)."""
+"""The shop's events as tables (mechanisms Y6-Y9)."""

@@ -1,4 +1,4 @@
-"""The events that the shop tells, and bronze -> events: the JSON of the bodies as typed columns (MISSION Y6).
+"""The events that the shop tells, and bronze -> events: the JSON of the bodies as typed columns (mechanism Y6).
 
 What orders and payments write is in their modules service/events.py; a test holds that both agree. A body without
 `version` is of version 1. A version only grows: members are added, none changes its meaning. So members that came later

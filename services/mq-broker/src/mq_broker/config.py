@@ -231,7 +231,7 @@ class BrokerConfig:
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     max_message_size: int = key(default=BODY_BYTES_MAX, reloadable=True)
     response_memory_bytes_max: int = key(default=RESPONSE_MEMORY_BYTES_MAX, important=True, reloadable=True)
-    enable_property_filter: bool = False  # SQL92; a change needs a restart (MISSION F2)
+    enable_property_filter: bool = False  # SQL92; a change needs a restart (mechanism F2)
     register_name_server_period: int = key(default=30_000, reloadable=True)
     flush_consumer_offset_interval: int = key(default=5_000, reloadable=True)
     transaction_check_interval: int = key(default=60_000, important=True, reloadable=True)
@@ -419,7 +419,7 @@ class BrokerConfig:
         )
 
     def store_options(self, port: int, open_files_max: int = OPEN_FILES_EMBEDDED_MAX) -> StoreOptions:
-        """What the store needs; a record's store host is where the broker is reached (MISSION M8)."""
+        """What the store needs; a record's store host is where the broker is reached (mechanism M8)."""
         layout = StoreLayout(
             Path(self.store_path_root_dir).absolute(),
             self.mapped_file_size_commit_log,

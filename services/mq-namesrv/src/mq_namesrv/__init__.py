@@ -1,1 +1,1 @@
-"""The name server: which broker has which queues, in memory only (MISSION N1-N5)."""
+"""The name server: which broker has which queues, in memory only (mechanisms N1-N5)."""

@@ -90,7 +90,7 @@ class NameServer:
         self._config = config
 
     async def scan(self) -> None:
-        """Drop silent brokers for ever (MISSION N3). Raises InvariantError when the table contradicts itself."""
+        """Drop silent brokers for ever (mechanism N3). Raises InvariantError when the table contradicts itself."""
         while True:
             await self._clock.sleep(self._config.scan_not_active_broker_interval_ms / 1000)
             for broker in route_table.expire(self._table, self._clock.monotonic(), self._expiry_s):

@@ -46,8 +46,9 @@ class NamesrvConfig:
 
     bind_address: str = key(default="127.0.0.1", important=True)
     listen_port: int = key(default=9876, important=True)  # 0: any free port, named in the log
-    scan_not_active_broker_interval_ms: int = key("scanNotActiveBrokerInterval", default=10_000, reloadable=True)  # N3
-    broker_expire_timeout_ms: int = key("brokerExpireTimeout", default=120_000, reloadable=True)  # MISSION N3
+    # mechanism N3
+    scan_not_active_broker_interval_ms: int = key("scanNotActiveBrokerInterval", default=10_000, reloadable=True)
+    broker_expire_timeout_ms: int = key("brokerExpireTimeout", default=120_000, reloadable=True)  # mechanism N3
     log_level: str = key(default="INFO", reloadable=True)
 
     def __post_init__(self) -> None:

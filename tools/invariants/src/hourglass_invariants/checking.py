@@ -4,7 +4,7 @@ A file's query selects the rows that violate an invariant:
 
     -- quiet
     -- No order waits for its payment after its time to pay.
-    -- Row: RELIABILITY.md (d), always
+    -- Row: docs/reference/faults.md#application, always
     SELECT ...
 
 The first line is the kind, then comes what has to hold, then where that is promised.
@@ -22,7 +22,7 @@ from importlib.resources import files
 from hourglass_invariants.sources import in_memory, read_sources
 from hourglass_invariants.wanted import Rows
 
-GRACE_MS = 120_000  # RELIABILITY.md (d): no order non-terminal 120 s after quiesce
+GRACE_MS = 120_000  # docs/reference/faults.md#application: no order non-terminal 120 s after quiesce
 COMPLETION_AFTER_MS = 604_800_000  # ORDERS_COMPLETION_AFTER_MS: a shipped order completes by itself
 
 _COMMENT = "--"

@@ -1,4 +1,4 @@
-"""dlq list, dlq show, dlq edit: the dead letters of a group, looked at and changed (MISSION R2).
+"""dlq list, dlq show, dlq edit: the dead letters of a group, looked at and changed (mechanism R2).
 
 `dlq_replay` adds the command that sends them again.
 """

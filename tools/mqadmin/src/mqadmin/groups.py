@@ -1,4 +1,4 @@
-"""Consumer groups: their settings, how far they are, and where they go on (MISSION L13, C23).
+"""Consumer groups: their settings, how far they are, and where they go on (mechanisms L13, C23).
 
 updateSubGroup, deleteSubGroup, consumerProgress, resetOffsetByTime, resetOffsetByOffset.
 """

@@ -1,4 +1,4 @@
-"""How a message is shown, and the commands that find one again or read a topic, queue by queue (MISSION Q1).
+"""How a message is shown, and the commands that find one again or read a topic, queue by queue (mechanism Q1).
 
 queryMsgByKey, queryMsgById, queryMsgByUniqueKey, printMsg, consumeMessage. Nobody's offset moves.
 """
@@ -33,7 +33,7 @@ from mqclient import Admin, MessageExt, MessageQueue, NoRouteError
 BODY_INDENT = "    "
 PANEL = "Messages"
 MESSAGES_DEFAULT = 64  # RocketMQ's queryMsgByKey
-MESSAGES_MAX = 2_000  # MISSION Q1
+MESSAGES_MAX = 2_000  # mechanism Q1
 CONSUME_DEFAULT = 128  # RocketMQ's consumeMessage
 
 commands = typer.Typer()

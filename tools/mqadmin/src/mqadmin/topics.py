@@ -1,4 +1,4 @@
-"""topicList, topicRoute, topicStatus, updateTopic, updateTopicPerm, deleteTopic (MISSION N11)."""
+"""topicList, topicRoute, topicStatus, updateTopic, updateTopicPerm, deleteTopic (mechanism N11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqproto.codes import Permission, ResponseCode
 from mqproto.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 PANEL = "Topics"
-QUEUES_DEFAULT = 8  # RocketMQ's mqadmin makes a topic with 8 queues of each kind (the output in article 002)
+QUEUES_DEFAULT = 8  # RocketMQ's mqadmin makes a topic with 8 queues of each kind
 PERM_HELP = "4 read, 2 write, 6 both"
 
 commands = typer.Typer()

@@ -1,4 +1,4 @@
-"""tx list, tx show, tx commit, tx rollback: transactions that nobody has ended (MISSION T10)."""
+"""tx list, tx show, tx commit, tx rollback: transactions that nobody has ended (mechanism T10)."""
 
 from __future__ import annotations
 

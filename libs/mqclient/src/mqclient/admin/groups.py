@@ -43,7 +43,7 @@ class SubscriptionGroupConfig:
     `consume_enable`: its members may pull at all. `consume_broadcast_enable`: they may join with MessageModel
     BROADCASTING. `retry_max_times`: tries before a message is a dead letter. `retry_queue_count`: queues of its retry
     topic; 0: what is given back is not tried again. `different_subscriptions_allowed`, which RocketMQ does not have:
-    members may subscribe differently, as they do while a change of the subscription is rolled out (MISSION C4).
+    members may subscribe differently, as they do while a change of the subscription is rolled out (mechanism C4).
     """
 
     group: str
@@ -270,7 +270,7 @@ class SubscriptionData:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """How a member consumes; members of a group have it in common, but for where they begin (MISSION C4)."""
+    """How a member consumes; members of a group have it in common, but for where they begin (mechanism C4)."""
 
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
@@ -388,8 +388,8 @@ class ConsumerAdmin(AdminCalls):
     ) -> ConsumeDirectlyResult:
         """Have one member's listener consume one message now; no offset moves, and what fails does not come again.
 
-        `message` may be its id by position (MISSION M8). It has to be of a topic to which the member subscribes, or one
-        of the group's retries or dead letters. Raises IllegalArgumentError for an id that is none,
+        `message` may be its id by position (mechanism M8). It has to be of a topic to which the member subscribes, or
+        one of the group's retries or dead letters. Raises IllegalArgumentError for an id that is none,
         CONSUMER_NOT_ONLINE as a refusal when the member is not there or does not answer within 30 s, and other
         refusals.
         """

@@ -37,7 +37,7 @@ from mqproto.record import RecordError, decode_record
 
 PAGE_MESSAGES = 256  # of a queue that is read through; a page is no more than FRAME_BYTES_TARGET
 
-LISTED_MAX = 2_000  # by one broker, as messages of a query (MISSION Q1)
+LISTED_MAX = 2_000  # by one broker, as messages of a query (mechanism Q1)
 
 
 class MessageAdmin(AdminCalls):
@@ -49,8 +49,8 @@ class MessageAdmin(AdminCalls):
         """Messages of the topic with this key or unique id, newest first.
 
         They were stored from `begin_ms` to `end_ms` (0: no end).
-        Asks every master; each gives up to `max_messages`, at most 2,000, and no more than fit one answer (MISSION Q1).
-        Raises NoRouteError when there is no broker, and the first refusal of a broker.
+        Asks every master; each gives up to `max_messages`, at most 2,000, and no more than fit one answer (mechanism
+        Q1). Raises NoRouteError when there is no broker, and the first refusal of a broker.
         """
         request = broker_pb.QueryMessageRequest(
             topic=topic, key=key, max_messages=max_messages, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
@@ -68,7 +68,7 @@ class MessageAdmin(AdminCalls):
         return [message for message in found if message.properties.get(UNIQ_KEY) == unique_key]
 
     async def view_message(self, message_id: str) -> MessageExt:
-        """The message of an id by position (MISSION M8), asked of the broker that the id names.
+        """The message of an id by position (mechanism M8), asked of the broker that the id names.
 
         Raises IllegalArgumentError for an id that is none, and the broker's refusal when it has no such message.
         """

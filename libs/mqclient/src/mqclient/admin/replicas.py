@@ -26,7 +26,7 @@ UNANSWERED = (*UNSENT, OutcomeUnknownError)
 
 
 class BrokerRole(IntEnum):
-    """Who writes, and when a message is acknowledged (MISSION H1, H4); admin_service.proto has the same ones."""
+    """Who writes, and when a message is acknowledged (mechanisms H1, H4); admin_service.proto has the same ones."""
 
     UNSPECIFIED = 0
     ASYNC_MASTER = 1

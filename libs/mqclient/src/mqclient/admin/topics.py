@@ -1,4 +1,4 @@
-"""Topics: made, changed, deleted, looked at (MISSION N11)."""
+"""Topics: made, changed, deleted, looked at (mechanism N11)."""
 
 from __future__ import annotations
 

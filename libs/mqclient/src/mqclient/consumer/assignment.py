@@ -34,9 +34,9 @@ logger = logging.getLogger("mqclient.assignment")
 LOCK_INTERVAL_S = 20.0  # RocketMQ's rebalanceLockInterval
 LOCK_LIVE_S = 30.0  # RocketMQ's rebalanceLockMaxLiveTime
 
-SUSPEND_S = 15.0  # MISSION C7: how long the broker may hold a poll
-GUARD_S = 30.0  # MISSION C7: how long the client waits for an answer at all
-FLOW_CONTROL_PAUSE_S = 0.05  # MISSION C8
+SUSPEND_S = 15.0  # mechanism C7: how long the broker may hold a poll
+GUARD_S = 30.0  # mechanism C7: how long the client waits for an answer at all
+FLOW_CONTROL_PAUSE_S = 0.05  # mechanism C8
 FAILURE_PAUSE_S = 1.0
 REFUSAL_PAUSE_S_MAX = 16.0  # the pause doubles with each refusal in a row: of a group that may not consume, say
 
@@ -281,7 +281,7 @@ class QueueAssignment:
                 self._start_pulling(queue, one, before.locked_until)
 
     async def commit(self) -> None:
-        """Write the progress of all queues, given up or not, to where it is kept (C20, C22)."""
+        """Write the progress of all queues, given up or not, to where it is kept (mechanisms C20, C22)."""
         every = {**self._leaving, **self._assigned}
         await self._offset_store.commit({queue: process_queue.progress for queue, process_queue in every.items()})
 

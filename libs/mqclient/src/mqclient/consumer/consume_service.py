@@ -53,12 +53,12 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Where a successor has to begin: the smallest unfinished offset (C20)."""
+        """Where a successor has to begin: the smallest unfinished offset (mechanism C20)."""
         return next(iter(self._in_flight), self.pull_offset)
 
     @property
     def progress(self) -> Progress:
-        """What is finished, as far as this consumer knows (C21); of many ranges the lowest ones."""
+        """What is finished, as far as this consumer knows (mechanism C21); of many ranges the lowest ones."""
         gaps = gaps_between(self._in_flight, self.pull_offset)
         return Progress(self.commit_offset, gaps, self.version, self.log_end)
 
@@ -77,7 +77,7 @@ class ProcessQueue:
         return max(0, self.max_offset - self.pull_offset) + len(self._in_flight)
 
     def must_pause(self) -> bool:
-        """Whether flow control forbids the next pull (C8)."""
+        """Whether flow control forbids the next pull (mechanism C8)."""
         limits = self._flow_control
         return (
             len(self._in_flight) > limits.messages_max
@@ -145,7 +145,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class TopicConsumeStats:
-    """One topic at one member in the last minute: means in milliseconds, messages a second (MISSION L12).
+    """One topic at one member in the last minute: means in milliseconds, messages a second (mechanism L12).
 
     `consume_failed_messages` counts since the consumer started.
     """
@@ -328,7 +328,7 @@ class Slots:
 
 
 class ConcurrencyControl:
-    """How many listeners may run, adjusted to what waits (MISSION L10): one more or one less at a time.
+    """How many listeners may run, adjusted to what waits (mechanism L10): one more or one less at a time.
 
     More than `threshold` messages waiting: one more; fewer than 80 % of it: one less, as in RocketMQ.
     """

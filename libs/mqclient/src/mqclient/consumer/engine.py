@@ -133,7 +133,7 @@ class ConsumerEngine:
     # ------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Begin with what needs no broker: listeners, reports, periodic work (MISSION C11)."""
+        """Begin with what needs no broker: listeners, reports, periodic work (mechanism C11)."""
         config = self._spec.config
         await self._offset_store.open()
         self._consume_service.start()
@@ -354,7 +354,7 @@ class SendBack:
 
 
 class Discard:
-    """In broadcasting a message that could not be consumed is not tried again (C2)."""
+    """In broadcasting a message that could not be consumed is not tried again (mechanism C2)."""
 
     async def __call__(
         self,

@@ -52,7 +52,7 @@ class ConsumeFromWhere(Enum):
 
 
 class MessageModel(Enum):
-    """Whether each message goes to one member of the group, or to every one (MISSION C1, C2)."""
+    """Whether each message goes to one member of the group, or to every one (mechanisms C1, C2)."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"

@@ -49,7 +49,7 @@ logger = logging.getLogger("mqclient.pull_consumer")
 Begin = Callable[[MessageQueue], Awaitable[int]]
 Pull = Callable[[MessageQueue, int], Awaitable[PullResult]]
 
-BLOCK_S_MAX = 15.0  # MISSION C7: how long a broker holds a pull
+BLOCK_S_MAX = 15.0  # mechanism C7: how long a broker holds a pull
 
 
 class PullConsumer(Service):
@@ -148,7 +148,8 @@ class PullConsumer(Service):
 
         An offset that the queue does not have is no error but a result: OFFSET_ILLEGAL, and where to go on. The broker
         looks at a part of the queue only, so NO_MATCHED_MSG says nothing about what comes after `next_begin_offset`.
-        Raises IllegalArgumentError (`block_s` is 15 at most, C7), NoRouteError, the broker's refusal, MQClientError.
+        Raises IllegalArgumentError (`block_s` is 15 at most, mechanism C7), NoRouteError, the broker's refusal,
+        MQClientError.
         """
         _check_block(block_s)
         subscription = parse_subscription(queue.topic, expression)

@@ -143,7 +143,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What one pull found (MISSION C6). `next_begin_offset` is where to go on, whatever the status.
+    """What one pull found (mechanism C6). `next_begin_offset` is where to go on, whatever the status.
 
     FOUND: there are `messages`. NO_MATCHED_MSG: what was looked at is not what was wanted. NO_NEW_MSG: the end of the
     queue. OFFSET_ILLEGAL: the offset lies below `min_offset` or beyond `max_offset`.

@@ -97,8 +97,8 @@ class PushConsumer(Service):
     """One member of a consumer group.
 
     In clustering (the default) each message goes to one member, in broadcasting to every one; a message that everybody
-    needs is better read by several groups (C3): they have their offsets with the brokers, and failed messages come
-    again. Every message is delivered at least once, and may come again.
+    needs is better read by several groups (mechanism C3): they have their offsets with the brokers, and failed messages
+    come again. Every message is delivered at least once, and may come again.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class PushConsumer(Service):
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL) -> None:
         """Want messages of `topic`: all ("*" or None), those with one of the tags in "A || B", or what a selector says.
 
-        Every member of the group has to subscribe alike (C4). Raises IllegalArgumentError, and IllegalStateError after
-        the start.
+        Every member of the group has to subscribe alike (mechanism C4). Raises IllegalArgumentError, and
+        IllegalStateError after the start.
         """
         self._require_not_started("subscribe")
         self._subscriptions[topic] = parse_subscription(topic, expression)
@@ -141,8 +141,8 @@ class PushConsumer(Service):
         """Want no messages of `topic` any more; without a subscription to it nothing happens.
 
         While running, listeners that have begun finish, and offsets stay: a later subscription goes on there. Members
-        of a group have to subscribe alike (C4), so the brokers reject this one unless it is alone or the group allows
-        different subscriptions. Raises IllegalStateError after the shutdown.
+        of a group have to subscribe alike (mechanism C4), so the brokers reject this one unless it is alone or the
+        group allows different subscriptions. Raises IllegalStateError after the shutdown.
         """
         self._subscriptions.pop(topic, None)
         if self._lifecycle.state is not ServiceState.CREATE_JUST:
@@ -153,21 +153,22 @@ class PushConsumer(Service):
         """`listener` gets up to `consume_message_batch_max_size` messages of one queue and says what became of them.
 
         Several run at a time, in any order; a plain function runs in a thread. What is not consumed comes again later,
-        16 times, and is a dead letter then (R1, R2). It has to be idempotent: every message comes at least once, and
-        may come again. Raises IllegalStateError after the start.
+        16 times, and is a dead letter then (mechanisms R1, R2). It has to be idempotent: every message comes at least
+        once, and may come again. Raises IllegalStateError after the start.
         """
         self._register(listener, orderly=False)
 
     def register_message_listener_orderly(self, listener: MessageListenerOrderly) -> None:
-        """The same, but each queue is consumed in its order, by one listener of the whole group at a time (O2).
+        """The same, but each queue is consumed in its order, by one listener of the whole group at a time (mechanism
+        O2).
 
         What is not consumed is tried again after `suspend_current_queue_time_s`, and what follows it in its queue
-        waits; for good, unless `max_reconsume_times` is set. A topic with one queue has one order (O1).
+        waits; for good, unless `max_reconsume_times` is set. A topic with one queue has one order (mechanism O1).
         """
         self._register(listener, orderly=True)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have it called before and after each call of the listener (C12)."""
+        """Have it called before and after each call of the listener (mechanism C12)."""
         self._hooks.register(hook)
 
     @property
@@ -264,15 +265,15 @@ class PushConsumer(Service):
         self._engine.assigned.reset_offsets(of_queues(broker_name, queues), only_newer=by_slave)
 
     async def persist_offsets(self) -> None:
-        """Write the offsets that have changed to where they are kept (MISSION L9)."""
+        """Write the offsets that have changed to where they are kept (mechanism L9)."""
         await self._engine.assigned.commit()
 
     def running_info(self, broker_name: str) -> broker_pb.ConsumerRunningInfo:
-        """How this consumer is, with its queues of that broker (MISSION L11, L12)."""
+        """How this consumer is, with its queues of that broker (mechanisms L11, L12)."""
         return running_info(self._instance, self._engine, broker_name)
 
     async def consume_directly(self, message: MessageExt) -> broker_pb.ConsumeDirectlyResult:
-        """Give the message to the listener now; offsets do not move (MISSION L13)."""
+        """Give the message to the listener now; offsets do not move (mechanism L13)."""
         return await consume_directly(self._instance.clock, self._engine.listening, message)
 
     # ---------------------------------------------------------------------------------------------------- inside
@@ -299,7 +300,7 @@ class PushConsumer(Service):
         )
 
     def _all_subscriptions(self) -> Mapping[str, Subscription]:
-        """What the application wants, and in clustering the group's retry topic (C11)."""
+        """What the application wants, and in clustering the group's retry topic (mechanism C11)."""
         if self._message_model is MessageModel.BROADCASTING:
             return dict(self._subscriptions)
         retry = retry_topic(self.group)

@@ -35,7 +35,7 @@ ROOM_SEPARATOR = "@"
 VIRTUAL_NODES = 10  # RocketMQ's default
 HASH_BYTES = 4  # of MD5
 
-REBALANCE_INTERVAL_S = 20.0  # MISSION C13
+REBALANCE_INTERVAL_S = 20.0  # mechanism C13
 
 # Before a member begins with a queue that another one may have had: until then that one has given it up, and what it
 # has finished is with the broker (ADR 34).

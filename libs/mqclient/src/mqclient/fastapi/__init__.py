@@ -1,4 +1,4 @@
-"""The queue in a FastAPI application: producers and consumers live as long as the application does (MISSION Q3).
+"""The queue in a FastAPI application: producers and consumers live as long as the application does (mechanism Q3).
 
     from typing import Annotated
 

@@ -35,19 +35,19 @@ from osenv import Clock
 
 logger = logging.getLogger("mqclient.attempts")
 
-# MISSION P7: not now, or not here; another broker may take the message.
+# Mechanism P7: not now, or not here; another broker may take the message.
 RETRY_RESPONSE_CODES = REFUSED_FOR_NOW | {
     ResponseCode.NO_PERMISSION,
     ResponseCode.NO_BUYER_ID,
     ResponseCode.NOT_IN_CURRENT_UNIT,
 }
 
-# MISSION P12: from this latency on, the broker is left alone for so long.
+# Mechanism P12: from this latency on, the broker is left alone for so long.
 LATENCY_MAX_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
 NOT_AVAILABLE_DURATION_MS = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
 ISOLATION_MS = 10_000  # what a failed send counts as
 
-CONNECT_FAILURE_LATENCY_MS = 3_000.0  # MISSION P8
+CONNECT_FAILURE_LATENCY_MS = 3_000.0  # mechanism P8
 
 
 class CommunicationMode(Enum):
@@ -66,7 +66,7 @@ class RetryPolicy(NamedTuple):
 
 
 def may_retry(error: MQClientError, mode: CommunicationMode) -> bool:
-    """Whether another try may help. An asynchronous send takes a broker's answer for an answer (MISSION P8).
+    """Whether another try may help. An asynchronous send takes a broker's answer for an answer (mechanism P8).
 
     One that is no master has given none: it is as if nobody were there.
     """

@@ -71,7 +71,7 @@ from mqproto.record import (
 from osenv import Clock
 from telemetry.context import TRACEPARENT, carried
 
-DELAY_LEVEL_MAX = 18  # MISSION D1: 18 levels
+DELAY_LEVEL_MAX = 18  # mechanism D1: 18 levels
 FLAG_MIN, FLAG_MAX = -(2**31), 2**31 - 1
 TAG_ALTERNATIVE = "||"  # separates the tags of a subscription
 TAG_ANY = "*"
@@ -399,7 +399,7 @@ class OperatorMessage(PreparedMessage):
 
 
 class PreparedBatch:
-    """Messages that are stored together: whole, and one behind the other (MISSION P15).
+    """Messages that are stored together: whole, and one behind the other (mechanism P15).
 
     Raises MessageRejectedError for messages that cannot share a batch.
     """

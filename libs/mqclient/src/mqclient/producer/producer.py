@@ -56,7 +56,7 @@ class SendCallback(Protocol):
 
 
 class Producer(Service):
-    """Sends messages for one producer group. May be shared by any number of tasks of its event loop (P18).
+    """Sends messages for one producer group. May be shared by any number of tasks of its event loop (mechanism P18).
 
     `send` awaits the result, `send_async` gives it to a callback, `send_oneway` asks for none; `send_batch` stores
     several messages together. All raise MessageRejectedError for a message that breaks a rule
@@ -110,7 +110,7 @@ class Producer(Service):
         await self._instance.leave(timeout_s, finish=self._finish_sends, unregister=unregister)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have it called before and after each try (MISSION P19)."""
+        """Have it called before and after each try (mechanism P19)."""
         self._hooks.append(hook)
         if self._lifecycle.running:
             self._sender.register_hook(hook)
@@ -130,8 +130,8 @@ class Producer(Service):
         is sent again to the same broker, or to a slave of it that has become the master, and is recognised there; only
         when that broker is gone it goes to another one, and then it can be stored on both: consumers have to expect
         that. While all masters of the topic are away and a slave is there, the message waits for a new master. With a
-        `selector` or a `queue` there is one try (P13), and messages of the queue keep the order in which they were
-        sent.
+        `selector` or a `queue` there is one try (mechanism P13), and messages of the queue keep the order in which they
+        were sent.
 
         Raises BrokerRejectedError when the broker refused it for good, a RetryableError when it is not stored, and an
         OutcomeUnknownError when it may be.
@@ -155,7 +155,7 @@ class Producer(Service):
         timeout: float | None = None,  # noqa: ASYNC109
         queue: MessageQueue | None = None,
     ) -> BatchSendResult:
-        """Store `messages` together: all of them, one behind the other in one queue, or none (MISSION P15).
+        """Store `messages` together: all of them, one behind the other in one queue, or none (mechanism P15).
 
         They have to have one topic and one `wait_store_msg_ok`, and no delay; MessageBatchSplitter cuts what is larger
         than `max_message_size`. Otherwise as `send`.
@@ -184,7 +184,7 @@ class Producer(Service):
         """Return at once; `callback` hears of the result within `timeout` seconds, from now on, over all tries.
 
         It is called once for every message that was accepted here. It is tried again where its broker gave no answer,
-        and not after an answer (MISSION P6, P8). Raises TooManyRequestsError when too many are under way.
+        and not after an answer (mechanisms P6, P8). Raises TooManyRequestsError when too many are under way.
         """
         deadline = self._deadline(timeout)
         outgoing = PreparedMessage(message, self._origin)
@@ -203,7 +203,8 @@ class Producer(Service):
         selector_argument: Any = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says (P3).
+        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says (mechanism
+        P3).
 
         It is not tried elsewhere. When too many are under way it waits for some of them to end, and raises
         TooManyRequestsError after `send_msg_timeout_s`. Raises a RetryableError when there is no way to a broker.

@@ -119,7 +119,7 @@ class TransactionProducer(Producer):
         its commit on.
 
         Nobody is asked how the transaction ended before `check_immunity_s` (0 to 40 days) have passed since the half
-        was stored: for local transactions that take longer than the broker's transactionTimeOut (6 s, MISSION T9).
+        was stored: for local transactions that take longer than the broker's transactionTimeOut (6 s, mechanism T9).
 
         Raises what the listener raises. Before the local transaction: MessageRejectedError, IllegalArgumentError,
         BrokerRejectedError, or a RetryableError; then it has not run, nothing will be delivered, and a new call is
@@ -197,7 +197,7 @@ class TransactionProducer(Producer):
         raise cause
 
     def _end_soon(self, outgoing: PreparedHalf, half: SendResult, state: LocalTransactionState) -> None:
-        """Tell the broker in the background (MISSION T7)."""
+        """Tell the broker in the background (mechanism T7)."""
         if state is not LocalTransactionState.UNKNOW:
             broker_name, id_ = half.message_queue.broker_name, half.message_id
             telling = self._tell(broker_name, id_, state, from_check=False)

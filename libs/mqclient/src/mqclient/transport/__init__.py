@@ -70,7 +70,7 @@ class Channel(Protocol):
 
 
 class NameServerSource(Protocol):
-    """Who knows the addresses of the name servers, and may name others tomorrow (MISSION L6)."""
+    """Who knows the addresses of the name servers, and may name others tomorrow (mechanism L6)."""
 
     async def look_up(self) -> tuple[str, ...]:
         """The addresses as `host:port`, at least one. Raises NoRouteError when they cannot be had."""

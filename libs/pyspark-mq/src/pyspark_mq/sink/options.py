@@ -47,7 +47,7 @@ class ReplayDiffersError(SinkError):
     """Going on would lose rows or send them twice, so the batch stops here."""
 
 
-# The options of writing, parsed once (MISSION Y5); docs/guides/spark.md explains each with an example.
+# The options of writing, parsed once (mechanism Y5); docs/guides/spark.md explains each with an example.
 
 WRITE_OPTIONS = ("namesrvAddr", "topic", "queueBy", "writeId", "batchId", "sendTimeoutMs")
 SPARKS_OWN = ("checkpointLocation", "path", "queryName")  # Spark hands them on, for sinks that write files

@@ -1,4 +1,4 @@
-"""What Spark calls: one writer for a batch write, one for a stream (MISSION Y5).
+"""What Spark calls: one writer for a batch write, one for a stream (mechanism Y5).
 
 `write` runs in a Python worker of an executor, once for each partition and try; `commit` and `abort` in the driver.
 """

@@ -1,4 +1,4 @@
-"""Order histories of any size, made by Spark: what the queue would hold of a shop (issue 11, point 4).
+"""Order histories of any size, made by Spark: what the queue would hold of a shop.
 
     made = generate(spark, Generation(orders=1_000_000, faults={Kind.DOUBLE_CAPTURE: 7}))
     made.bronze, made.truth

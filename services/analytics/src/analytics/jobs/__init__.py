@@ -1,1 +1,1 @@
-"""The tables, each made by a pure function from DataFrame to DataFrame, with its schema beside it (MISSION Y6)."""
+"""The tables, each made by a pure function from DataFrame to DataFrame, with its schema beside it (mechanism Y6)."""

@@ -1,4 +1,4 @@
-"""Source -> bronze: the messages as they are, with the day on which the broker stored them (MISSION Y6).
+"""Source -> bronze: the messages as they are, with the day on which the broker stored them (mechanism Y6).
 
 Invariant: bronze is what was told, also what nobody can read; it is never changed. A message stands in it twice if it
 was read twice (by a backfill, and then by the stream): `unique` drops the second, by its place in the queue.

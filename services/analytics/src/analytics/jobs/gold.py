@@ -39,7 +39,7 @@ from analytics.jobs.silver import (
     is_paid,
 )
 
-# Orders -> how many were left unpaid, by the hour and by the day in which they were created (MISSION Y6).
+# Orders -> how many were left unpaid, by the hour and by the day in which they were created (mechanism Y6).
 #
 # Abandoned is what was closed without ever having been paid, for whatever reason; what still waits for its payment is
 # neither abandoned nor paid. The rate is abandoned / created.
@@ -82,7 +82,7 @@ def abandoned_rate(orders: DataFrame) -> DataFrame:
     return rated.select(*ABANDONED_RATE.names)
 
 
-# What was read -> how many events of which kind and version there were, and how many could not be read (MISSION Y6).
+# What was read -> how many events of which kind and version there were, and how many could not be read (mechanism Y6).
 #
 # Messages are counted, so an event that was told twice counts twice; give it unique bronze. `outcome` is `read`,
 # `newer` (of a version later than this program knows: read for what it still has), or `rejected`, which has no version.
@@ -115,7 +115,7 @@ def event_counts(read: DataFrame) -> DataFrame:
     return counted.select(*EVENT_COUNTS.names)
 
 
-# Orders -> how many of a day's orders came how far (MISSION Y6).
+# Orders -> how many of a day's orders came how far (mechanism Y6).
 #
 # An order counts in a step if it got there, also if it was closed afterwards; a later step implies the earlier ones.
 
@@ -158,7 +158,7 @@ def _row(number: int, step: str) -> Column:
     )
 
 
-# Orders -> counts and sums that the databases must say as well, by day and currency (MISSION Y6).
+# Orders -> counts and sums that the databases must say as well, by day and currency (mechanism Y6).
 #
 # Amounts of different currencies are never added: an order counts in the row of its currency, and each capture and
 # refund in the row of its own.
@@ -258,7 +258,7 @@ def _is_closed_for(reason: str) -> Column:
     return _has_status(CLOSED_STATUS) & (F.col("close_reason") == reason)
 
 
-# Orders -> what was sold in each minute, by product (MISSION Y6).
+# Orders -> what was sold in each minute, by product (mechanism Y6).
 #
 # An order counts in the minute in which its buyer paid, with its lines as they were ordered. It goes on counting if its
 # seller cancels it later: what went back is in order_totals. The revenue of all rows is that of order_totals.
@@ -294,7 +294,7 @@ def revenue_per_minute(orders: DataFrame) -> DataFrame:
     return grouped.withColumn("day", utc_day("minute")).select(*REVENUE_PER_MINUTE.names)
 
 
-# Orders -> what became of the units that were ordered, by product and the day of the order (MISSION Y6).
+# Orders -> what became of the units that were ordered, by product and the day of the order (mechanism Y6).
 #
 #     reserved = sold + released + waiting        sold = kept + taken back
 #

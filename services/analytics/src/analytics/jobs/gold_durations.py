@@ -73,7 +73,7 @@ def _shift(value_ms: str | Column) -> Column:
     return F.greatest(F.lit(0), bits - (_SPLIT_BITS + 1))
 
 
-# Orders -> how long buyers took to pay, by the day on which the order was created (MISSION Y6).
+# Orders -> how long buyers took to pay, by the day on which the order was created (mechanism Y6).
 #
 # Percentiles are exact. A payment that the gateway took before the order's clock says it was created (clocks disagree
 # by some milliseconds) counts as 0.
@@ -88,7 +88,7 @@ def time_to_pay(orders: DataFrame) -> DataFrame:
     return quantiles(known.select("day", took_ms.alias("took_ms")), ["day"], "took_ms").select(*TIME_TO_PAY.names)
 
 
-# Orders and timers -> how late unpaid orders were closed, and how late the broker delivered (MISSION Y6).
+# Orders and timers -> how late unpaid orders were closed, and how late the broker delivered (mechanism Y6).
 #
 # Two measures: `order-closed` is closed_at - expires_at of the orders that expired; `timer-delivered` is the broker's
 # own, by delay level. Percentiles are exact, over all days, since those of days do not add up. What is early counts as

@@ -1,4 +1,4 @@
-"""Reconciliation (MISSION Y7): what should not be, order by order. No rows is the daily proof.
+"""Reconciliation (mechanism Y7): what should not be, order by order. No rows is the daily proof.
 
 Invariants: an order is judged by what silver knows of it, however late or often that was told; one fault is one
 finding. What cannot be decided yet, or not at all, is no finding (`Moment`). Everything is decided within an order's

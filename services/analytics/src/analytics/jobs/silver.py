@@ -34,7 +34,7 @@ from analytics.events import (
 )
 from analytics.jobs.bronze import PLACE, elapsed_ms, utc_day
 
-# Events -> one row per order: each state's time, the amounts, the payments and the refunds (MISSION Y6).
+# Events -> one row per order: each state's time, the amounts, the payments and the refunds (mechanism Y6).
 #
 # Invariants: the row depends on which events were told, not on their order in the queue, on how late they were stored
 # or how often they were told. Of an event that was told in several wordings the newest version counts, and of those the
@@ -276,7 +276,7 @@ def is_closed() -> Column:
     return F.coalesce(F.col("status") == CLOSED_STATUS, F.lit(False))
 
 
-# Orders -> one row per payment: what was captured, and how much of it went back (MISSION Y6).
+# Orders -> one row per payment: what was captured, and how much of it went back (mechanism Y6).
 #
 # Invariants: status, amounts and captured_at are those of the payment in the database of payments once all its events
 # are there. A payment of which only refunds or refund requests were told has no status and no amount.
@@ -342,7 +342,7 @@ def _payment_status() -> Column:
     )
 
 
-# Bronze -> one row per delivered timeout: when it was due, and how late the broker delivered it (MISSION Y6).
+# Bronze -> one row per delivered timeout: when it was due, and how late the broker delivered it (mechanism Y6).
 #
 # Invariants: a timeout that waited names the waiting record that it was, and that one says when it was due, so the
 # broker's own lateness is read and not guessed. A timeout that did not wait (its order was due when it was sent), and

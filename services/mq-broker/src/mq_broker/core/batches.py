@@ -67,7 +67,7 @@ from mqproto.record import (
 
 ItemT = TypeVar("ItemT")
 
-CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (MISSION S3)
+CQ_ENTRY = Struct(">qiq")  # log offset, size, tag hash: 20 bytes (mechanism S3)
 
 # size, magic, body CRC, queue id, sysflag, body size; the x's are what a check does not need
 _CHECKED_HEAD = Struct(">iiii20xi44xi")
@@ -330,7 +330,7 @@ def _shape_error(number: int, magic: int, size: int, body_size: int, left: int) 
     return BatchError(f"record {number}: size {size} and body {body_size} do not fit the {left} bytes that are left")
 
 
-# The keys of a message in the index (MISSION M2, S4): its unique key, and each of its user's keys.
+# The keys of a message in the index (mechanisms M2, S4): its unique key, and each of its user's keys.
 #
 # A key is hashed as `topic#key` by Java's String.hashCode; the index keeps the absolute value, and 0 for the minimum,
 # which has none.

@@ -111,7 +111,7 @@ class HeardClocks:
 
 
 class BrokerTime:
-    """Milliseconds since 1970, as the broker stamps and compares them (MISSION D4)."""
+    """Milliseconds since 1970, as the broker stamps and compares them (mechanism D4)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far each group has consumed each queue (MISSION C20-C22)."""
+"""How far each group has consumed each queue (mechanisms C20-C22)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Range = tuple[int, int]  # first offset, and the one behind the last
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a group has finished of one queue: a set of offsets that only grows (MISSION C20, C21).
+    """What a group has finished of one queue: a set of offsets that only grows (mechanisms C20, C21).
 
     `offset` is the next message to be consumed, were there no ranges. Everything below `offset` is in it, and the
     ranges beyond. What is reported is added as a union: a report that is late or comes twice changes nothing, because

@@ -1,4 +1,4 @@
-"""Delays: the table of levels, which waiting records are done, and how late deliveries are (MISSION D1, D6)."""
+"""Delays: the table of levels, which waiting records are done, and how late deliveries are (mechanisms D1, D6)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class DelayLevels:
         return self.delays_ms[level - 1]
 
     def due_ms(self, level: int, store_ms: int, due_then_ms: int) -> int:
-        """When a record is due that was stored at `store_ms` and was then due at `due_then_ms` (MISSION D4).
+        """When a record is due that was stored at `store_ms` and was then due at `due_then_ms` (mechanism D4).
 
         A table that has become shorter since then brings it forward; one that has become longer changes nothing.
         """

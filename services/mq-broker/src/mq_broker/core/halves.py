@@ -1,4 +1,7 @@
-"""Records of a transaction: the half message, the op message, and what is delivered in the end (MISSION T2-T4, T10)."""
+"""Records of a transaction: the half message, the op message, and what is delivered in the end.
+
+Mechanisms T2-T4, T10.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def half_batch(batch: Batch, store_ms: int) -> Batch:
 
 
 def recheck_batch(record: Record, check_times: int) -> Batch:
-    """The half message once more, with its checks counted: it goes to the log's end before it is checked (T11)."""
+    """The half message once more, with its checks counted: it goes to the log's end before it is checked.
+
+    Mechanism T11.
+    """
     return _half(record, decode_properties(record.properties) | {TRANSACTION_CHECK_TIMES: str(check_times)})
 
 
@@ -135,7 +141,7 @@ def is_committed(record: Record) -> bool:
 
 
 def op_batch(half: Half, phase: Phase, *, store_ms: int, born_ip: int) -> Batch:
-    """The op message that closes or parks a transaction (MISSION T3)."""
+    """The op message that closes or parks a transaction (mechanism T3)."""
     body = str(half.queue_offset)
     return state_batch(half, phase, topic=OP_HALF_TOPIC, tag=OP_TAG, body=body, store_ms=store_ms, born_ip=born_ip)
 
@@ -198,7 +204,7 @@ def _number(properties: dict[str, str], name: str, at_most: int) -> int | None:
     return number if (number := int(value)) <= at_most else None
 
 
-# Half messages that nobody could answer for, kept for an operator, and what operators have decided (MISSION T10).
+# Half messages that nobody could answer for, kept for an operator, and what operators have decided (mechanism T10).
 #
 # A parked half stands in TRANS_CHECK_MAX_TIME_TOPIC as it stood in the half topic. A decision is a mark behind it, in
 # the same queue: a small message that names the transaction and says by the broker's own property TRANSACTION_STATE how

@@ -171,7 +171,7 @@ class Creations:
             self._by_client.popitem(last=False)
 
 
-# When the oldest file of the log may go, and when writes have to stop (MISSION E1, E2, E4).
+# When the oldest file of the log may go, and when writes have to stop (mechanisms E1, E2, E4).
 #
 # Invariants: a file goes because it has expired or because the disk is too full, never because it was consumed; once
 # writes are refused they stay refused until there is room again.
@@ -198,11 +198,11 @@ class Reason(enum.Enum):
 class RetentionOptions:
     """RocketMQ's settings and defaults; shares of the disk are 0 to 1."""
 
-    reserved_hours: int = 72  # E1
-    delete_hours: frozenset[int] = frozenset({4})  # E2, deleteWhen
-    normal_share: float = 0.75  # E4: above it expired files go at any hour
-    forced_share: float = 0.85  # E4: from here on files go before they expire; writes resume at or below it
-    refuse_share: float = 0.90  # E4: from here on writes are refused
+    reserved_hours: int = 72  # mechanism E1
+    delete_hours: frozenset[int] = frozenset({4})  # mechanism E2, deleteWhen
+    normal_share: float = 0.75  # mechanism E4: above it expired files go at any hour
+    forced_share: float = 0.85  # mechanism E4: from here on files go before they expire; writes resume at or below it
+    refuse_share: float = 0.90  # mechanism E4: from here on writes are refused
     clean_forcibly: bool = True
     guard: GuardMode = GuardMode.WARN
 

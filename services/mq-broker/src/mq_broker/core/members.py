@@ -14,7 +14,7 @@ from mqproto.names import retry_topic
 
 S = TypeVar("S")  # a session: whatever leads to the client
 
-HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat every 30 s (MISSION L8)
+HEARTBEAT_EXPIRY_MS = 120_000  # RocketMQ's channel expiry; its clients beat every 30 s (mechanism L8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What a consumer says of itself when it joins a group, and how two of them differ (MISSION C4).
+    """What a consumer says of itself when it joins a group, and how two of them differ (mechanism C4).
 
     One consumer of a client, as its heartbeat describes it.
 
@@ -304,7 +304,7 @@ _Key = tuple[str, LockedQueue]
 
 
 class QueueLocks:
-    """Who may consume a queue in order: at most one member of a group at a time (MISSION O2).
+    """Who may consume a queue in order: at most one member of a group at a time (mechanism O2).
 
     All locks by group and queue. Times are milliseconds of the broker's monotonic clock.
 

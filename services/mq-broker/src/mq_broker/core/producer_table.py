@@ -21,7 +21,7 @@ from mqproto.properties import RETURNING_PRODUCERS_FROM, WRITE_PRODUCERS_FROM
 
 log = logging.getLogger(__name__)
 
-EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, MISSION P4), and the next try of a task of Spark
+EXPIRY_MS = 3_600_000  # far beyond any send's budget (3 s, mechanism P4), and the next try of a task of Spark
 # A producer that comes back with what a checkpoint told it: longer than messages are kept (72 h) and a weekend lasts.
 RETURNING_EXPIRY_MS = 7 * 24 * 3_600_000
 PRODUCER_BYTES, PAIR_BYTES = 80, 24  # of a producer in the file, and of a pair beside its topic and its first stretch

@@ -1,4 +1,4 @@
-"""What a pull gets (MISSION F1, F2): from consume-queue entries and a subscription to ranges of the log."""
+"""What a pull gets (mechanisms F1, F2): from consume-queue entries and a subscription to ranges of the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqproto.properties import (
 )
 from mqproto.record import OFFSETS, OFFSETS_AT, SEGMENT_HEAD, encoded_properties
 
-PULL_MESSAGES_MAX = 1_024  # never allocate by a number that a client names (RELIABILITY.md)
+PULL_MESSAGES_MAX = 1_024  # never allocate by a number that a client names (docs/reference/faults.md#store-rules)
 PULL_BYTES_MAX = 1024 * 1024
 SCAN_ENTRIES_MAX = 8_192  # how far one pull may look for a tag before it answers NO_MATCHED_MSG
 
@@ -115,7 +115,7 @@ _TAGS = property_start(TAGS)
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """The tag filter of a subscription: `*`, or tags joined by `||` (MISSION F1).
+    """The tag filter of a subscription: `*`, or tags joined by `||` (mechanism F1).
 
     `codes` is None when every message passes.
 
@@ -156,7 +156,7 @@ NOT_ENABLED = "this broker does not filter by SQL92; set enablePropertyFilter=tr
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """What a subscription wants, in either of its languages (MISSION F1, F2).
+    """What a subscription wants, in either of its languages (mechanisms F1, F2).
 
     Both steps; `condition` is None when the tags decide alone.
 
@@ -238,7 +238,7 @@ STEP_GROWTH = 3  # a step is this much more than all before it together
 
 @dataclass(slots=True)
 class Search:
-    """Looking through the records of a queue for those whose properties fulfil a condition (MISSION F2).
+    """Looking through the records of a queue for those whose properties fulfil a condition (mechanism F2).
 
     One pull's search, which begins at queue offset `begin` and brings so many messages and bytes at the most.
 
@@ -311,7 +311,7 @@ ALL_BYTES = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SlaveReads:
-    """Who reads from a slave: those that are so far behind that the master would have to read from its disk (MISSION
+    """Who reads from a slave: those that are so far behind that the master would have to read from its disk (mechanism
     H3).
 
     `near_bytes` of the log, from its end, are taken to be in memory. `is_slave_there`: whether a slave serves beside

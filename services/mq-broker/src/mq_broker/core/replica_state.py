@@ -344,7 +344,7 @@ class ReplicationOptions:
     beat_interval_ms: int = 1_000  # haSendHeartbeatInterval
     slave_read_enable: bool = True  # slaveReadEnable
     is_registered: bool = False  # with name servers, which know of other replicas
-    access_message_in_memory_max_ratio: int = 40  # percent of the machine's memory (MISSION H3)
+    access_message_in_memory_max_ratio: int = 40  # percent of the machine's memory (mechanism H3)
 
 
 @dataclass(frozen=True, slots=True)

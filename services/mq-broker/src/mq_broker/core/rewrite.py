@@ -1,7 +1,7 @@
 """Records written anew under another topic: into the delay levels, out of them, and back for a retry.
 
 Invariants: what a delayed record delivers is the message that was sent, byte for byte in its body and user properties,
-with its born time and host and its reconsume times kept (MISSION D5); a delayed record says itself when it is due and
+with its born time and host and its reconsume times kept (mechanism D5); a delayed record says itself when it is due and
 where it belongs, so that the log alone rebuilds everything around it. Every stored record can be written again: what a
 producer may send leaves room for it (`mqproto.record`); only records of earlier versions may lose properties.
 """
@@ -58,7 +58,7 @@ _SEPARATORS = str.maketrans("\x01\x02", "??")
 FAILED_MEMBER_CHARACTERS_MAX = 128  # ASCII in practice: address, process and what makes it unique
 # The names of both properties with their separators, the member at four bytes a character, the CRC property behind all.
 FAILURE_OVERHEAD_BYTES = len(f"{FAILURE}{FAILED_MEMBER}") + 4 + 4 * FAILED_MEMBER_CHARACTERS_MAX + CRC_BYTES
-RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (MISSION R1)
+RETRY_LEVEL_BASE = 3  # the first retry waits level 3, 10 s (mechanism R1)
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # the field's; a record of somebody else's may say anything
 # What a copy cannot do without, whatever else it has to leave out. All of it is short.
 _KEPT = frozenset(
@@ -137,7 +137,7 @@ def arriving_batch(batch: Batch, topics: TopicTable) -> Batch:
 
 
 def schedule_batch(batch: Batch, levels: DelayLevels, store_ms: int, ahead_of_wall_ms: int = 0) -> Batch:
-    """A delayed batch as it goes where it waits: the tag hash of each record is its due time (MISSION D2).
+    """A delayed batch as it goes where it waits: the tag hash of each record is its due time (mechanism D2).
 
     `store_ms` is broker time, which is so much ahead of the wall clock; a time of the calendar is the wall clock's.
     Raises BatchError when a record is to wait for too long.
@@ -224,7 +224,7 @@ def due_then_ms(record: Record) -> int | None:
 
 
 def deliver_record(record: Record, position: Position) -> Batch:
-    """What a waiting record has waited for: the message under its own topic and queue again (MISSION D5).
+    """What a waiting record has waited for: the message under its own topic and queue again (mechanism D5).
 
     Raises ValueError for a record of another program that does not say where it is going.
     """
@@ -262,7 +262,10 @@ def retry_batch(
     retry_queue_id: int = 0,
     failure: Failure | None = None,
 ) -> Batch:
-    """A message that a group could not consume, on its way to come again, or to the dead letters (MISSION R1, R2)."""
+    """A message that a group could not consume, on its way to come again, or to the dead letters.
+
+    Mechanisms R1, R2.
+    """
     properties = decode_properties(record.properties)
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, properties.get(UNIQ_KEY, ""))

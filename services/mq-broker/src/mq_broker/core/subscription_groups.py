@@ -1,4 +1,4 @@
-"""The consumer groups that this broker knows, and their settings (MISSION N9, N11).
+"""The consumer groups that this broker knows, and their settings (mechanisms N9, N11).
 
 Invariants: a group's name is legal; RocketMQ's tools group is always there, is never written down, and cannot be
 changed or deleted. When a group was deleted with its offsets, what comes after it begins with more resets than they had
@@ -17,8 +17,8 @@ from mq_broker.core.limits import AUTO_CREATED_GROUPS_MAX, GROUP_COUNT_MAX, Coun
 from mq_broker.core.topics import QUEUE_COUNT_MAX
 from mqproto.names import TOOLS_CONSUMER_GROUP, check_group
 
-RETRY_MAX_TIMES = 16  # MISSION R1
-WHICH_BROKER_WHEN_CONSUME_SLOWLY = 1  # RocketMQ's (MISSION H3)
+RETRY_MAX_TIMES = 16  # mechanism R1
+WHICH_BROKER_WHEN_CONSUME_SLOWLY = 1  # RocketMQ's (mechanism H3)
 BROKER_ID_MAX = (1 << 31) - 1
 GROUP_LIMITS = CountLimits(
     "group", GROUP_COUNT_MAX, "subscriptionGroupCountMax", AUTO_CREATED_GROUPS_MAX, "autoCreatedGroupsPerClient"
@@ -31,8 +31,9 @@ class SubscriptionGroup:
 
     Without `consume_enable` its members get nothing; without `consume_broadcast_enable` they get nothing while they
     consume by broadcasting. `retry_queue_count` 0: what is given back is not tried again. With
-    `different_subscriptions_allowed`, which RocketMQ does not have, members need not be alike (MISSION C4). Its members
-    read from the broker with the id `broker_id`; those that are far behind from `which_broker_when_consume_slowly`.
+    `different_subscriptions_allowed`, which RocketMQ does not have, members need not be alike (mechanism C4). Its
+    members read from the broker with the id `broker_id`; those that are far behind from
+    `which_broker_when_consume_slowly`.
     """
 
     group: str

@@ -36,7 +36,7 @@ TOPIC_LIMITS = CountLimits(
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One topic on this broker (MISSION N10, N11)."""
+    """One topic on this broker (mechanisms N10, N11)."""
 
     topic: str
     read_queue_count: int
@@ -114,7 +114,7 @@ class TopicTable:
         return dict(self._topics)
 
     def get_or_offer(self, topic: str) -> TopicConfig | None:
-        """The topic, or what `create` would make of it from the default topic, when that is allowed (MISSION N8) and
+        """The topic, or what `create` would make of it from the default topic, when that is allowed (mechanism N8) and
         this broker may make any. Raises IllegalNameError.
         """
         config = self._topics.get(topic)
@@ -133,7 +133,7 @@ class TopicTable:
             self.creations.made(client)
 
     def ensure_group_topic(self, topic: str, queue_count: int = 1) -> TopicConfig:
-        """The retry or dead-letter topic of a group, with at least `queue_count` queues (MISSION R1, R2)."""
+        """The retry or dead-letter topic of a group, with at least `queue_count` queues (mechanisms R1, R2)."""
         if not is_group_topic(topic):
             raise ValueError(f"{topic!r} is no retry or dead-letter topic")
         return self._with_queues(topic, queue_count, missing=queue_count)

@@ -1,4 +1,4 @@
-"""Transactions as transition tables: prepared, then committed, rolled back or parked (MISSION T1, T5, T9, T10)."""
+"""Transactions as transition tables: prepared, then committed, rolled back or parked (mechanisms T1, T5, T9, T10)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionOptions:
-    """RocketMQ's transactionCheckInterval, transactionTimeOut and transactionCheckMax (MISSION T8-T10)."""
+    """RocketMQ's transactionCheckInterval, transactionTimeOut and transactionCheckMax (mechanisms T8-T10)."""
 
     check_interval_ms: int = 60_000
     immunity_ms: int = 6_000
@@ -186,8 +186,8 @@ class Half:
     """A half message that waits for its end: for its producer, or, when it is parked, for an operator.
 
     `log_offset` is that of its newest copy, and `queue_offset` that copy's in the half queue. `first_store_ms` is when
-    the first copy was stored (MISSION T9), `check_times` how many checks were answered with UNKNOW. `immunity_s` is how
-    many seconds it is not asked for; None: as long as the broker's configuration says.
+    the first copy was stored (mechanism T9), `check_times` how many checks were answered with UNKNOW. `immunity_s` is
+    how many seconds it is not asked for; None: as long as the broker's configuration says.
     """
 
     transaction_id: str
@@ -305,7 +305,7 @@ class HalfColumns:
     def due(
         self, begin: int, end: int, *, now_ms: int, immunity_ms: int, check_round: int, is_there: Callable[[str], bool]
     ) -> list[Half]:
-        """Of the slots `begin` to `end` - 1, the halves to be asked for in this round of checks (MISSION T9).
+        """Of the slots `begin` to `end` - 1, the halves to be asked for in this round of checks (mechanism T9).
 
         They were not asked for in it yet, their immunity is over, and somebody of their group is there.
         """
@@ -374,7 +374,7 @@ class HalfColumns:
 
 S = TypeVar("S")  # a session: whatever leads to the member
 
-CHECKS_UNANSWERED_MAX = 2_000  # what a producer lets wait (MISSION T13)
+CHECKS_UNANSWERED_MAX = 2_000  # what a producer lets wait (mechanism T13)
 
 
 @dataclass

@@ -470,14 +470,14 @@ class Broker:
             await self.store.checkpoint()
 
     async def _journal_offsets_forever(self) -> None:
-        """What members report is on disk a moment later (MISSION C21)."""
+        """What members report is on disk a moment later (mechanism C21)."""
         try:
             await self.offset_journal.run()
         except SyncError as error:
             self.store.fence(error)
 
     async def _rewrite_offsets_forever(self) -> None:
-        """The document that RocketMQ reads, too; what is newer stands in the journal (MISSION C22)."""
+        """The document that RocketMQ reads, too; what is newer stands in the journal (mechanism C22)."""
         written = -1
         while True:
             await self._clock.sleep(self.options.flush_consumer_offset_interval_ms / 1000)

@@ -1,4 +1,4 @@
-"""What consumers ask for: messages of a queue (MISSION C6), and how far their group is (MISSION C20-C23)."""
+"""What consumers ask for: messages of a queue (mechanism C6), and how far their group is (mechanisms C20-C23)."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class ConsumeFromWhere(IntEnum):
 
 @dataclass
 class Offsets:
-    """What groups have finished: asked for, reported, set anew, and where a group begins (MISSION C20-C23).
+    """What groups have finished: asked for, reported, set anew, and where a group begins (mechanisms C20-C23).
 
     The processor of offset requests.
 

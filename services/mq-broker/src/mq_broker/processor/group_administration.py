@@ -1,4 +1,4 @@
-"""Consumer groups for an operator: made, changed, deleted, and how far they are (MISSION C23, L11-L13, N9, N11)."""
+"""Consumer groups for an operator: made, changed, deleted, and how far they are (mechanisms C23, L11-L13, N9, N11)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class OffsetChange:
 
 @dataclass
 class ConsumeProgress:
-    """How far a group has consumed, and where it is to begin anew (MISSION C23, L13).
+    """How far a group has consumed, and where it is to begin anew (mechanisms C23, L13).
 
     The processor of what an operator asks about a group's offsets.
 
@@ -286,7 +286,7 @@ class _Pending:
 
 @dataclass
 class ClientCommands:
-    """What an operator asks of a living consumer, by way of its session (MISSION L11-L13).
+    """What an operator asks of a living consumer, by way of its session (mechanisms L11-L13).
 
     The processor of commands to consumers.
 

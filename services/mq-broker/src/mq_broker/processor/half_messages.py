@@ -1,4 +1,4 @@
-"""Half messages: written again, asked about, and found again when a broker starts (MISSION T8-T12)."""
+"""Half messages: written again, asked about, and found again when a broker starts (mechanisms T8-T12)."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ class _Round:
 
 @dataclass
 class TransactionChecks:
-    """Whoever forgets a half message is asked: living members of its producer group, again and again (MISSION T8-T12).
+    """Whoever forgets a half message is asked: living members of its producer group, again and again (mechanisms
+    T8-T12).
 
     The rounds, and what is under way of them.
 

@@ -1,4 +1,4 @@
-"""Long polls: a pull that finds nothing is held until there is something (MISSION C7), in bounded response memory."""
+"""Long polls: a pull that finds nothing is held until there is something (mechanism C7), in bounded response memory."""
 
 from __future__ import annotations
 

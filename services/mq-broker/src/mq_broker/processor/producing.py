@@ -1,4 +1,7 @@
-"""Messages in: batches are checked, given their place, and acknowledged when the flush policy says so (MISSION S11)."""
+"""Messages in: batches are checked, given their place, and acknowledged when the flush policy says so.
+
+Mechanism S11.
+"""
 
 from __future__ import annotations
 
@@ -292,7 +295,7 @@ class SentBack(NamedTuple):
 
 @dataclass
 class SendBack:
-    """A message comes back that its group could not consume: again later, or to the dead letters (MISSION R1, R2).
+    """A message comes back that its group could not consume: again later, or to the dead letters (mechanisms R1, R2).
 
     The processor of consumer send-back requests.
     """

@@ -1,4 +1,4 @@
-"""Messages found again: by key, by place, by time, and with the whole life of what is found (MISSION Q1, M2, M8)."""
+"""Messages found again: by key, by place, by time, and with the whole life of what is found (mechanisms Q1, M2, M8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mq_broker.store.message_store import MessageStore
 from mqproto.record import Record
 
 QUERY_MESSAGES_DEFAULT = 32  # RocketMQ's defaultQueryMaxNum
-QUERY_MESSAGES_MAX = 2_000  # MISSION Q1
+QUERY_MESSAGES_MAX = 2_000  # mechanism Q1
 TIMESTAMP_MS_MAX = (1 << 63) - 1
 
 FoundT = TypeVar("FoundT")
@@ -188,7 +188,7 @@ LOOK_BYTES_MAX = 64 * 1024 * 1024  # read of one topic for one key, at the most
 
 @dataclass
 class Explaining:
-    """The whole life of the messages with a key, as far as this broker's log and tables tell it (issue 5, item 6).
+    """The whole life of the messages with a key, as far as this broker's log and tables tell it.
 
     The processor of explanations.
 
@@ -210,7 +210,7 @@ class Explaining:
     async def explain(self, topic: str, key: str, *, max_messages: int) -> list[LifeEvent]:
         """The events of the newest `max_messages` messages with this key or unique id, in the order of `by_time`.
 
-        Messages of `topic`, or of every topic when it is empty; 0 messages: 32 (MISSION Q1). What the index does not
+        Messages of `topic`, or of every topic when it is empty; 0 messages: 32 (mechanism Q1). What the index does not
         have yet, which is the last moment's, is not told. Raises QueryError, OSError.
         """
         if not key:

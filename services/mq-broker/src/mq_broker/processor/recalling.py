@@ -1,4 +1,4 @@
-"""Messages that wait are taken back, or wait for another time (issue 7, item 3b).
+"""Messages that wait are taken back, or wait for another time (mechanism D7).
 
 The index finds the waiting records of a key. What becomes of each is decided in one step of the event loop with the
 write that says so, as a delivery is: so a message is either removed or delivered. An answer is given when what it says

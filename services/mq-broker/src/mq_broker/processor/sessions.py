@@ -1,4 +1,7 @@
-"""Sessions: clients say that they live and what they are; members join groups and lock queues (MISSION C4, O1, O2)."""
+"""Sessions: clients say that they live and what they are; members join groups and lock queues.
+
+Mechanisms C4, O1, O2.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ HOW_TO_CHANGE = (
 
 @dataclass
 class Admission(Generic[S]):
-    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike (MISSION
+    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike (mechanism
     C4).
 
     Decides which of the groups that a heartbeat names the client may join.
@@ -263,7 +266,7 @@ class RouteNotices:
 
 @dataclass
 class QueueLocking:
-    """Members of a group lock the queues that they consume in order, and give them back (MISSION O1, O2).
+    """Members of a group lock the queues that they consume in order, and give them back (mechanisms O1, O2).
 
     The processor of lock requests.
 

@@ -1,4 +1,4 @@
-"""Topics made, changed, deleted and counted for an operator, and how operators' changes are refused (MISSION N11)."""
+"""Topics made, changed, deleted and counted for an operator, and how operators' changes are refused (mechanism N11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: half messages wait for their end, from their producer or from an operator (MISSION T1-T12)."""
+"""Transactions: half messages wait for their end, from their producer or from an operator (mechanisms T1-T12)."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class Transaction:
 
 @dataclass
 class TransactionAdministration:
-    """Transactions looked at and decided by an operator: the open ones and the parked ones (MISSION T10).
+    """Transactions looked at and decided by an operator: the open ones and the parked ones (mechanism T10).
 
     The processor of what an operator asks of transactions.
 

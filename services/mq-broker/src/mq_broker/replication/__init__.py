@@ -1,4 +1,4 @@
-"""Replication at work: a master that feeds its slaves, a slave that follows its master (MISSION H1-H5)."""
+"""Replication at work: a master that feeds its slaves, a slave that follows its master (mechanisms H1-H5)."""
 
 from __future__ import annotations
 

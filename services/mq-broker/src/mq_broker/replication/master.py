@@ -1,4 +1,4 @@
-"""A master: it feeds its slaves, confirms what they have, and detects that it was superseded (MISSION H1, H2)."""
+"""A master: it feeds its slaves, confirms what they have, and detects that it was superseded (mechanisms H1, H2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slave: it looks for its master and follows it, until an operator decides otherwise (MISSION H2, H4)."""
+"""A slave: it looks for its master and follows it, until an operator decides otherwise (mechanisms H2, H4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small states of one link: documents down, what groups have finished both ways (MISSION H2, H4)."""
+"""The small states of one link: documents down, what groups have finished both ways (mechanisms H2, H4)."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class _Aside:
 
 
 class ProgressIn:
-    """What groups have finished, on its way between a master and a slave (MISSION H4; RELIABILITY.md, bug zoo 24).
+    """What groups have finished, on its way between a master and a slave (mechanism H4; bug zoo 24).
 
     What the other side of the same link says.
 

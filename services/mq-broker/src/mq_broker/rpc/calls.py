@@ -347,7 +347,7 @@ def _limited(method: Callable[[Any, Any, Any], Awaitable[Any]]) -> Callable[[Any
 
 
 class ProgressReports:
-    """What the members of groups report on one Poll stream, beside their polls (MISSION C21).
+    """What the members of groups report on one Poll stream, beside their polls (mechanism C21).
 
     Invariant: a report has no answer unless it is left out because somebody has set the offset anew: then the member
     hears at once what the broker has. No report ends the stream; what is wrong with one goes to the log, as a warning

@@ -1,4 +1,4 @@
-"""Registration with every name server: one stream to each, kept open; the stream is the sign of life (MISSION N2)."""
+"""Registration with every name server: one stream to each, kept open; the stream is the sign of life (mechanism N2)."""
 
 from __future__ import annotations
 

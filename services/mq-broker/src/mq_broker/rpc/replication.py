@@ -1,4 +1,4 @@
-"""Replication over gRPC: links between masters and slaves, and what operators ask of it (MISSION H2)."""
+"""Replication over gRPC: links between masters and slaves, and what operators ask of it (mechanism H2)."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class ServesSlaves(Protocol):
 
 
 class ReplicationService(replication_service_pb2_grpc.ReplicationServiceServicer):
-    """ReplicationService: each stream is one slave, which `replication` serves until it ends (MISSION H2).
+    """ReplicationService: each stream is one slave, which `replication` serves until it ends (mechanism H2).
 
     `stopping` ends the streams.
     """

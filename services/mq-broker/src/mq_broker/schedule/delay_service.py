@@ -1,4 +1,4 @@
-"""Messages that wait, at work: each is delivered when it is due, and nobody polls (MISSION D1-D6)."""
+"""Messages that wait, at work: each is delivered when it is due, and nobody polls (mechanisms D1-D6)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LevelQueue:
-    """One delay level: its records are due in the order in which they were stored (MISSION D2-D4).
+    """One delay level: its records are due in the order in which they were stored (mechanisms D2-D4).
 
     Invariant: what is ahead in memory are the first records of the queue that were not done when they were read.
     """
@@ -86,7 +86,7 @@ class LevelQueue:
             await self._read_ahead(self.store.queue(*waiting_queue(self.level)))
 
     def due_ms(self, record: Record) -> int:
-        """When this record of the level is due (MISSION D4)."""
+        """When this record of the level is due (mechanism D4)."""
         promised_ms = due_then_ms(record)
         if promised_ms is None:  # RocketMQ's: its due time is in the consume queue only
             promised_ms = record.store_timestamp_ms + self.levels.delay_ms(self.levels.effective(self.level))
@@ -119,7 +119,7 @@ class LevelQueue:
         self._may_have_more |= scanned > 0
 
 
-RETRY_AFTER_WRITE_ERROR_MS = 10_000  # MISSION D3
+RETRY_AFTER_WRITE_ERROR_MS = 10_000  # mechanism D3
 # Of the event loop between two steps: from its socket to its answer a frame of a producer takes so many.
 TURNS_OF_OTHERS = 4
 

@@ -1,4 +1,4 @@
-"""The end of a wait: a record that is due goes to the topic and queue it was sent to (MISSION D5)."""
+"""The end of a wait: a record that is due goes to the topic and queue it was sent to (mechanism D5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit log: every message of every topic, end to end, in files of one size (MISSION S2)."""
+"""The commit log: every message of every topic, end to end, in files of one size (mechanism S2)."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ NAME_DIGITS = 20
 
 
 class SegmentFiles:
-    """A run of files of one size, each named after the offset of its first byte in 20 digits (MISSION S2).
+    """A run of files of one size, each named after the offset of its first byte in 20 digits (mechanism S2).
 
     Byte offsets onto files. Without `ahead_bytes` a new file gets all its blocks, else only so many at a time.
 
@@ -352,7 +352,7 @@ class SegmentFiles:
         """The call that makes everything written so far durable, names included; it may run in a thread.
 
         What is written after this moment stays dirty for the next one. The call raises SyncError, after which
-        everything it should have synced is in doubt for ever (RELIABILITY.md: never a second try).
+        everything it should have synced is in doubt for ever (docs/reference/faults.md#store-rules).
         """
         while self._made:
             start, parents = self._made.popleft()

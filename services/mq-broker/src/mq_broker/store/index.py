@@ -1,4 +1,4 @@
-"""The index (MISSION M2, S4): where the messages with a key are, in files of hash slots with linked entries.
+"""The index (mechanisms M2, S4): where the messages with a key are, in files of hash slots with linked entries.
 
 It follows the log, and tells nothing that the log could not. FORMAT.md says each byte; the layout is RocketMQ's.
 """
@@ -259,7 +259,7 @@ class IndexSize:
 
     @property
     def file_bytes(self) -> int:
-        """The length of every file: 410,157 KB with RocketMQ's numbers (MISSION S4)."""
+        """The length of every file: 410,157 KB with RocketMQ's numbers (mechanism S4)."""
         return HEAD.size + self.slots * SLOT.size + self.entries * ENTRY.size
 
     def entry_at(self, number: int) -> int:
@@ -286,7 +286,8 @@ class IndexHead:
 
 
 class IndexFile:
-    """One index file: hash slots with linked entries (MISSION S4). FORMAT.md says each byte; the layout is RocketMQ's.
+    """One index file: hash slots with linked entries (mechanism S4). FORMAT.md says each byte; the layout is
+    RocketMQ's.
 
     Adds keys and finds them. Written by one thread; found from any.
 

@@ -1,4 +1,7 @@
-"""The store's folder: where things are, how large the files are, its version and its checkpoint (MISSION S1-S3, S7)."""
+"""The store's folder: where things are, how large the files are, its version and its checkpoint.
+
+Mechanisms S1-S3, S7.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ _CRC_AT, _CRC = 120, Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The checkpoint: up to where log and consume queues were durable together (MISSION S7).
+    """The checkpoint: up to where log and consume queues were durable together (mechanism S7).
 
     Everything below `log_offset` is durable in the log and in the consume queues.
 

@@ -1,4 +1,6 @@
-"""The commit log read from end to end, past what is broken (RELIABILITY.md (a), bit flips), and copies of that."""
+"""The commit log read from end to end, past what is broken (docs/reference/faults.md#store, bit flips),
+and copies of that.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +236,8 @@ _NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
 
 
 class Quarantine:
-    """Damaged stretches of the log: a copy of each kept aside, for whoever wants to look (RELIABILITY.md (a)).
+    """Damaged stretches of the log: a copy of each kept aside, for whoever wants to look
+    (docs/reference/faults.md#store).
 
     Files are named `<log offset>-<size>`, with their bytes.
 
@@ -363,7 +366,7 @@ R = TypeVar("R")
 class ColdReads:
     """Reads that go to the disk, away from the event loop.
 
-    Runs them, and knows how many there are: as long as there is one, no deleted file is closed (MISSION E3).
+    Runs them, and knows how many there are: as long as there is one, no deleted file is closed (mechanism E3).
 
     Invariants: at most `COLD_READS_AT_ONCE_MAX` of them run; clients take turns, so that a client waits for one read of
     each other client at most, however many reads those have asked for.

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class FlushDiskType(enum.Enum):
-    """When a message is acknowledged (MISSION S11)."""
+    """When a message is acknowledged (mechanism S11)."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"  # when it is written; on disk 200 ms later at the latest
     SYNC_FLUSH = "SYNC_FLUSH"  # when it is on disk

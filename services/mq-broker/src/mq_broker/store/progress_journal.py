@@ -1,4 +1,4 @@
-"""The journal of consumers' progress: what has changed since consumerOffset.json was written (MISSION C21, C22)."""
+"""The journal of consumers' progress: what has changed since consumerOffset.json was written (mechanisms C21, C22)."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Reader:
 
     What comes from memory was written by this process. What comes from disk is believed only when it proves itself:
     CRC, place, topic, queue and queue offset. A record that does not is looked for in the log around it: a wrong
-    consume-queue entry is repaired, a damaged record goes into quarantine and is left out (RELIABILITY.md (a), bit
-    flips).
+    consume-queue entry is repaired, a damaged record goes into quarantine and is left out
+    (docs/reference/faults.md#store, bit flips).
 
     Invariants: nobody gets a record that is not exactly what was stored under that queue offset; nothing beyond
     `readable_end` is read.

@@ -1,4 +1,4 @@
-"""Old files go: by age, or because the disk is too full (MISSION E1-E4)."""
+"""Old files go: by age, or because the disk is too full (mechanisms E1-E4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUND_INTERVAL_S = 10  # MISSION E2
+ROUND_INTERVAL_S = 10  # mechanism E2
 FILES_IN_ROUND_MAX = 10  # RocketMQ's deleteFileBatchMax
 NEWEST_LOOK_BYTES = 8 * 1024 * 1024  # more than the largest record takes, so that one begins there
 
@@ -228,7 +228,7 @@ class Retention:
         )
 
     def _newest_store_ms(self, end: int) -> int:
-        """When the last record of the oldest file, which ends at `end`, was stored (MISSION E1); may block.
+        """When the last record of the oldest file, which ends at `end`, was stored (mechanism E1); may block.
 
         The last records stand in the last bytes; only where those are damaged the file behind has to tell.
         """
@@ -264,8 +264,8 @@ class Retention:
         return True
 
 
-BETWEEN_FILES_S = 0.1  # MISSION E2
-HELD_S_MAX = 120  # MISSION E3: how long a reader may hold a deleted file
+BETWEEN_FILES_S = 0.1  # mechanism E2
+HELD_S_MAX = 120  # mechanism E3: how long a reader may hold a deleted file
 
 
 class Closable(Protocol):
@@ -277,7 +277,7 @@ class Closable(Protocol):
 
 @dataclass
 class SegmentCleaner:
-    """How old files go: the first file of the log, and what consume queues and index say of it (MISSION E2, E3).
+    """How old files go: the first file of the log, and what consume queues and index say of it (mechanisms E2, E3).
 
     Invariants: the newest file of the log always stays, and so does a file that reaches beyond the readable end;
     consumers are never directed to a message that is gone; a later file is never gone when an earlier one is still

@@ -1,4 +1,4 @@
-"""The broker's small state as files (MISSION S5): each with its previous version beside it."""
+"""The broker's small state as files (mechanism S5): each with its previous version beside it."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class StateFiles:
         return Snapshot(name, state.data_version, lambda: encode_document(content, log_end))
 
 
-# Small state as JSON files under config/, each with its previous version beside it (MISSION S5).
+# Small state as JSON files under config/, each with its previous version beside it (mechanism S5).
 #
 # Each document carries its own CRC, so that a damaged digit is noticed. Documents without one come from RocketMQ.
 

@@ -276,7 +276,7 @@ def close_session(table: RouteTable, session: int, now: float) -> list[LiveBroke
 
 
 def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
-    """Remove what was not heard of for more than `timeout` seconds (120 s, MISSION N3); returns it.
+    """Remove what was not heard of for more than `timeout` seconds (120 s, mechanism N3); returns it.
 
     Fences of names of which nobody is left are forgotten after the same time, names that are away after AWAY_S_MAX.
     """

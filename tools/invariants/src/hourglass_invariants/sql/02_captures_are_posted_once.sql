@@ -1,6 +1,6 @@
 -- always
 -- A payment whose money was taken has exactly one capture posting, of its amount; another payment has none.
--- Row: RELIABILITY.md (d): one ledger credit per payment id
+-- Row: docs/reference/faults.md#application: one ledger credit per payment id
 WITH
 postings AS (
     SELECT payment_id, COUNT(DISTINCT posting_id) AS postings, SUM(amount_minor) AS posted_minor

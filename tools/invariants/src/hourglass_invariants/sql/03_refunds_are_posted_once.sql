@@ -1,6 +1,6 @@
 -- always
 -- A refund whose money went back has exactly one posting, of its amount; another refund has none.
--- Row: RELIABILITY.md (d): exactly one refund
+-- Row: docs/reference/faults.md#application: exactly one refund
 WITH
 postings AS (
     SELECT refund_id, COUNT(DISTINCT posting_id) AS postings, -SUM(amount_minor) AS posted_minor

@@ -1,6 +1,6 @@
 -- always
 -- The refunds of a payment, done or only asked for, never exceed what was taken, and are in its currency.
--- Row: RELIABILITY.md (d): exactly one refund
+-- Row: docs/reference/faults.md#application: exactly one refund
 SELECT
     refunds.payment_id,
     payments.status,

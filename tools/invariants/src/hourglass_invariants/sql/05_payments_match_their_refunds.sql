@@ -1,6 +1,6 @@
 -- always
 -- What a payment says of its refunds is what they are: how much was asked for, how much went back, and its status.
--- Row: RELIABILITY.md (d): exactly one refund
+-- Row: docs/reference/faults.md#application: exactly one refund
 WITH refunded AS (
     SELECT
         payment_id,

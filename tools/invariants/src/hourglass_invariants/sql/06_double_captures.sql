@@ -1,6 +1,6 @@
 -- quiet
 -- No order is paid for twice: of its charges, one at most keeps money of the buyer.
--- Row: RELIABILITY.md (d): one ledger credit per payment id; G10: 0 double charges
+-- Row: docs/reference/faults.md#application: one ledger credit per payment id; figure G10: 0 double charges
 WITH
 returned AS (
     SELECT charge_id, SUM(amount_minor) AS returned_minor

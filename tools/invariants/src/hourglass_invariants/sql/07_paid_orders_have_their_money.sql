@@ -1,6 +1,6 @@
 -- always
 -- An order that was paid has a payment of its own, of exactly its total, whose money was taken.
--- Row: RELIABILITY.md (d): match amount, currency, order
+-- Row: docs/reference/faults.md#application: match amount, currency, order
 SELECT
     orders.order_id,
     orders.status,

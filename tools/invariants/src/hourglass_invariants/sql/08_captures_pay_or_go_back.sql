@@ -1,6 +1,6 @@
 -- quiet
 -- Money that was taken has paid an order that stands, or orders has asked for it back, or all of it goes back already.
--- Row: RELIABILITY.md (d): paid after close, exactly one refund; G10: 0 missed refunds
+-- Row: docs/reference/faults.md#application: paid after close, exactly one refund; figure G10: 0 missed refunds
 WITH asked AS (
     SELECT payment_id, SUM(amount_minor) AS asked_minor FROM payments.refunds GROUP BY payment_id
 )

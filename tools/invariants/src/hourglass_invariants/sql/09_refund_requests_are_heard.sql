@@ -1,6 +1,6 @@
 -- quiet
 -- What orders asks to be given back, payments has taken on: all of the payment, less what went back before.
--- Row: G10: 0 missed refunds
+-- Row: figure G10: 0 missed refunds
 WITH asked AS (
     SELECT payment_id, SUM(amount_minor) AS asked_minor FROM payments.refunds GROUP BY payment_id
 )

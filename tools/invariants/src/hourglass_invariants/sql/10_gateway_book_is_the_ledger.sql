@@ -1,6 +1,6 @@
 -- quiet
 -- For every charge the gateway's own book and the ledger agree on what was taken and not given back.
--- Row: RELIABILITY.md (d); G10: 0 double charges, 0 missed refunds
+-- Row: docs/reference/faults.md#application; figure G10: 0 double charges, 0 missed refunds
 WITH
 returned AS (
     SELECT charge_id, SUM(amount_minor) AS returned_minor, MAX(refunded_at_ms) AS last_at_ms

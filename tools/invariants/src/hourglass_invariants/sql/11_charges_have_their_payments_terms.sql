@@ -1,6 +1,6 @@
 -- always
 -- What the gateway was told to take is what the payment says: the same order, amount and currency.
--- Row: RELIABILITY.md (d): match amount, currency, order (bug zoo 32)
+-- Row: docs/reference/faults.md#application: match amount, currency, order (bug zoo 32)
 SELECT
     charges.charge_id AS payment_id,
     payments.order_id,

@@ -1,6 +1,6 @@
 -- always
 -- The total of an order is the sum of its lines, and there is at least one.
--- Row: MISSION X2, RELIABILITY.md (d)
+-- Row: mechanism X2, docs/reference/faults.md#application
 SELECT
     orders.order_id,
     orders.total_minor,

@@ -1,6 +1,6 @@
 -- always
 -- The sold units of a product are those of the orders that were paid and have not been closed.
--- Row: RELIABILITY.md (d), always: stock; G10: 0 stock leaks
+-- Row: docs/reference/faults.md#application, always: stock; figure G10: 0 stock leaks
 WITH wanted AS (
     SELECT order_lines.product_id, SUM(order_lines.quantity) AS units
     FROM orders.order_lines JOIN orders.orders ON orders.order_id = order_lines.order_id

@@ -1,6 +1,6 @@
 -- always
 -- Available, reserved and sold units of a product are together what was ever put on sale (where the caller says it).
--- Row: RELIABILITY.md (d), always: stock + reserved + sold constant; G10: 0 stock leaks
+-- Row: docs/reference/faults.md#application, always: stock + reserved + sold constant; figure G10: 0 stock leaks
 SELECT
     stocked.product_id,
     stocked.units AS stocked,

@@ -1,6 +1,6 @@
 -- quiet
 -- No order waits for its payment after its time to pay, but while a payment holds it, 10 minutes at the most.
--- Row: RELIABILITY.md (d), always: no order non-terminal 120 s after quiesce; G10: 0 stuck
+-- Row: docs/reference/faults.md#application, always: no order non-terminal 120 s after quiesce; figure G10: 0 stuck
 SELECT order_id, buyer_id, expires_at_ms, :now_ms - expires_at_ms AS late_ms
 FROM orders.orders
 WHERE status = 'PENDING_PAYMENT'

@@ -1,6 +1,6 @@
 -- always
 -- The history of an order is an unbroken chain from nothing to its status, one row for each of its versions.
--- Row: MISSION X1
+-- Row: mechanism X1
 WITH
 chain AS (
     SELECT

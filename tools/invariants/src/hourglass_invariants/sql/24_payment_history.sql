@@ -1,6 +1,6 @@
 -- always
 -- The history of a payment is an unbroken chain from nothing to its status.
--- Row: RELIABILITY.md (d), always
+-- Row: docs/reference/faults.md#application, always
 WITH
 chain AS (
     SELECT

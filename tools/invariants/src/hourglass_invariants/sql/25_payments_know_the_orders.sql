@@ -1,6 +1,6 @@
 -- quiet
 -- Payments has heard of every order and of its end: an order that is closed or paid cannot be paid again.
--- Row: MISSION X9
+-- Row: mechanism X9
 WITH changed AS (
     SELECT order_id, MAX(at_ms) AS last_at_ms FROM orders.order_history GROUP BY order_id
 )

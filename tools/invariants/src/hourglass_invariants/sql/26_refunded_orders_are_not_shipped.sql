@@ -1,6 +1,6 @@
 -- quiet
 -- No order waits for its shipment, or was shipped, once all of its money had gone back.
--- Row: RELIABILITY.md (d): exactly one refund
+-- Row: docs/reference/faults.md#application: exactly one refund
 SELECT
     orders.order_id,
     orders.status,
