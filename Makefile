@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape docs wheels lock upgrade sbom audit proto clean
+.PHONY: help setup demo up invariants load pipeline pipeline-live backfill check hooks format test test-system test-compose robustness zoo bench bench-micro bench-telemetry bench-pipeline bench-statistics bench-restarts first-minutes shape features docs wheels lock upgrade sbom audit proto clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
@@ -118,6 +118,9 @@ first-minutes: setup  ## Time `make demo` from a fresh clone with empty caches, 
 
 shape: setup  ## Count modules, lines, imports, and the files that a send, a consume and POST /orders pass, in docs/evidence/
 	$(BIN)/python tests/architecture/shape.py --out docs/evidence/shape.json
+
+features: setup  ## Write the proofs in docs/features.md from the tests that are marked with a mechanism
+	$(BIN)/python tests/architecture/features.py
 
 docs: setup  ## Build guides, reference and runbooks into build/docs (a warning is an error)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs/reference docs build/docs

@@ -98,6 +98,7 @@ async def visited(shop: PlayedShop, folder: Path) -> Records:
     return read_records(Path(plan.records))
 
 
+@pytest.mark.mechanism("U7")
 async def test_users_come_on_time_ask_again_when_told_to_and_never_with_another_runs_keys(tmp_path: Path) -> None:
     shop = PlayedShop()
     seen = await visited(shop, tmp_path)

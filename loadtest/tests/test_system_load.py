@@ -38,6 +38,7 @@ def loaded(folder: Path, command: str, *options: str, **environment: str) -> dic
     return results
 
 
+@pytest.mark.mechanism("U7")
 def test_after_a_load_every_order_has_ended_and_every_invariant_holds(tmp_path: Path) -> None:
     results = loaded(tmp_path, "load", "--stages", "4x5,8x7")
     assert set(results["visits"]["kinds"]) == {"Browser", "Payer", "Abandoner", "LastSecondPayer", "DoubleClicker"}
@@ -48,6 +49,7 @@ def test_after_a_load_every_order_has_ended_and_every_invariant_holds(tmp_path: 
     assert len(results["stages"]) == 2
 
 
+@pytest.mark.mechanism("U7")
 def test_an_overloaded_shop_says_why_and_when_and_its_messages_go_on(tmp_path: Path) -> None:
     """One request at a time, and a millisecond of patience."""
     results = loaded(
@@ -61,6 +63,7 @@ def test_an_overloaded_shop_says_why_and_when_and_its_messages_go_on(tmp_path: P
     assert told <= {"1", "2", "3", "4", "5"}
 
 
+@pytest.mark.mechanism("U7")
 @pytest.mark.needs("postgresql")
 def test_a_killed_broker_and_a_restarted_database_leave_every_invariant_intact(tmp_path: Path) -> None:
     results = loaded(tmp_path, "chaos", "--stages", "4x40", "--database", "postgresql")

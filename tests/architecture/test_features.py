@@ -1,20 +1,16 @@
-"""docs/features.md has every mechanism, and says nothing about the code that is not so.
+"""docs/features.md has every mechanism once, with code that exists and the tests that are marked with its id.
 
-A row's proof is one of: pytest node ids in backticks, all of which exist; `not yet: why`, and then the code is a dash;
-or, for the rows that are arguments and not mechanisms, `doc: path#anchor` with a heading of that anchor.
+What proves a mechanism is one of: tests marked `@pytest.mark.mechanism(id)`, which `make features` writes into the
+table; `not yet: why`, and then the code is a dash; or, for arguments that are no mechanisms, `doc: path#anchor`.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs/features.md"
+from features import ROOT, TABLE, marked_tests, proofs, with_proofs
 
 RANGES = {
     "N": 12, "M": 10, "P": 21, "L": 14, "C": 25, "O": 2, "D": 7, "T": 14, "R": 2, "I": 2, "F": 3, "S": 11, "E": 4,
@@ -27,7 +23,7 @@ HEAD = "| id | feature | code | proof |"
 NONE = "—"
 NOT_YET = re.compile(r"not yet: \S.{9,}")
 DOC = re.compile(r"doc: (?P<path>[^#\s]+)#(?P<anchor>[a-z0-9-]+)")
-NODE_IDS = re.compile(r"`[^`]+`(, `[^`]+`)*")
+NODE_IDS = re.compile(r"`[^`]+::[^`]+`(, `[^`]+::[^`]+`)*")
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problems(row: Row) -> list[str]:
-    """What is not so in this row."""
+    """What is wrong with this row."""
     found = []
     paths = re.findall(r"`([^`]+)`", row.code)
     if row.code != NONE and not paths:
@@ -67,12 +63,10 @@ def problems(row: Row) -> list[str]:
             found.append(f"not yet, and yet there is code; then the code is {NONE}")
     elif doc := DOC.fullmatch(row.proof):
         found += _doc_problems(row, doc["path"], doc["anchor"])
-    elif NODE_IDS.fullmatch(row.proof):
-        if row.code == NONE:
-            found.append("a proof without code")
-        found += [f"there is no test {node}" for node in re.findall(r"`([^`]+)`", row.proof) if not node_exists(node)]
-    else:
+    elif not NODE_IDS.fullmatch(row.proof):
         found.append(f"the proof is of none of the three forms: {row.proof!r}")
+    elif row.code == NONE:
+        found.append("a proof without code")
     return [f"{row.id}: {problem}" for problem in found]
 
 
@@ -86,29 +80,6 @@ def _doc_problems(row: Row, path: str, anchor: str) -> list[str]:
     return []
 
 
-def node_exists(node: str) -> bool:
-    """Whether `path::test` or `path::Class::test` stands in the file; a parameter in brackets is not looked at."""
-    path, *names = node.split("[")[0].split("::")
-    if not names or not (ROOT / path).is_file() or not Path(path).name.startswith("test_"):
-        return False
-    body: list[ast.stmt] = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
-    for name in names:
-        found = next((one for one in body if _defines(one, name)), None)
-        if found is None:
-            return False
-        body = found.body if isinstance(found, ast.ClassDef) else []
-    return names[-1].startswith("test")
-
-
-def _defines(statement: ast.stmt, name: str) -> bool:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return statement.name == name
-    # a state machine's tests are an assignment: test_histories = Machine.TestCase
-    return isinstance(statement, ast.Assign) and any(
-        isinstance(target, ast.Name) and target.id == name for target in statement.targets
-    )
-
-
 def test_every_mechanism_is_there_once() -> None:
     text = TABLE.read_text(encoding="utf-8")
     assert HEAD in text
@@ -120,18 +91,50 @@ def test_what_the_table_says_is_so() -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_proofs_are_the_marked_tests() -> None:
+    """`make features` writes them."""
+    text, found = TABLE.read_text(encoding="utf-8"), proofs()
+    assert with_proofs(text, found) == text
+    assert {row.id for row in rows(text) if NODE_IDS.fullmatch(row.proof)} == found.keys()
+
+
+def test_marks_are_found_on_functions_classes_methods_and_assignments() -> None:
+    source = """
+@pytest.mark.parametrize("x", [1])
+@pytest.mark.mechanism("N1", "N2")
+async def test_one(x): ...
+
+@pytest.mark.mechanism("N3")
+class TestMany:
+    @pytest.mark.mechanism("N4")
+    def test_two(self): ...
+
+test_histories = pytest.mark.mechanism("N5")(Machine.TestCase)
+test_other = Machine.TestCase
+"""
+    assert dict(marked_tests(source)) == {
+        "test_one": ["N1", "N2"],
+        "TestMany": ["N3"],
+        "TestMany::test_two": ["N4"],
+        "test_histories": ["N5"],
+    }
+
+
+def test_a_mark_of_an_unknown_mechanism_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"docs/features\.md does not have: \['Z9'\]"):
+        with_proofs(
+            "| N1 | x | `a.py` | `old` |", {"N1": ["tests/test_a.py::test_x"], "Z9": ["tests/test_a.py::test_y"]}
+        )
+
+
 THIS = "tests/architecture/test_features.py"
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (f"| N1 | x | `{THIS}` | `{THIS}::test_gone` |", f"there is no test {THIS}::test_gone"),
-        (f"| N1 | x | `{THIS}` | `{THIS}::Row::test_x` |", "there is no test"),
-        (f"| N1 | x | `{THIS}` | `{THIS}::rows` |", "there is no test"),
-        (f"| N1 | x | `{THIS}` | `tests/gone.py::test_x` |", "there is no test"),
-        (f"| N1 | x | `gone.py` | `{THIS}::test_what_the_table_says_is_so` |", "there is no gone.py"),
-        (f"| N1 | x | {NONE} | `{THIS}::test_what_the_table_says_is_so` |", "a proof without code"),
+        (f"| N1 | x | `gone.py` | `{THIS}::test_x` |", "there is no gone.py"),
+        (f"| N1 | x | {NONE} | `{THIS}::test_x` |", "a proof without code"),
         (f"| N1 | x | `{THIS}` | not yet: for a good reason |", "not yet, and yet there is code"),
         (f"| N1 | x | {NONE} | not yet: |", "none of the three forms"),
         (f"| N1 | x | {NONE} | done |", "none of the three forms"),
@@ -148,9 +151,8 @@ def test_row_that_is_not_so_is_caught(line: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        f"| N1 | x | `{THIS}` | `{THIS}::test_what_the_table_says_is_so` |",
-        f"| N1 | x | `{THIS}` | `{THIS}::test_row_that_is_so_passes[a-b]`, `{THIS}::test_row_that_is_so_passes` |",
-        f"| N1 | x | {NONE} | not yet: it needs several brokers |",
+        f"| N1 | x | `{THIS}` | `{THIS}::test_a`, `{THIS}::TestB::test_c` |",
+        f"| N1 | x | {NONE} | not yet: several brokers come later |",
     ],
 )
 def test_row_that_is_so_passes(line: str) -> None:

@@ -226,6 +226,7 @@ def _past_osenv(module: str, imported: list[str], tree: ast.AST) -> Iterator[str
 # ---------------------------------------------------------------------------------------------------------- the tests
 
 
+@pytest.mark.mechanism("U8")
 def test_imports_point_one_way_and_the_operating_system_has_one_door() -> None:
     found = [sentence for module, text in modules() for sentence in violations(module, text)]
     assert not found, "\n".join(found)

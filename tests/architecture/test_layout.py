@@ -14,12 +14,14 @@ FIXED = (
 INSTALLABLE = ("libs", "services", "tools", "examples")
 
 
+@pytest.mark.mechanism("U1")
 @pytest.mark.parametrize("name", FIXED)
 def test_what_was_fixed_is_there_and_is_explained(name: str) -> None:
     assert (ROOT / name).exists()
     assert name in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.mechanism("U1")
 def test_each_library_and_service_can_be_installed_alone() -> None:
     folders = [path for parent in INSTALLABLE for path in (ROOT / parent).iterdir() if (path / "src").is_dir()]
     assert len(folders) > len(FIXED)

@@ -48,6 +48,7 @@ def wrong_imports(layer: str, text: str) -> list[str]:
     return []
 
 
+@pytest.mark.mechanism("P20")
 def test_every_module_has_its_layer_and_the_docstring_names_it() -> None:
     docstring = ast.get_docstring(ast.parse((CLIENT / "producer/__init__.py").read_text(encoding="utf-8"))) or ""
     business, handling, transport = re.split(r"^\d\. ", docstring, flags=re.MULTILINE)[1:]
@@ -56,6 +57,7 @@ def test_every_module_has_its_layer_and_the_docstring_names_it() -> None:
     assert "mqclient.connection" in transport
 
 
+@pytest.mark.mechanism("P20")
 @pytest.mark.parametrize(
     ("layer", "path"), [pytest.param(layer, path, id=f"{layer}-{path.stem}") for layer, path in modules()]
 )

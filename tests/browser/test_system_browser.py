@@ -29,6 +29,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         yield stage
 
 
+@pytest.mark.mechanism("X2")
 async def test_a_buyer_sees_the_time_run_down_pays_and_the_page_turns_to_paid_by_itself(stage: Stage) -> None:
     await stage.sell("seat-12A", "Seat 12A, train G7", 5)
     async with stage.person() as ann:
@@ -60,6 +61,7 @@ async def test_a_buyer_sees_the_time_run_down_pays_and_the_page_turns_to_paid_by
         await ann.picture("order-paid-en")
 
 
+@pytest.mark.mechanism("X3", "U5")
 async def test_an_order_closes_before_its_buyers_eyes_and_the_seat_is_on_sale_again(stage: Stage) -> None:
     await stage.sell("seat-1", "座位 1", 1)
     async with stage.person(language="zh-CN") as li:

@@ -109,6 +109,7 @@ async def test_a_stream_that_is_refused_is_asked_for_again(stage: Stage) -> None
         await ann.expect_same_page()
 
 
+@pytest.mark.mechanism("X2")
 async def test_a_change_that_comes_while_the_page_is_fetched_is_shown(stage: Stage) -> None:
     async with an_open_order(stage, "two-changes") as (ann, order_id):
         is_held, goes_on = asyncio.Event(), asyncio.Event()

@@ -58,6 +58,7 @@ def stack() -> Iterator[Stack]:
             stack.docker("image", "prune", "--force", "--filter", "until=72h")
 
 
+@pytest.mark.mechanism("U2")
 def test_everything_is_healthy_and_every_port_is_the_machines_own(stack: Stack) -> None:
     assert set(stack.containers()) == {
         *("namesrv-a", "namesrv-b", "broker-a", "broker-a-s", "postgres", "gateway", "payments", "orders"),
@@ -66,6 +67,7 @@ def test_everything_is_healthy_and_every_port_is_the_machines_own(stack: Stack) 
     assert stack.unhealthy() == []
 
 
+@pytest.mark.mechanism("U2", "U6")
 def test_an_order_is_paid_one_closes_by_itself_and_money_goes_back(
     stack: Stack, record_property: Callable[[str, object], None]
 ) -> None:
@@ -90,6 +92,7 @@ def test_an_order_is_paid_one_closes_by_itself_and_money_goes_back(
     record_property("figure", f"traces are kept by {images['jaeger']['Config']['Image']}")
 
 
+@pytest.mark.mechanism("U2")
 def test_no_container_may_do_more_than_it_has_to(stack: Stack) -> None:
     containers = stack.containers()
     broken = [sentence for service, one in containers.items() for sentence in violations(service, one)]
@@ -241,6 +244,7 @@ def test_what_is_stopped_goes_on_where_it_was(stack: Stack) -> None:
     assert asyncio.run(found()) == "AWAITING_SHIPMENT"
 
 
+@pytest.mark.mechanism("U2")
 def test_down_leaves_nothing(stack: Stack) -> None:
     stack.down()
     assert [stack.left("ps", "--all"), stack.left("volume", "ls"), stack.left("network", "ls")] == [[], [], []]

@@ -44,6 +44,7 @@ class Ledger:
         return ConsumeOrderlyStatus.SUCCESS
 
 
+@pytest.mark.mechanism("O2")
 async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit) -> None:
     """Mechanism O2: a key's messages stand in one queue and are consumed in their order, whoever has the queue."""
     await visit.add_topic(queues=4)
@@ -77,6 +78,7 @@ async def test_each_order_keeps_its_steps_while_members_come_and_go(visit: Visit
     assert failing == set()
 
 
+@pytest.mark.mechanism("O1")
 async def test_one_queue_is_one_order_for_everybody(visit: Visit) -> None:
     """Mechanism O1: global order is a topic with one queue; a second member of the group waits behind the first."""
     await visit.add_topic(queues=1)
@@ -99,6 +101,7 @@ async def test_one_queue_is_one_order_for_everybody(visit: Visit) -> None:
     assert sum(len(topic_queues(member, visit.topic)) for member in members) == 1
 
 
+@pytest.mark.mechanism("C21")
 async def test_after_a_crash_only_the_unfinished_message_comes_again(visit: Visit) -> None:
     """Mechanism C21: the first of a hundred hangs, the others are finished; then everything dies, the broker too."""
     await visit.add_topic(queues=1)
@@ -135,6 +138,7 @@ async def test_after_a_crash_only_the_unfinished_message_comes_again(visit: Visi
         assert heir.bodies == [b"0", b"afterwards"]
 
 
+@pytest.mark.mechanism("C1", "C3")
 async def test_every_group_gets_every_message_and_each_member_a_share(visit: Visit) -> None:
     """Mechanisms C1, C3: many groups are the way to give everybody everything; inside a group members share."""
     await visit.add_topic(queues=4)
@@ -154,6 +158,7 @@ async def test_every_group_gets_every_message_and_each_member_a_share(visit: Vis
     assert min(len(inboxes[name].bodies) for name in ("a1", "a2")) > 0
 
 
+@pytest.mark.mechanism("C2")
 async def test_broadcasting_reaches_every_member(visit: Visit, tmp_path: Path) -> None:
     """Mechanism C2."""
     await visit.add_topic(queues=2)
@@ -170,6 +175,7 @@ async def test_broadcasting_reaches_every_member(visit: Visit, tmp_path: Path) -
     await visit.world.until(lambda: all(len(inbox.bodies) == 10 for inbox in inboxes), "all messages at both")
 
 
+@pytest.mark.mechanism("C4")
 async def test_member_that_subscribes_differently_is_refused_and_told_why(visit: Visit) -> None:
     """Mechanism C4."""
     await visit.add_topic()
@@ -185,6 +191,7 @@ async def test_member_that_subscribes_differently_is_refused_and_told_why(visit:
     await visit.join(alike)
 
 
+@pytest.mark.mechanism("C25")
 async def test_backlog_is_consumed_by_who_comes_late(visit: Visit) -> None:
     """Mechanism C25: messages wait as long as they have to; who comes late gets all of them, in order."""
     await visit.add_topic(queues=1)
@@ -196,6 +203,7 @@ async def test_backlog_is_consumed_by_who_comes_late(visit: Visit) -> None:
     assert inbox.bodies == bodies
 
 
+@pytest.mark.mechanism("M5")
 async def test_five_kinds_of_messages_reach_one_consumer(visit: Visit) -> None:
     """Mechanism M5: normal, partition-ordered, global-ordered, delayed, transactional."""
     await visit.add_topic(queues=1)

@@ -44,6 +44,7 @@ def numbered(numbers: Sequence[int]) -> list[bytes]:
 # ------------------------------------------------------------------------------------------------- sending, receiving
 
 
+@pytest.mark.mechanism("M1")
 async def test_message_arrives_as_it_was_sent(visit: Visit) -> None:
     producer, inbox = await visit.producer(), visit.inbox()
     properties = {"currency": "EUR", "note": "zwölf € \n\t ✓", "empty": ""}
@@ -77,6 +78,7 @@ async def test_messages_of_one_queue_keep_their_order(visit: Visit) -> None:
         assert [result.queue_offset for result in sent[parity::2]] == list(range(100))
 
 
+@pytest.mark.mechanism("M3")
 async def test_tag_filter_lets_only_the_wanted_through(visit: Visit) -> None:
     await visit.add_topic(1)
     producer, inbox = await visit.producer(), visit.inbox()

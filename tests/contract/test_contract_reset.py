@@ -21,6 +21,7 @@ def numbered(begin: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(begin, end)]
 
 
+@pytest.mark.mechanism("L13", "C23")
 async def test_members_go_on_at_the_new_offsets_and_commit_no_old_ones(visit: Visit) -> None:
     await visit.add_topic(queues=1)
     producer, inbox = await visit.producer(), visit.inbox()

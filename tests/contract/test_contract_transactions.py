@@ -72,6 +72,7 @@ async def test_transaction_whose_end_got_lost_is_committed_when_the_broker_asks(
     assert set(books.asked) == {sent.message_id}
 
 
+@pytest.mark.mechanism("P17")
 async def test_any_living_member_of_the_group_answers_for_one_that_has_left(visit: Visit) -> None:
     await visit.add_topic(1)
     leaving, staying, inbox = Books(UNKNOW), Books(ROLL_BACK, when_asked=COMMIT), visit.inbox()
@@ -85,6 +86,7 @@ async def test_any_living_member_of_the_group_answers_for_one_that_has_left(visi
     assert (staying.executed, set(staying.asked)) == ([], {sent.transaction_id})
 
 
+@pytest.mark.mechanism("T9")
 async def test_nobody_is_asked_before_the_time_that_the_half_names(visit: Visit) -> None:
     await visit.add_topic(1)
     books, inbox = Books(UNKNOW, when_asked=COMMIT), visit.inbox()

@@ -61,6 +61,7 @@ async def arrives(visit: Visit, producer: Producer, inbox: Inbox, body: bytes = 
     await visit.world.until(lambda: body in inbox.bodies, "the marker")
 
 
+@pytest.mark.mechanism("D5")
 @pytest.mark.parametrize("delay_ms", [1, 700])
 async def test_a_message_with_a_delay_comes_after_it_and_as_it_was_sent(visit: Visit, delay_ms: int) -> None:
     producer, inbox = await begin(visit)
@@ -109,6 +110,7 @@ async def test_what_was_taken_back_says_so_for_ever_and_never_comes(visit: Visit
     assert inbox.bodies == [b"marker"]
 
 
+@pytest.mark.mechanism("D7")
 @pytest.mark.parametrize("delay", [{"delay_ms": 900}, {"delay_level": 1}], ids=["timer", "level"])
 async def test_an_answer_just_before_the_time_is_true(visit: Visit, delay: dict[str, int]) -> None:
     producer, inbox = await begin(visit)
@@ -122,6 +124,7 @@ async def test_an_answer_just_before_the_time_is_true(visit: Visit, delay: dict[
     assert sorted(inbox.bodies) == sorted([*delivered, b"marker"])
 
 
+@pytest.mark.mechanism("D1")
 async def test_a_level_16_message_is_taken_back(visit: Visit) -> None:
     producer, inbox = await begin(visit)
     sent = await send(visit, producer, b"in thirty minutes", keys="order-17", delay_level=16)
@@ -246,6 +249,7 @@ class Books:
         return LocalTransactionState.COMMIT_MESSAGE
 
 
+@pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("delay", [{"delay_ms": 1_000}, {"delay_level": 1}], ids=["timer", "level"])
 async def test_a_transactional_message_waits_from_its_commit_on(visit: Visit, delay: dict[str, int]) -> None:
     _, inbox = await begin(visit)

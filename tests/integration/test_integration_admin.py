@@ -107,6 +107,7 @@ async def test_brokers_topics_and_groups_are_listed_as_they_were_made(tmp_path: 
         assert {queues.perm for queues in (await admin.topic_route(TOPIC)).queues} == {4}
 
 
+@pytest.mark.mechanism("N11")
 async def test_a_deleted_topic_is_gone_everywhere_at_once_and_stays_gone(tmp_path: Path) -> None:
     async with Cluster(tmp_path, name_servers=2, brokers=2, orders=False) as cluster, Admin(cluster.url) as admin:
         await make_topic(admin)

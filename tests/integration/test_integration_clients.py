@@ -178,6 +178,7 @@ async def test_a_fastapi_application_sends_under_uvicorn_and_uvloop(tmp_path: Pa
         assert "never" not in log  # retrieved, or awaited
 
 
+@pytest.mark.mechanism("N7")
 async def test_addresses_are_looked_up_by_http_and_by_dns(tmp_path: Path) -> None:
     async with cluster_with_topic(tmp_path, name_servers=2) as cluster:
         listed = list(cluster.name_server_addresses)

@@ -81,6 +81,7 @@ async def scenario(folder: Path, seed: int) -> AsyncIterator[Scenario]:
         assert (stopped.killed, stopped.failed, stopped.leftover) == ((), (), ())
 
 
+@pytest.mark.mechanism("X3")
 async def test_orders_close_after_the_broker_was_killed(tmp_path: Path) -> None:
     async with scenario(tmp_path, seed=1) as running:
         (broker,) = running.cluster.brokers
@@ -88,6 +89,7 @@ async def test_orders_close_after_the_broker_was_killed(tmp_path: Path) -> None:
         await broker.start()
 
 
+@pytest.mark.mechanism("U5")
 async def test_orders_close_after_orders_was_killed(tmp_path: Path) -> None:
     async with scenario(tmp_path, seed=2) as running:
         await running.cluster.orders.kill()

@@ -111,6 +111,7 @@ async def waiting(cluster: Cluster) -> int:
         return sum(level.waiting for level in status.delay_levels)
 
 
+@pytest.mark.mechanism("D6")
 @pytest.mark.parametrize(
     ("kill", "flush"),
     [(False, SYNC_FLUSH), (True, SYNC_FLUSH), (True, ASYNC_FLUSH)],

@@ -144,6 +144,7 @@ async def _without(admin: Admin, name: str) -> bool:
     return name not in await routed_brokers(admin)
 
 
+@pytest.mark.mechanism("P11")
 async def test_a_broker_that_hangs_loses_its_traffic_and_gets_it_back_as_the_table_says(tmp_path: Path) -> None:
     config = ProducerConfig(send_latency_fault_enable=True, send_msg_max_timeout_per_request_s=0.5)
     async with cluster_of_three(tmp_path) as cluster, load(cluster, config) as running:
@@ -163,6 +164,7 @@ async def test_a_broker_that_hangs_loses_its_traffic_and_gets_it_back_as_the_tab
         assert running.failures == []
 
 
+@pytest.mark.mechanism("N4")
 async def test_sending_goes_on_while_name_servers_die(tmp_path: Path) -> None:
     async with cluster_of_three(tmp_path) as cluster, load(cluster) as running:
         await running.until(all_three, "traffic to all three brokers")

@@ -119,6 +119,7 @@ async def test_a_transaction_sends_its_message_once(tmp_path: Path) -> None:
     assert printed == ["COMMIT_MESSAGE", "there is such an order already"]
 
 
+@pytest.mark.mechanism("Q3")
 async def test_an_application_closes_its_orders(tmp_path: Path) -> None:
     levels = f"{'1s ' * 15}2s 1h 2h"
     printed = await run_with_queue(tmp_path, 'print("closing"', delay_levels=levels, end=DRIVE)

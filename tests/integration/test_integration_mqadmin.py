@@ -174,6 +174,7 @@ async def test_the_life_of_messages_on_two_brokers_is_told(tmp_path: Path) -> No
         assert sorted(message["body"] for message in dead["messages"]) == ["close", "close", "created"]
 
 
+@pytest.mark.mechanism("N11", "Q2")
 async def test_a_day_of_an_operator(tmp_path: Path) -> None:
     async with operated(tmp_path) as (cluster, shell):
         names = ["broker-a", "broker-b"]

@@ -69,6 +69,7 @@ async def send(producer: Producer, count: int, topic: str = TOPIC) -> Counter[tu
     return Counter((result.message_queue.broker_name, result.message_queue.queue_id) for result in results)
 
 
+@pytest.mark.mechanism("N1")
 @pytest.mark.parametrize("order", list(itertools.permutations(["name server", "broker", "client"])), ids=" ".join)
 async def test_they_find_each_other_in_any_order_of_starting(tmp_path: Path, order: tuple[str, ...]) -> None:
     routes_port, port = free_ports(2)
@@ -90,6 +91,7 @@ async def test_they_find_each_other_in_any_order_of_starting(tmp_path: Path, ord
         await producer.shutdown()
 
 
+@pytest.mark.mechanism("N2", "N5")
 async def test_a_broker_registers_with_all_name_servers_also_those_that_come_late_or_come_back(tmp_path: Path) -> None:
     first_port, second_port, port = free_ports(3)
     first, second = name_server(tmp_path, first_port), name_server(tmp_path, second_port)
@@ -121,6 +123,7 @@ async def test_a_broker_registers_with_all_name_servers_also_those_that_come_lat
         assert len(served.pids) == 1  # the broker was never started again
 
 
+@pytest.mark.mechanism("N5")
 async def test_topics_are_kept_by_the_broker_and_by_no_name_server(tmp_path: Path) -> None:
     routes_port, port = free_ports(2)
     routes, served = name_server(tmp_path, routes_port), broker(tmp_path, "broker-a", port, [routes_port])
@@ -144,6 +147,7 @@ async def test_topics_are_kept_by_the_broker_and_by_no_name_server(tmp_path: Pat
         assert again == known
 
 
+@pytest.mark.mechanism("N4")
 async def test_sending_goes_on_while_name_servers_disagree(tmp_path: Path) -> None:
     knowing_port, ignorant_port, port = free_ports(3)
     knowing, ignorant = name_server(tmp_path, knowing_port), name_server(tmp_path, ignorant_port)
@@ -175,6 +179,7 @@ async def test_sending_goes_on_while_name_servers_disagree(tmp_path: Path) -> No
             await send(producer, 8)
 
 
+@pytest.mark.mechanism("N9", "N10")
 async def test_a_topic_made_by_itself_has_four_queues_on_each_of_two_brokers_and_its_group_is_made_too(
     tmp_path: Path,
 ) -> None:
@@ -213,6 +218,7 @@ async def test_a_topic_made_by_itself_has_four_queues_on_each_of_two_brokers_and
         assert [await groups(port) for port in ports] == [{GROUP}, {GROUP}]
 
 
+@pytest.mark.mechanism("N9")
 async def test_without_auto_creation_neither_topic_nor_group_is_made(tmp_path: Path) -> None:
     routes_port, port = free_ports(2)
     routes = name_server(tmp_path, routes_port)

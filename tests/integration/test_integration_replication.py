@@ -74,6 +74,7 @@ def difference(cluster: Cluster, logs: PairLogs) -> int | None:
     return first_difference(cluster.store_folder(master), cluster.store_folder(slave), logs.master_end)
 
 
+@pytest.mark.mechanism("H4")
 async def test_a_group_goes_on_at_the_slave_and_what_it_finished_there_survives_the_masters_return(
     tmp_path: Path,
 ) -> None:
@@ -134,6 +135,7 @@ async def test_a_master_alone_says_so_and_the_slave_gets_what_it_has_missed(tmp_
     assert difference(cluster, logs) is None
 
 
+@pytest.mark.mechanism("H2")
 async def test_a_slave_that_was_away_for_long_begins_anew_with_the_oldest_file(tmp_path: Path) -> None:
     """The master's first files have been deleted meanwhile, and the slave ends in one of them."""
     small = {"commit_log_file_bytes": LOG_FILE_BYTES, "broker_settings": SOON_ALONE}

@@ -89,6 +89,7 @@ def test_brokers_of_a_mode_do_not_meet_on_one_machine(mode: str) -> None:
     assert len(set(stores)) == len(stores) == len(files) - 1
 
 
+@pytest.mark.mechanism("N12", "H5")
 @pytest.mark.parametrize(("mode", "masters"), MODES.items(), ids=MODES)
 async def test_sample_configuration_is_a_cluster_that_works(tmp_path: Path, mode: str, masters: dict[str, str]) -> None:
     async with ConfiguredCluster(CONF / mode, tmp_path, SMALL) as cluster:

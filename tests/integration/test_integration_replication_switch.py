@@ -167,6 +167,7 @@ async def test_an_orderly_group_goes_on_after_a_switch(tmp_path: Path) -> None:
             await eventually(lambda: bodies <= got, LOCK_EXPIRY_S / 2, "what was sent after the switch")
 
 
+@pytest.mark.mechanism("H6")
 async def test_a_lost_disk_of_the_master_costs_nothing_that_was_answered_with_send_ok(tmp_path: Path) -> None:
     cluster = new_pair(tmp_path)
     (master,), (one,), (other,) = cluster.brokers, cluster.broker_addresses, cluster.slave_addresses

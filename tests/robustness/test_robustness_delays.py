@@ -12,6 +12,7 @@ from simulation import run_simulation
 from mq_broker.store.message_store import FlushDiskType
 
 
+@pytest.mark.mechanism("D3", "D4", "D6", "D7")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_delays_keep_their_promises_in_every_history(part: int, record_property: Callable[[str, object], None]) -> None:
     record_property("figure", run_part(part))

@@ -12,6 +12,7 @@ from group_model import InvariantError
 from group_world import GroupWorld
 
 
+@pytest.mark.mechanism("C20", "O2")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_groups_keep_their_promises_in_every_history(part: int, record_property: Callable[[str, object], None]) -> None:
     record_property("figure", run_part(part))
@@ -34,6 +35,7 @@ def test_a_history_ends_with_the_violation_of_its_step_and_not_with_what_that_le
     history.teardown()
 
 
+@pytest.mark.mechanism("C13")
 @pytest.mark.processes
 async def test_members_that_come_and_go_leave_nothing_unconsumed(
     tmp_path: Path, record_property: Callable[[str, object], None]

@@ -26,6 +26,7 @@ class Tower(BaseModel):
     height: int
 
 
+@pytest.mark.mechanism("U3")
 def test_requests_are_answered_as_the_documents_say(record_property: Callable[[str, object], None]) -> None:
     outcome = run_http(1, WANTED)
     assert outcome.violations == (), "again: .venv/bin/python tests/robustness/runner.py --replay http 1"

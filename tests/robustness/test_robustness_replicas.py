@@ -8,6 +8,7 @@ import pytest
 from replica_histories import PARTS, run_part
 
 
+@pytest.mark.mechanism("H6")
 @pytest.mark.parametrize("part", range(PARTS // 2))
 def test_replicas_keep_their_promises_in_every_history(
     part: int, record_property: Callable[[str, object], None]

@@ -20,6 +20,7 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
         yield shop
 
 
+@pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("crash", KILLS, ids=lambda crash: crash.value)
 @pytest.mark.parametrize("gap", SENDING, ids=lambda gap: gap.name)
 async def test_a_message_is_visible_if_and_only_if_its_row_is_in_the_database(

@@ -13,6 +13,7 @@ from transaction_world import TransactionWorld
 from mq_broker.store.message_store import FlushDiskType
 
 
+@pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_message_is_visible_if_and_only_if_its_local_transaction_committed(
     part: int, record_property: Callable[[str, object], None]

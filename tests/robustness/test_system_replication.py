@@ -27,6 +27,7 @@ ACKNOWLEDGED_MIN = 500
 COUNTS: dict[int, dict[str, int]] = {}  # by seed, of the rounds that have been played
 
 
+@pytest.mark.mechanism("H6")
 @pytest.mark.parametrize("seed", range(1, ROUNDS_FOR_ALL + 1))
 def test_a_pair_keeps_what_it_has_acknowledged_whatever_happens(
     seed: int, record_property: Callable[[str, object], None]

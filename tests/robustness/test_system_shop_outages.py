@@ -18,6 +18,7 @@ OUTAGES = [
 pytestmark = [pytest.mark.needs("postgresql"), pytest.mark.processes, pytest.mark.timeout(600)]
 
 
+@pytest.mark.mechanism("X3", "U4")
 def test_outages_longer_than_every_time_out_are_settled_without_an_operator(
     record_property: Callable[[str, object], None],
 ) -> None:

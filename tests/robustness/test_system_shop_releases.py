@@ -30,6 +30,7 @@ def play(release: Release, record_property: Callable[[str, object], None]) -> Ou
     return outcome
 
 
+@pytest.mark.mechanism("U10")
 @pytest.mark.needs("history")
 def test_the_version_before_the_newest_migration_trades_beside_this_one(
     record_property: Callable[[str, object], None],
@@ -39,6 +40,7 @@ def test_the_version_before_the_newest_migration_trades_beside_this_one(
         assert later_than(revision(outcome, 0, service)) == revision(outcome, 1, service) == migrations.head
 
 
+@pytest.mark.mechanism("U10")
 def test_this_version_starts_on_the_schema_of_the_next_one_trades_beside_it_and_after_it(
     record_property: Callable[[str, object], None],
 ) -> None:

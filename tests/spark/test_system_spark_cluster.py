@@ -50,6 +50,7 @@ async def queue(tmp_path: Path, spark: SparkSession) -> AsyncIterator[str]:
         yield address
 
 
+@pytest.mark.mechanism("Y8")
 async def test_a_cluster_of_two_workers_makes_the_same_tables_as_one_process(tmp_path: Path, queue: str) -> None:
     def arguments(warehouse: Path) -> list[str]:
         return ["run", "--namesrv-addr", queue, "--warehouse", str(warehouse), "--as-of", AS_OF]

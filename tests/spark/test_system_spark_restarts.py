@@ -109,6 +109,7 @@ def newest(folder: Path) -> int:
 # -------------------------------------------------------------------------------------------------- queue -> files
 
 
+@pytest.mark.mechanism("Y2")
 async def test_killed_between_the_sink_s_commit_and_the_checkpoint_s_each_offset_is_there_once(
     place: Place, spark: SparkSession
 ) -> None:
@@ -149,6 +150,7 @@ async def test_killed_at_any_points_each_offset_is_there_once(place: Place, spar
     await assert_every_offset_once(spark, place)
 
 
+@pytest.mark.mechanism("Y2")
 async def test_with_its_python_workers_killed_while_they_read_each_offset_is_there_once(
     place: Place, spark: SparkSession
 ) -> None:
@@ -159,6 +161,7 @@ async def test_with_its_python_workers_killed_while_they_read_each_offset_is_the
     await assert_every_offset_once(spark, place)
 
 
+@pytest.mark.mechanism("Y2")
 async def test_with_the_broker_killed_and_started_again_each_offset_is_there_once(
     place: Place, spark: SparkSession
 ) -> None:
@@ -175,6 +178,7 @@ async def test_with_the_broker_killed_and_started_again_each_offset_is_there_onc
 # -------------------------------------------------------------------------------------------------- queue -> queue
 
 
+@pytest.mark.mechanism("Y5")
 async def test_a_copy_killed_after_its_batch_was_stored_has_every_row_once(place: Place) -> None:
     commits, hangs = place.folder / "checkpoint/commits", place.folder / "hangs"
     with place.copy(hang_at=2) as job:

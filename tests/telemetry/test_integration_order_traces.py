@@ -40,6 +40,7 @@ def one(spans: list[ReceivedSpan], name: str, fits: Callable[[ReceivedSpan], boo
     return found
 
 
+@pytest.mark.mechanism("U6")
 @pytest.mark.parametrize(("case", "life"), LIVES.items())
 def test_an_order_gives_one_connected_trace_with_all_spans_of_its_life(told: Told, case: str, life: Life) -> None:
     check_life(told.trace(case), life)
@@ -57,6 +58,7 @@ def test_each_row_of_the_history_names_the_trace_of_the_order(told: Told, case: 
     assert len({told.trace_ids[other] for other in LIVES}) == len(LIVES)
 
 
+@pytest.mark.mechanism("U6")
 def test_requests_of_people_keep_traces_of_their_own_and_are_linked(told: Told) -> None:
     paying = one(told.trace("shipped"), "settle payment")
     shipping = one(told.trace("shipped"), "ship order")

@@ -203,6 +203,7 @@ async def die_as_sender(world: World, death: Death) -> None:
     await bank.producer.shutdown(timeout_s=0.0)
 
 
+@pytest.mark.mechanism("X10")
 @pytest.mark.parametrize("point", OF_A, ids=lambda point: point.value)
 async def test_whoever_dies_in_bank_a_both_accounts_change_or_none(point: Point, world: World) -> None:
     await die_as_sender(world, Death(point))
@@ -222,6 +223,7 @@ async def test_whoever_dies_in_bank_a_both_accounts_change_or_none(point: Point,
         assert await world.balances() == AFTER
 
 
+@pytest.mark.mechanism("X10")
 @pytest.mark.parametrize("point", OF_B, ids=lambda point: point.value)
 async def test_whoever_dies_in_bank_b_is_credited_once(point: Point, world: World) -> None:
     death = Death(point)

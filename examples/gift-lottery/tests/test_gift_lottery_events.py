@@ -181,6 +181,7 @@ async def test_an_event_that_cannot_be_read_is_tried_again_and_holds_up_nobody(
         assert (await admin.topic_route(f"%RETRY%{GROUP}")).topic == f"%RETRY%{GROUP}"
 
 
+@pytest.mark.mechanism("X8", "U8")
 async def test_orders_sells_to_a_buyer_who_wins_and_does_not_know_of_it(
     tmp_path: Path, broker: EmbeddedBroker, lottery: Lottery
 ) -> None:
@@ -200,6 +201,7 @@ async def test_orders_sells_to_a_buyer_who_wins_and_does_not_know_of_it(
     assert GROUP not in groups
 
 
+@pytest.mark.mechanism("X8")
 def test_no_service_and_no_library_knows_of_the_lottery() -> None:
     """Mechanism X8: added without touching ordering."""
     root = Path(__file__).parents[3]

@@ -51,12 +51,14 @@ async def test_a_run_can_be_repeated() -> None:
     assert await simulate(POLLER, RESTART, WORKLOAD) == await simulate(POLLER, RESTART, WORKLOAD)
 
 
+@pytest.mark.mechanism("X4")
 async def test_an_order_of_45_minutes_is_scanned_45_times() -> None:
     """Mechanism X4: 44 of them in vain."""
     scanned = await forty_five_minutes()
     assert (scanned.looks, scanned.wasted_looks) == (45, 44)
 
 
+@pytest.mark.mechanism("X4")
 async def test_a_poller_closes_an_order_of_12_00_35_55_seconds_late_and_wastes_the_last_seat() -> None:
     """Mechanism X4: it has scanned at 12:00:30; somebody else wants the seat at 12:00:55."""
     polled, timed = await last_seat(POLLER_AT_30), await last_seat(MESSAGE_QUEUE)
@@ -81,6 +83,7 @@ async def test_polling_more_often_is_less_late_and_costs_more_scans() -> None:
     assert (timed.scans, timed.looks, timed.late_max_s < 0.1) == (0, 0, True)
 
 
+@pytest.mark.mechanism("X5")
 async def test_a_restart_loses_what_a_delay_queue_holds_in_memory() -> None:
     """Mechanism X5: those orders are stuck, with their units, until somebody looks."""
     lost = await outcome(DELAY_QUEUE, RESTART)
@@ -95,6 +98,7 @@ async def test_what_expired_during_a_restart_is_closed_as_soon_as_somebody_is_ba
     assert 60 < late.late_max_s <= 5 * 60  # the restart takes five minutes
 
 
+@pytest.mark.mechanism("X5")
 async def test_an_instance_that_loads_every_order_fights_with_the_others() -> None:
     """Mechanism X5: double closings are tried; the compare-and-set lets one win, and no order is closed twice."""
     fight = await outcome(DELAY_QUEUE_RELOAD, TWO_RESTART)
@@ -112,6 +116,7 @@ async def test_two_pollers_read_everything_twice_and_try_every_closing_twice() -
     assert (one.closings_in_vain, two.closings_in_vain) == (0, two.closed)
 
 
+@pytest.mark.mechanism("X6")
 @pytest.mark.parametrize("design", [POLLER_BY_SERVER, DELAY_QUEUE_BY_SERVER], ids=lambda design: design.name)
 async def test_orders_of_a_dead_server_wait_for_a_person(design: Design) -> None:
     """Mechanism X6: one UPDATE statement and a restart, and until then the units are withheld."""
@@ -120,6 +125,7 @@ async def test_orders_of_a_dead_server_wait_for_a_person(design: Design) -> None
     assert dead.repaired_by_hand == dead.stuck
 
 
+@pytest.mark.mechanism("X6")
 async def test_orders_of_a_dead_server_are_closed_by_the_other_member_of_the_group() -> None:
     dead, calm = await outcome(MESSAGE_QUEUE, DEAD_SERVER), await outcome(MESSAGE_QUEUE, CALM)
     assert (dead.stuck, dead.repaired_by_hand, dead.closed) == (0, 0, calm.closed)
@@ -133,6 +139,7 @@ async def test_no_order_is_taken_while_the_queue_is_away_and_none_is_lost_with_i
     assert away.late_max_s <= 5 * 60 + 5  # five minutes away, and some seconds until the clients have noticed
 
 
+@pytest.mark.mechanism("X7")
 async def test_a_years_outage_of_one_of_two_instances_costs_nothing_where_each_can_do_the_others_work() -> None:
     """Mechanism X7: 99.99 %, at once."""
     queue = await outcome(MESSAGE_QUEUE, A_YEAR_OF_TWO)
@@ -141,6 +148,7 @@ async def test_a_years_outage_of_one_of_two_instances_costs_nothing_where_each_c
         assert (await outcome(design, A_YEAR_OF_TWO)).withheld_minutes > 100
 
 
+@pytest.mark.mechanism("X7")
 def test_four_nines_are_about_50_minutes_a_year() -> None:
     """Mechanism X7."""
     assert round(outage_minutes(0.9999), 1) == 52.6

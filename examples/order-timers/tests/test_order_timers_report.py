@@ -52,6 +52,7 @@ async def test_the_evidence_is_what_the_simulation_says(design: Any) -> None:
     assert played == [outcome for outcome in kept().outcomes if outcome.design == design.name]
 
 
+@pytest.mark.mechanism("X4")
 def test_the_readme_shows_the_evidence() -> None:
     shown = io.StringIO()
     show(kept(), Console(file=shown, width=120))

@@ -70,6 +70,7 @@ member_lists = st.frozensets(st.integers(0, 40), min_size=1, max_size=12).map(
 
 
 class TestExamples:
+    @pytest.mark.mechanism("C14")
     def test_averagely_is_contiguous(self) -> None:
         assert shares(AllocateMessageQueueAveragely(), Q8, MEMBERS_3) == {
             "c1": q(1, 2, 3),
@@ -77,6 +78,7 @@ class TestExamples:
             "c3": q(7, 8),
         }
 
+    @pytest.mark.mechanism("C15")
     def test_by_circle_deals_one_after_the_other(self) -> None:
         assert shares(AllocateMessageQueueAveragelyByCircle(), Q8, MEMBERS_3) == {
             "c1": q(1, 4, 7),
@@ -84,6 +86,7 @@ class TestExamples:
             "c3": q(3, 6),
         }
 
+    @pytest.mark.mechanism("C16")
     def test_consistent_hash_gives_what_a_walk_around_rocketmq_s_ring_gives(self) -> None:
         """Its rule, written down plainly: 10 points for each member, MD5's first four bytes, the next point owns."""
 
@@ -98,11 +101,13 @@ class TestExamples:
         assert shares(AllocateMessageQueueConsistentHash(), Q8, MEMBERS_3) == wanted
         assert wanted == {"c1": q(4, 5, 6), "c2": q(2, 7, 8), "c3": q(1, 3)}
 
+    @pytest.mark.mechanism("C17")
     def test_by_config_is_what_was_configured_and_exists(self) -> None:
         mine = AllocateMessageQueueByConfig([*q(2, 5, 99), *q(1, topic="other")])
         assert list(mine.allocate("c1", Q8, MEMBERS_3)) == q(2, 5)
         assert list(mine.allocate("c1", q(1, 2, topic="other"), MEMBERS_3)) == q(1, topic="other")
 
+    @pytest.mark.mechanism("C18")
     def test_by_machine_room_shares_the_queues_of_the_rooms_only(self) -> None:
         elsewhere = [*q(1, 2, broker_name="north@b"), *q(1, broker_name="plain"), *q(1, broker_name="east@x@y")]
         strategy = AllocateMessageQueueByMachineRoom({"east"})
@@ -112,6 +117,7 @@ class TestExamples:
             "c3": q(5, 6),
         }
 
+    @pytest.mark.mechanism("C18")
     def test_nearby_keeps_queues_in_their_room_while_somebody_lives_there(self) -> None:
         strategy = AllocateMachineRoomNearby(AllocateMessageQueueAveragely(), ByNumber())
         east, west = q(1, 2, 3, 4), q(1, 2, 3, 4, broker_name="west@b")
@@ -139,6 +145,7 @@ class TestEveryStrategy:
 
 @pytest.mark.parametrize("strategy", PARTITIONING, ids=lambda one: one.name)
 class TestEveryPartition:
+    @pytest.mark.mechanism("C14")
     @settings(deadline=None)
     @given(queues=queue_lists, members=member_lists)
     def test_every_queue_has_one_owner_and_shares_keep_the_order(
@@ -177,6 +184,7 @@ def test_shares_differ_by_one_queue_at_most(
 
 
 class TestConsistentHash:
+    @pytest.mark.mechanism("C16")
     @settings(deadline=None)
     @given(queues=queue_lists, members=member_lists, nodes=st.integers(1, 20), data=st.data())
     def test_only_queues_of_the_member_that_left_change_their_owner(
@@ -198,6 +206,7 @@ class TestConsistentHash:
 
 
 class TestByConfig:
+    @pytest.mark.mechanism("C17")
     def test_a_queue_that_nobody_configured_is_consumed_by_nobody(self) -> None:
         first, second = AllocateMessageQueueByConfig(q(1, 2)), AllocateMessageQueueByConfig(q(3))
         given_out = [*first.allocate("c1", Q8, ["c1", "c2"]), *second.allocate("c2", Q8, ["c1", "c2"])]

@@ -63,6 +63,7 @@ def callback_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("mqclient-callback")]
 
 
+@pytest.mark.mechanism("P2")
 async def test_it_returns_at_once_and_a_plain_callback_runs_in_a_thread_of_its_own() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     callback = Callback()
@@ -87,6 +88,7 @@ async def test_a_coroutine_callback_runs_on_the_event_loop_and_starts_no_thread(
     assert callback_threads() == []
 
 
+@pytest.mark.mechanism("P2")
 async def test_a_slow_callback_delays_neither_the_loop_nor_other_sends() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     go_on = threading.Event()
@@ -145,6 +147,7 @@ async def test_an_error_goes_to_the_callback_and_what_is_wrong_with_the_call_is_
     assert [type(error).__name__ for error in callback.errors] == ["MessageRejectedError", "BrokerRejectedError"]
 
 
+@pytest.mark.mechanism("P8")
 async def test_the_number_of_sends_under_way_is_bounded() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
@@ -209,6 +212,7 @@ async def test_shutdown_waits_for_the_results_and_their_callbacks() -> None:
     assert len(callback.results) == 1
 
 
+@pytest.mark.mechanism("P2")
 @pytest.mark.parametrize("kind", [Callback, CoroutineCallback])
 async def test_shutdown_is_bounded_and_tells_the_callbacks_what_it_abandons(
     kind: type[Callback], caplog: pytest.LogCaptureFixture

@@ -30,6 +30,7 @@ from mqproto.names import DEFAULT_TOPIC
 from osenv.sim_clock import settle
 
 
+@pytest.mark.mechanism("N8")
 async def test_new_topic_is_created_by_its_first_message() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", topic=None)
     async with Producer("shop", cluster.url) as producer:
@@ -90,6 +91,7 @@ async def test_route_is_refreshed_every_thirty_seconds() -> None:
         assert {result.message_queue.broker_name for result in results} == {"broker-a"}
 
 
+@pytest.mark.mechanism("N6")
 async def test_first_sends_ask_once_for_the_route() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -132,6 +134,7 @@ async def test_wrong_states_and_arguments_are_refused() -> None:
         await producer.send(Message("orders", b"x"))
 
 
+@pytest.mark.mechanism("P17", "L2")
 @pytest.mark.parametrize("group", ["", "a b", "a" * 256, "gr\u00fcn", "a" * 121])
 def test_illegal_group_is_refused(group: str) -> None:
     with pytest.raises(IllegalGroupError, match="group"):

@@ -71,6 +71,7 @@ async def test_the_listener_gets_the_message_and_the_answer_says_what_came_of_it
         assert (broker.send_backs, broker.offsets.get(("closers", "orders", 0))) == ([], offset)
 
 
+@pytest.mark.mechanism("L11")
 async def test_a_slow_listener_holds_up_neither_heartbeats_nor_other_commands() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     broker.put("orders", 0, b"x")

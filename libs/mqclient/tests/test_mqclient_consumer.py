@@ -43,6 +43,7 @@ async def test_messages_reach_the_listener_and_offsets_the_broker() -> None:
         assert len(broker.commits) == commits  # nothing has changed, so nothing is written
 
 
+@pytest.mark.mechanism("C20")
 async def test_offset_stays_at_the_smallest_unfinished_message() -> None:
     """Mechanism C21, through the whole consumer: 2101 is stuck, 2102 to 2200 finish."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
@@ -67,6 +68,7 @@ async def test_offset_stays_at_the_smallest_unfinished_message() -> None:
         assert broker.offsets["closers", "orders", 0] == 2201
 
 
+@pytest.mark.mechanism("C10")
 @pytest.mark.parametrize(
     ("where", "expected"), [(FIRST, [b"old", b"new"]), (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, [b"new"])]
 )
@@ -97,6 +99,7 @@ async def test_retry_topic_is_read_from_its_beginning_even_by_last_offset() -> N
     assert listener.batches[0][0].topic == "orders"
 
 
+@pytest.mark.mechanism("C9", "C12")
 @pytest.mark.parametrize("answer", [ConsumeStatus.RECONSUME_LATER, ValueError("broken listener"), None])
 async def test_message_that_was_not_consumed_goes_back_and_comes_again(
     answer: object, caplog: pytest.LogCaptureFixture
@@ -134,6 +137,7 @@ async def test_failed_send_back_keeps_the_message_for_a_local_retry() -> None:
     assert broker.offsets["closers", "orders", 0] == 1
 
 
+@pytest.mark.mechanism("C9")
 async def test_batches_have_at_most_the_configured_size() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     for number in range(10):
@@ -167,6 +171,7 @@ async def test_no_more_listeners_run_than_allowed() -> None:
     assert most == 3
 
 
+@pytest.mark.mechanism("F1")
 async def test_only_matching_tags_reach_the_listener_and_the_others_count_as_done() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
@@ -178,6 +183,7 @@ async def test_only_matching_tags_reach_the_listener_and_the_others_count_as_don
     assert broker.offsets["closers", "orders", 0] == 4
 
 
+@pytest.mark.mechanism("C8")
 async def test_flow_control_stops_pulling_until_messages_finish() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     for number in range(3000):
@@ -200,6 +206,7 @@ async def test_flow_control_stops_pulling_until_messages_finish() -> None:
         assert seen == 3000
 
 
+@pytest.mark.mechanism("C1", "C13")
 async def test_second_member_takes_its_share_and_gives_it_back() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=8)
     listeners = [RecordingListener(), RecordingListener(), RecordingListener()]
@@ -255,6 +262,7 @@ async def test_members_that_join_one_after_the_other_consume_nothing_twice() -> 
     assert sorted(consumed) == [b"%d" % number for number in range(8)]
 
 
+@pytest.mark.mechanism("C13")
 async def test_member_that_dies_without_a_word_is_replaced() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     stays, dies = (
@@ -289,6 +297,7 @@ async def test_poll_of_a_dropped_queue_is_cancelled() -> None:
     await second.shutdown()
 
 
+@pytest.mark.mechanism("C10")
 async def test_nothing_is_missed_of_a_topic_that_is_made_while_its_group_waits() -> None:
     """Whatever the group's beginning: the first message of a topic comes after the group began to want it."""
     cluster, (broker,) = FakeCluster.of("broker-a", topic=None)

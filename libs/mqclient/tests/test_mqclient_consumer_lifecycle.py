@@ -81,6 +81,7 @@ async def test_refused_commit_is_written_with_the_next_one(caplog: pytest.LogCap
         assert broker.offsets["closers", "orders", 0] == 1
 
 
+@pytest.mark.mechanism("L2")
 @pytest.mark.parametrize("group", ["", "a b", "a" * 256])
 def test_illegal_consumer_group_is_refused(group: str) -> None:
     with pytest.raises(IllegalGroupError):
@@ -124,6 +125,7 @@ async def test_consumer_needs_listener_and_subscription_and_takes_no_later_ones(
             await consumer_of(cluster, RecordingListener()).start()
 
 
+@pytest.mark.mechanism("C11")
 async def test_heartbeat_names_group_subscriptions_and_retry_topic() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with consumer_of(cluster, RecordingListener(), tags="b || a") as consumer:

@@ -78,6 +78,7 @@ def test_messages_out_of_order_are_refused() -> None:
     assert process_queue.message_count == 0
 
 
+@pytest.mark.mechanism("C8")
 def test_flow_control_stops_above_a_thousand_messages() -> None:
     process_queue = ProcessQueue(QUEUE, Progress(0))
     process_queue.put(messages(range(1000)), 1000)
@@ -86,6 +87,7 @@ def test_flow_control_stops_above_a_thousand_messages() -> None:
     assert process_queue.must_pause()
 
 
+@pytest.mark.mechanism("C8")
 def test_flow_control_stops_above_a_span_of_two_thousand() -> None:
     process_queue = ProcessQueue(QUEUE, Progress(0))
     process_queue.put(messages([0]), 1)
@@ -95,6 +97,7 @@ def test_flow_control_stops_above_a_span_of_two_thousand() -> None:
     assert process_queue.must_pause()
 
 
+@pytest.mark.mechanism("C8")
 def test_flow_control_stops_above_a_hundred_mebibytes() -> None:
     process_queue = ProcessQueue(QUEUE, Progress(0))
     large = [message(offset, body=bytes(4 * 1024 * 1024)) for offset in range(25)]

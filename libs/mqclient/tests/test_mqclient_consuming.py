@@ -72,6 +72,7 @@ async def test_plain_function_runs_in_a_thread_and_is_consumed_like_an_async_one
     assert broker.offsets["closers", "orders", 0] == 3
 
 
+@pytest.mark.mechanism("C9")
 async def test_plain_functions_run_at_the_same_time() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     together = threading.Barrier(3, timeout=10)
@@ -116,6 +117,7 @@ async def test_async_listener_is_known_in_every_form(wrapped: str) -> None:
         await listen.has(1)
 
 
+@pytest.mark.mechanism("C9")
 async def test_listener_that_cancels_itself_has_failed_and_the_worker_goes_on() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
@@ -133,6 +135,7 @@ async def test_listener_that_cancels_itself_has_failed_and_the_worker_goes_on() 
         assert len(broker.send_backs) == 1
 
 
+@pytest.mark.mechanism("C12")
 async def test_hooks_see_every_call_and_what_came_of_it(caplog: pytest.LogCaptureFixture) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     listener = RecordingListener()
@@ -175,6 +178,7 @@ async def test_suspended_consumer_pulls_nothing_and_keeps_its_queues() -> None:
         assert listener.bodies == [b"0", b"1", b"2"]
 
 
+@pytest.mark.mechanism("L10")
 def test_concurrency_follows_what_waits() -> None:
     """Mechanism L10: one more from the threshold on, one less below 80 % of it."""
     control = ConcurrencyControl(2, 4, 100)
@@ -182,6 +186,7 @@ def test_concurrency_follows_what_waits() -> None:
     assert [control.adjusted(count) for count in waiting] == [2, 3, 4, 4, 4, 4, 3, 2, 2]
 
 
+@pytest.mark.mechanism("L10")
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_concurrency_is_adjusted_every_minute(orderly: bool) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=8)
@@ -221,6 +226,7 @@ async def test_concurrency_is_adjusted_every_minute(orderly: bool) -> None:
         await settle()
 
 
+@pytest.mark.mechanism("L12")
 def test_statistics_are_of_the_last_minute() -> None:
     """Mechanism L12."""
     stats = ConsumerStats()
@@ -235,6 +241,7 @@ def test_statistics_are_of_the_last_minute() -> None:
     assert (later.pull_tps, later.consume_rt_ms, later.consume_failed_messages) == (0.0, 0.0, 6)
 
 
+@pytest.mark.mechanism("L12")
 async def test_running_info_tells_what_the_consumer_does() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     gate = asyncio.Event()
@@ -291,6 +298,7 @@ def broadcaster(cluster: FakeCluster, listener: RecordingListener, name: str, fo
     )
 
 
+@pytest.mark.mechanism("C2")
 async def test_broadcasting_gives_every_member_everything_once(tmp_path: Path) -> None:
     """Mechanism C2: all messages to all; no retry topic, no offsets with the broker, no second try."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
@@ -310,6 +318,7 @@ async def test_broadcasting_gives_every_member_everything_once(tmp_path: Path) -
         await member.shutdown()
 
 
+@pytest.mark.mechanism("C2")
 async def test_broadcasting_goes_on_where_it_was_also_on_the_same_machine_only(tmp_path: Path) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     for round_number, name in enumerate(["m0", "m0", "m1"]):
@@ -377,6 +386,7 @@ async def test_message_that_fails_while_its_consumer_leaves_comes_again_once_and
     assert len(broker.send_backs) == 1
 
 
+@pytest.mark.mechanism("C19")
 async def test_all_queues_of_a_broker_share_one_stream_and_no_thread() -> None:
     """Mechanism C19: one pull service for the process; here a stream and a task for each queue."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=64)

@@ -77,6 +77,7 @@ async def start_again(broker: EmbeddedBroker, *, after_h: int) -> None:
     await broker.clock.advance(60)
 
 
+@pytest.mark.mechanism("R1")
 async def test_the_whole_story(broker: EmbeddedBroker, admin: Admin) -> None:
     """It fails 17 times, is dead, is edited and replayed, and its group consumes it under its own topic."""
     listener, bystander = RecordingListener(ConsumeStatus.RECONSUME_LATER), RecordingListener()
@@ -109,6 +110,7 @@ async def test_the_whole_story(broker: EmbeddedBroker, admin: Admin) -> None:
         assert await letters_of(admin, GROUP, OPEN_ONLY) == []
 
 
+@pytest.mark.mechanism("R1")
 async def test_a_replayed_letter_that_fails_again_has_all_its_tries_and_dies_again(
     broker: EmbeddedBroker, admin: Admin
 ) -> None:
@@ -188,6 +190,7 @@ class TestFinding:
 class TestTheTopic:
     """Mechanism R2: made only when needed, readable from the start, one for all topics of the group."""
 
+    @pytest.mark.mechanism("R2")
     async def test_it_is_made_by_the_first_dead_letter_and_may_be_read_and_written(
         self, broker: EmbeddedBroker, admin: Admin
     ) -> None:
@@ -207,6 +210,7 @@ class TestTheTopic:
             ("refunds", b"two"),
         ]
 
+    @pytest.mark.mechanism("R2")
     async def test_letters_are_kept_for_three_days(self) -> None:
         """fileReservedTime is 72 hours; then the next deleteWhen, an hour of the day, takes the file of the log."""
         small = EmbeddedBroker("three-days", clock=SimClock(START_MS), commit_log_file_bytes=64 * 1024)

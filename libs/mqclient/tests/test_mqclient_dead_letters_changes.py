@@ -66,6 +66,7 @@ class TestReplay:
         assert (mark.state, mark.timestamp_ms) == (REPLAYED, START_MS)
         assert mark.sentence == f"sent to {RETRY}@broker-a:0 offset 0"
 
+    @pytest.mark.mechanism("R2")
     async def test_twice_is_refused_unless_it_is_wanted(self, broker: EmbeddedBroker, admin: Admin) -> None:
         await die(broker, "one")
         (letter,) = await letters_of(admin, GROUP, OPEN_ONLY)
@@ -138,6 +139,7 @@ class TestReplay:
                 return
         raise AssertionError("the replay never came as far as being sent")
 
+    @pytest.mark.mechanism("R2")
     @pytest.mark.parametrize("end", ["stop", "kill", "lose_power"])
     async def test_marks_survive_the_broker_and_the_operator(
         self, broker: EmbeddedBroker, admin: Admin, end: str

@@ -24,6 +24,7 @@ def blocks() -> tuple[str, str]:
     return application, marker + test
 
 
+@pytest.mark.mechanism("Q3")
 async def test_an_order_closes_after_thirty_minutes(
     tmp_path: Path, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def application(broker: EmbeddedBroker) -> Application:
     return Application(broker)
 
 
+@pytest.mark.mechanism("Q3")
 async def test_a_handler_has_dependencies_as_a_route_has_them(application: Application) -> None:
     application.app.state.shop_name = "seats"
     got: list[tuple[object, ...]] = []

@@ -193,6 +193,7 @@ def an_mq_of_four(url: str) -> MQ:
     return mq
 
 
+@pytest.mark.mechanism("Q3")
 async def test_producers_start_first_and_end_last(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     events = note_calls(monkeypatch)
     mq = an_mq_of_four(broker.url)

@@ -80,6 +80,7 @@ async def test_a_transaction_commits_and_a_check_is_answered() -> None:
         await until(lambda: own_tasks() <= before)
 
 
+@pytest.mark.mechanism("U9")
 async def test_messages_go_through_and_nothing_is_left_behind() -> None:
     async with loopback_server() as loopback:
         before = own_tasks()

@@ -36,6 +36,7 @@ def ends(broker: FakeBroker) -> list[str]:
 
 
 class TestHalfSendFails:
+    @pytest.mark.mechanism("T6")
     async def test_refused_for_good_runs_nothing(self) -> None:
         cluster, (broker,) = FakeCluster.of("broker-a")
         broker.next_codes = [common_pb.MESSAGE_ILLEGAL]

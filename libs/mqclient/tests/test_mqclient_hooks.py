@@ -52,6 +52,7 @@ class FailingHook:
         raise ValueError("after")
 
 
+@pytest.mark.mechanism("P19")
 async def test_a_hook_sees_the_message_before_it_leaves_and_its_result_after() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     hook = RecordingHook()
@@ -76,6 +77,7 @@ async def test_a_hook_sees_the_message_before_it_leaves_and_its_result_after() -
     assert (context.communication_mode, context.message_type) == (CommunicationMode.SYNC, MessageType.NORMAL_MSG)
 
 
+@pytest.mark.mechanism("P19")
 async def test_each_try_is_seen_with_what_became_of_it() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     hook = RecordingHook()
@@ -141,6 +143,7 @@ async def test_kinds_of_messages_and_of_sends_have_their_names() -> None:
     assert hook.ended[3].unique_id.count(",") == 1
 
 
+@pytest.mark.mechanism("P19")
 async def test_a_hook_that_raises_is_logged_and_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     hook = RecordingHook()

@@ -51,6 +51,7 @@ async def once(connection: AsyncConnection | AsyncSession, key: str = KEY, group
     return await INBOX.once(connection, group, key, 1_000)
 
 
+@pytest.mark.mechanism("I2")
 async def test_only_the_first_time_is_the_first(engine: AsyncEngine) -> None:
     for expected in (True, False, False):
         async with engine.begin() as connection:
@@ -152,6 +153,7 @@ async def test_of_two_at_one_moment_the_second_waits_for_what_becomes_of_the_fir
     await engine.dispose()
 
 
+@pytest.mark.mechanism("I2")
 @pytest.mark.parametrize("round_", range(20))
 async def test_of_many_at_one_moment_exactly_one_is_the_first(engine: AsyncEngine, round_: int) -> None:
     async def member(steps: int) -> bool:

@@ -137,6 +137,7 @@ async def dying(consumer: PushConsumer) -> AsyncIterator[None]:
         await consumer.shutdown(timeout_s=0.0)
 
 
+@pytest.mark.mechanism("I1")
 async def test_a_message_that_is_sent_again_because_nobody_heard_of_it_debits_once(
     broker: EmbeddedBroker, ledger: Ledger
 ) -> None:
@@ -159,6 +160,7 @@ async def test_a_message_that_is_sent_again_because_nobody_heard_of_it_debits_on
     assert (sorted(ledger.firsts), await ledger.yuan()) == ([False, True], 900)
 
 
+@pytest.mark.mechanism("I1")
 async def test_a_message_whose_acknowledgement_is_lost_debits_once(broker: EmbeddedBroker, ledger: Ledger) -> None:
     """The second source: the consumer dies after its commit and before its acknowledgement."""
     committed = asyncio.Event()
@@ -196,6 +198,7 @@ async def test_a_message_whose_listener_fails_after_its_commit_debits_once(
     assert (ledger.firsts, await ledger.yuan()) == ([True, False], 900)
 
 
+@pytest.mark.mechanism("I1")
 async def test_a_message_whose_queue_is_handed_over_while_it_is_consumed_debits_once(
     broker: EmbeddedBroker, ledger: Ledger
 ) -> None:

@@ -26,6 +26,7 @@ def client_ids(broker: FakeBroker) -> set[str]:
     return {heartbeat.client_id for heartbeat in broker.sessions.heartbeats}
 
 
+@pytest.mark.mechanism("L3")
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -42,6 +43,7 @@ async def test_a_client_id_is_the_address_the_name_and_the_unit(config: ClientCo
     assert client_ids(broker) == {expected.format(process=process_name(os.getpid()))}
 
 
+@pytest.mark.mechanism("L4")
 async def test_two_urls_have_two_instances_with_different_client_ids() -> None:
     """The broker takes the newest session of a client id for all of that client, so no two may share one."""
     first, second = FakeCluster("first"), FakeCluster("second")
@@ -101,6 +103,7 @@ async def test_the_id_of_an_instance_that_has_left_is_free_again() -> None:
     assert set(ids) == {f"10.0.0.1@{process_name(os.getpid())}"}
 
 
+@pytest.mark.mechanism("L4", "L14")
 async def test_producers_consumers_and_admins_share_an_instance_until_the_last_one_leaves() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     admin, producer, consumer = (
@@ -128,6 +131,7 @@ async def test_producers_consumers_and_admins_share_an_instance_until_the_last_o
     await another.release()
 
 
+@pytest.mark.mechanism("L14")
 async def test_the_same_admin_is_registered_once() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     async with Admin(cluster.url) as admin:
@@ -136,6 +140,7 @@ async def test_the_same_admin_is_registered_once() -> None:
             instance.register_admin(admin)
 
 
+@pytest.mark.mechanism("L1")
 async def test_an_instance_starts_once_and_not_again_after_a_start_that_failed() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     transport = open_transport(cluster.url)
@@ -164,6 +169,7 @@ def failing_tasks(instance: ClientInstance) -> Iterator[None]:
     yield
 
 
+@pytest.mark.mechanism("L1")
 @pytest.mark.parametrize("kind", ["producer", "consumer", "admin"])
 async def test_a_second_start_is_refused_in_every_state(kind: str) -> None:
     cluster, _ = FakeCluster.of("broker-a")

@@ -36,6 +36,7 @@ QUEUES = tuple(
 )
 
 
+@pytest.mark.mechanism("P12")
 @pytest.mark.parametrize(
     ("latency_ms", "duration_ms"),
     [
@@ -48,6 +49,7 @@ def test_the_table_of_latencies(latency_ms: float, duration_ms: int) -> None:
     assert not_available_duration_ms(latency_ms) == duration_ms
 
 
+@pytest.mark.mechanism("P12")
 async def test_a_slow_broker_is_available_again_after_the_time_of_its_row() -> None:
     clock = SimClock()
     tolerance = LatencyFaultTolerance(clock)
@@ -62,6 +64,7 @@ async def test_a_slow_broker_is_available_again_after_the_time_of_its_row() -> N
     assert tolerance.is_available("broker-a")
 
 
+@pytest.mark.mechanism("P12")
 async def test_a_failure_counts_as_ten_seconds_and_a_later_fast_answer_does_not_shorten_it() -> None:
     clock = SimClock()
     tolerance = LatencyFaultTolerance(clock)
@@ -102,6 +105,7 @@ def test_available_brokers_share_the_messages_and_the_one_that_failed_last_gets_
     assert set(chosen(choice, 12, "broker-b")) == {"broker-b"}  # available, and better than the other two
 
 
+@pytest.mark.mechanism("P11")
 def test_without_an_available_broker_the_better_half_takes_turns() -> None:
     tolerance = LatencyFaultTolerance(SimClock())
     choice = QueueChoice(SeededRng(1), tolerance)
@@ -111,6 +115,7 @@ def test_without_an_available_broker_the_better_half_takes_turns() -> None:
     assert queues == {queue for queue in QUEUES if queue.broker_name == "broker-c"}
 
 
+@pytest.mark.mechanism("P11")
 def test_a_broker_without_a_queue_that_can_be_written_is_forgotten_and_plain_turns_follow() -> None:
     tolerance = LatencyFaultTolerance(SimClock())
     choice = QueueChoice(SeededRng(1), tolerance)
@@ -126,6 +131,7 @@ async def brokers_of_next_sends(producer: Producer, count: int) -> set[str]:
     return {(await producer.send(Message("orders", b"x"))).message_queue.broker_name for _ in range(count)}
 
 
+@pytest.mark.mechanism("P11")
 async def test_a_slowed_broker_loses_its_messages_and_gets_them_back_as_the_table_says() -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url, producer_config=FAULT_TOLERANT) as producer:
@@ -154,6 +160,7 @@ async def send_to(producer: Producer, broker: FakeBroker) -> asyncio.Task[SendRe
             return send
 
 
+@pytest.mark.mechanism("P8")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_broker_that_is_gone_is_left_alone_for_ten_seconds(mode: str) -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
@@ -274,6 +281,7 @@ async def test_what_a_try_counts_as(
     assert tolerance.told == told
 
 
+@pytest.mark.mechanism("P11")
 async def test_fault_tolerance_is_off_unless_it_is_wished() -> None:
     assert not ProducerConfig().send_latency_fault_enable
     cluster, (first, _) = FakeCluster.of("broker-a", "broker-b")

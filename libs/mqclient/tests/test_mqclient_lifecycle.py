@@ -10,6 +10,7 @@ from mqclient import IllegalStateError, ServiceState
 from mqclient.lifecycle import TRANSITIONS, Lifecycle, LifecycleEvent
 
 
+@pytest.mark.mechanism("L1")
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(ServiceState, LifecycleEvent)])
 def test_every_pair_follows_the_table_or_raises_and_changes_nothing(state: ServiceState, event: LifecycleEvent) -> None:
     lifecycle = Lifecycle("thing")

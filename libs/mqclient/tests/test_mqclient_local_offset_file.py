@@ -35,6 +35,7 @@ def test_it_is_rocketmq_s_with_a_crc_behind_it() -> None:
     assert content.endswith(b'"}\n')
 
 
+@pytest.mark.mechanism("C2")
 @pytest.mark.parametrize("content", [ROCKETMQ, ROCKETMQ.translate(None, b" \t\n"), ROCKETMQ + b"\n"])
 def test_rocketmq_s_own_files_are_read(content: bytes) -> None:
     assert decode_offsets(content) == OFFSETS

@@ -64,6 +64,7 @@ def overwrite(disk: SimDisk, path: Path, content: bytes) -> None:
 
 
 class TestLife:
+    @pytest.mark.mechanism("C2")
     async def test_a_restart_goes_on_where_it_was(self, disk: SimDisk) -> None:
         assert await found(disk) == {}
         await saved(disk, OLD, NEW)

@@ -51,6 +51,7 @@ async def with_topic(broker: EmbeddedBroker) -> None:
         await producer.send(Message("orders", b"x", tag="paid"))
 
 
+@pytest.mark.mechanism("C4")
 async def test_a_start_that_differs_from_the_living_members_raises_the_difference(broker: EmbeddedBroker) -> None:
     async with broker:
         await with_topic(broker)

@@ -19,12 +19,14 @@ def encode(message: Message) -> str:
     return message_properties(message, "ID")
 
 
+@pytest.mark.mechanism("M7")
 def test_largest_message_is_taken() -> None:
     message = Message("t" * 127, bytes(BODY_BYTES_MAX), delay_level=18, flag=-(2**31))
     check_message(message)
     assert decode_properties(message_properties(message, "ID").encode()) == {"UNIQ_KEY": "ID", "DELAY": "18"}
 
 
+@pytest.mark.mechanism("M4")
 def test_properties_carry_tag_keys_level_and_what_the_user_gave() -> None:
     message = Message("orders", b"x", tag="paid", keys=("a", "b"), properties={"shop": "7"}, delay_level=16)
     assert decode_properties(message_properties(message, "ID").encode()) == {
@@ -41,6 +43,7 @@ def test_a_message_that_need_not_wait_for_the_disk_says_so() -> None:
     assert decode_properties(message_properties(message, "ID").encode()) == {"UNIQ_KEY": "ID", "WAIT": "false"}
 
 
+@pytest.mark.mechanism("M4")
 def test_putting_a_user_property_again_overwrites_it() -> None:
     given = {"shop": "7"}
     message = Message("orders", b"x", properties=given)
@@ -62,6 +65,7 @@ def test_the_properties_leave_room_for_the_number_of_the_record_and_for_what_the
         encode(Message("orders", b"x", properties={"a": "x" * (longest - 1) + "\u00fc"}))
 
 
+@pytest.mark.mechanism("M9")
 def test_unique_ids_are_made_as_rocketmq_makes_them() -> None:
     maker = UniqueIdMaker(SeededRng(1), "10.0.0.1")
     now_ms = 1_700_000_000_000  # 2023-11-14T22:13:20Z: 13 days, 22 h, 13 min and 20 s into its month

@@ -63,6 +63,7 @@ def consumer(broker: EmbeddedBroker, wanted: MessageSelector, inbox: Inbox) -> P
     return one
 
 
+@pytest.mark.mechanism("F2")
 async def test_exactly_the_wanted_messages_come_and_the_offsets_pass_the_others(
     sql_broker: EmbeddedBroker, clock: SimClock
 ) -> None:

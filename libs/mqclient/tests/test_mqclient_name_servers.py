@@ -167,6 +167,7 @@ async def test_a_look_up_that_fails_keeps_the_old_addresses(broken: str, caplog:
         assert "orders" in await admin.topic_list()
 
 
+@pytest.mark.mechanism("N7")
 async def test_new_addresses_are_used_and_the_channels_of_removed_ones_closed() -> None:
     cluster, source = cluster_of(3, 0)
     async with Admin(cluster.url) as admin:

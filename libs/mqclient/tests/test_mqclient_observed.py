@@ -196,6 +196,7 @@ async def test_what_the_spans_of_a_message_say(broker: EmbeddedBroker, clock: Si
     assert (spans["send orders"].status, spans["process orders"].status) == ("UNSET", "UNSET")
 
 
+@pytest.mark.mechanism("U6")
 async def test_several_messages_in_one_call_are_linked_and_none_is_the_parent(
     broker: EmbeddedBroker, clock: SimClock, recorder: Recorder
 ) -> None:

@@ -22,6 +22,7 @@ from mqclient.testing import FakeCluster
 from osenv.sim_clock import settle
 
 
+@pytest.mark.mechanism("P3")
 async def test_it_returns_before_the_message_has_left() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -36,6 +37,7 @@ async def test_it_returns_before_the_message_has_left() -> None:
     assert sorted(broker.bodies) == [b"first", b"x"]
 
 
+@pytest.mark.mechanism("P3")
 async def test_it_is_not_tried_elsewhere_and_its_end_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mqclient.producer")
     cluster, brokers = FakeCluster.of("broker-a", "broker-b")
@@ -67,6 +69,7 @@ async def test_a_tight_loop_waits_when_too_many_are_under_way() -> None:
     assert len(broker.bodies) == 100
 
 
+@pytest.mark.mechanism("P3")
 async def test_when_nothing_moves_it_is_refused_after_the_timeout() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True

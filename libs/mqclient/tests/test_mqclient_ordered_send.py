@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hourglass.mq.v1 import common_pb2 as common_pb
 from mqclient import (
     BrokerRefusedError,
@@ -37,6 +39,7 @@ def counts(broker: FakeBroker) -> list[list[int]]:
     return [[batch.count for batch in frame.batches] for frame in broker.frames]
 
 
+@pytest.mark.mechanism("P14")
 async def test_one_batch_of_a_chosen_queue_is_unanswered_at_a_time() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
@@ -95,6 +98,7 @@ async def test_a_message_that_may_go_anywhere_does_not_overtake_those_of_its_que
     assert broker.bodies == [b"anywhere"]
 
 
+@pytest.mark.mechanism("P14")
 async def test_when_a_batch_is_refused_the_waiting_ones_of_its_queue_fail_and_say_so() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True

@@ -73,6 +73,7 @@ def orders(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == "orders"]
 
 
+@pytest.mark.mechanism("O2")
 async def test_a_message_that_fails_holds_its_queue_and_no_other() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     log = Log()
@@ -154,6 +155,7 @@ async def test_locks_are_renewed_every_20_s() -> None:
         assert broker.locks.holder("keepers", "orders", 0) == broker.members("keepers")[0]
 
 
+@pytest.mark.mechanism("O2")
 async def test_member_stops_30_s_after_its_last_renewal_and_begins_anew_with_a_new_lock() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     log = Log()
@@ -187,6 +189,7 @@ async def test_lock_that_the_broker_has_given_away_ends_the_consumption_at_the_n
         assert log.bodies == []
 
 
+@pytest.mark.mechanism("O2")
 async def test_queue_is_handed_over_when_the_running_listener_has_ended() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=2)
     log = Log()
@@ -321,6 +324,7 @@ async def test_slots_are_shared_by_all_queues() -> None:
         assert sorted(log.bodies) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.mechanism("O1")
 async def test_one_queue_makes_one_order_for_all() -> None:
     """Mechanism O1: one queue, one member that has it; the others are idle."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)

@@ -39,6 +39,7 @@ async def outcome(cluster: FakeCluster, task: asyncio.Task[SendResult], seconds:
     return task.exception() or task.result()
 
 
+@pytest.mark.mechanism("M10", "P1")
 async def test_send_stores_the_message_and_says_where() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -103,6 +104,7 @@ async def test_at_most_four_frames_are_unanswered() -> None:
         assert len(await asyncio.gather(*sends)) == 6
 
 
+@pytest.mark.mechanism("P9")
 async def test_round_robin_uses_every_queue() -> None:
     cluster, _ = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url) as producer:
@@ -111,6 +113,7 @@ async def test_round_robin_uses_every_queue() -> None:
     assert len({result.message_queue for result in results}) == 8
 
 
+@pytest.mark.mechanism("M10")
 @pytest.mark.parametrize("status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT])
 async def test_stored_but_less_safe_is_a_result(status: SendStatus) -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
@@ -119,6 +122,7 @@ async def test_stored_but_less_safe_is_a_result(status: SendStatus) -> None:
         assert (await producer.send(Message("orders", b"x"))).send_status is status
 
 
+@pytest.mark.mechanism("P10")
 @pytest.mark.parametrize(
     "code", ["SYSTEM_ERROR", "SYSTEM_BUSY", "SERVICE_NOT_AVAILABLE", "NO_PERMISSION", "TOPIC_NOT_EXIST", "GO_AWAY"]
 )
@@ -134,6 +138,7 @@ async def test_retryable_code_goes_to_another_broker(code: str) -> None:
     assert first.frames
 
 
+@pytest.mark.mechanism("P5")
 async def test_three_tries_and_then_the_broker_s_own_words() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.next_codes = [common_pb.SYSTEM_BUSY] * 3
@@ -164,6 +169,7 @@ async def test_illegal_message_is_not_tried_again() -> None:
     assert len(first.frames) + len(second.frames) == 1
 
 
+@pytest.mark.mechanism("P10")
 async def test_dead_broker_is_avoided() -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url) as producer:
@@ -189,6 +195,7 @@ async def test_only_broker_is_given_time_to_come_back() -> None:
     assert sorted(broker.bodies) == [b"after", b"before"]
 
 
+@pytest.mark.mechanism("P4")
 async def test_budget_covers_all_tries() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True
@@ -223,6 +230,7 @@ async def test_cancelled_send_is_left_out_of_its_frame() -> None:
     assert sorted(broker.bodies) == [b"first", b"kept"]
 
 
+@pytest.mark.mechanism("P21")
 async def test_only_masters_are_written() -> None:
     cluster, (first, second) = FakeCluster.of("broker-a", "broker-b")
     first.addresses = {0: first.address, 1: second.address}
@@ -235,6 +243,7 @@ async def test_only_masters_are_written() -> None:
     assert (len(first.bodies), second.frames) == (8, [])
 
 
+@pytest.mark.mechanism("P21")
 async def test_a_topic_whose_masters_are_all_gone_cannot_be_written() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.addresses = {1: broker.address}

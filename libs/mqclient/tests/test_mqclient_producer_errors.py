@@ -196,6 +196,7 @@ BAD_GROUPS: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.mechanism("M7", "P15")
 @pytest.mark.parametrize("case", CASES)
 async def test_bad_input_is_refused_before_anything_leaves(case: str) -> None:
     call, kind, sentence = CASES[case]
@@ -211,6 +212,7 @@ async def test_bad_input_is_refused_before_anything_leaves(case: str) -> None:
     assert listener.executed == []
 
 
+@pytest.mark.mechanism("P17")
 @pytest.mark.parametrize("case", BAD_GROUPS)
 def test_bad_group_is_refused(case: str) -> None:
     group, sentence = BAD_GROUPS[case]
@@ -279,5 +281,6 @@ def expected_rows() -> list[tuple[str, ...]]:
     return rows
 
 
+@pytest.mark.mechanism("M7")
 def test_the_document_and_the_tests_agree() -> None:
     assert document_rows() == expected_rows()

@@ -41,6 +41,7 @@ class Inbox:
         return ConsumeStatus.CONSUME_SUCCESS if messages[0].reconsume_times else ConsumeStatus.RECONSUME_LATER
 
 
+@pytest.mark.mechanism("M1")
 async def test_a_compressed_body_arrives_as_it_was_also_delayed_in_a_transaction_and_after_a_retry(
     broker: EmbeddedBroker, clock: SimClock
 ) -> None:
@@ -67,6 +68,7 @@ async def test_a_compressed_body_arrives_as_it_was_also_delayed_in_a_transaction
     ]
 
 
+@pytest.mark.mechanism("P16")
 async def test_a_batch_stands_whole_and_without_a_gap_in_the_log(broker: EmbeddedBroker, clock: SimClock) -> None:
     messages = [Message("orders", b"%d" % number) for number in range(200)]
     async with Producer("shop", broker.url) as producer:
@@ -106,6 +108,7 @@ async def test_an_answer_that_was_lost_costs_no_second_copy(broker: EmbeddedBrok
     assert numbers == ["1", "2", "3", "4", "5", "6"]
 
 
+@pytest.mark.mechanism("P18")
 async def test_a_thousand_tasks_share_a_producer(broker: EmbeddedBroker, clock: SimClock) -> None:
     async with Producer("shop", broker.url) as producer:
         results = await asyncio.gather(*(producer.send(Message("orders", b"%d" % n)) for n in range(1_000)))

@@ -39,6 +39,7 @@ def put(broker: FakeBroker, count: int) -> None:
         broker.put("orders", 0, b"%d" % number)
 
 
+@pytest.mark.mechanism("C21")
 async def test_of_a_hundred_only_the_unfinished_one_comes_again_after_a_crash() -> None:
     """Mechanism C21: 2101 hangs, 2102 to 2200 are finished; the member dies; its heir gets 2101, and nothing else."""
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
@@ -58,6 +59,7 @@ async def test_of_a_hundred_only_the_unfinished_one_comes_again_after_a_crash() 
         await dead.shutdown()
 
 
+@pytest.mark.mechanism("C21")
 async def test_progress_rides_the_poll_stream_within_100_ms_and_only_when_there_is_some() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     async with consumer_of(cluster, RecordingListener()):
@@ -150,6 +152,7 @@ async def test_member_that_hears_of_a_reset_when_it_leaves_just_leaves() -> None
     assert broker.offsets[KEY] == 1
 
 
+@pytest.mark.mechanism("C10")
 async def test_group_begins_at_a_time() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     put(broker, 2)

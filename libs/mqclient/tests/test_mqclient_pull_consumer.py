@@ -127,6 +127,7 @@ class TestPull:
 
 
 class TestQueues:
+    @pytest.mark.mechanism("C5")
     async def test_all_queues_of_the_topic_sorted(self, cluster: FakeCluster, consumer: PullConsumer) -> None:
         found = await consumer.fetch_subscribe_message_queues("orders")
         assert found == [MessageQueue("orders", name, number) for name in ("a", "b") for number in (0, 1)]

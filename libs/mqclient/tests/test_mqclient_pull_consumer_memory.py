@@ -44,6 +44,7 @@ async def send(broker: EmbeddedBroker, *names: str) -> None:
 
 
 class TestOneQueue:
+    @pytest.mark.mechanism("C6")
     async def test_the_four_statuses(self, broker: EmbeddedBroker, consumer: PullConsumer) -> None:
         assert (await consumer.pull(QUEUE, 0)).status is PullStatus.NO_NEW_MSG
         await send(broker, "a0", "a1", "b2")
@@ -77,6 +78,7 @@ class TestOneQueue:
         offset = await consumer.search_offset(QUEUE, START_MS + 1_000)
         assert [message.body for message in (await consumer.pull(QUEUE, offset)).messages] == [b"a1", b"a2"]
 
+    @pytest.mark.mechanism("C23")
     async def test_assigned_queues_are_polled_and_committed_and_gone_back_in(
         self, broker: EmbeddedBroker, consumer: PullConsumer
     ) -> None:
@@ -93,6 +95,7 @@ class TestOneQueue:
 
 
 class TestOffsetsAtTheBroker:
+    @pytest.mark.mechanism("C5")
     async def test_they_grow_are_reset_and_survive_a_restart(self, broker: EmbeddedBroker) -> None:
         await send(broker, "a0", "a1", "a2")
         async with PullConsumer("readers", broker.url) as consumer:
@@ -171,6 +174,7 @@ def die(really: bool) -> None:
         raise ProcessDiedError
 
 
+@pytest.mark.mechanism("C5")
 async def test_an_offset_beside_the_results_makes_each_effect_happen_exactly_once(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ class TestNoAnswer:
         error = await self.error_of(lambda broker: broker.unary_errors[RECALL].append(ConnectionLostError("it broke")))
         assert type(error) is ConnectionLostError
 
+    @pytest.mark.mechanism("D7")
     async def test_a_broker_that_is_silent_leaves_it_open(self) -> None:
         error = await self.error_of(lambda broker: setattr(broker, "unary_gate", asyncio.Event()))
         assert type(error) is RequestTimeoutError

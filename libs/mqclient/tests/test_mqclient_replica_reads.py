@@ -57,6 +57,7 @@ class TestPushConsumer:
             await listener.has(1)
         assert slave.polled_offsets == []
 
+    @pytest.mark.mechanism("H3")
     async def test_polls_go_to_the_slave_that_the_master_suggests_and_back_when_the_slave_does(self) -> None:
         cluster, master, slave = pair()
         put(master, *(b"%d" % number for number in range(100)))
@@ -86,6 +87,7 @@ class TestPushConsumer:
             await listener.has(20)
         assert cluster.clock.monotonic() == 0.0
 
+    @pytest.mark.mechanism("H4")
     @pytest.mark.parametrize("known_to_name_servers", [True, False])
     async def test_without_a_master_the_slave_serves_and_with_it_the_master_again(
         self, known_to_name_servers: bool

@@ -75,10 +75,12 @@ ERRORS: list[tuple[MQClientError, bool, bool]] = [
 ]
 
 
+@pytest.mark.mechanism("P7")
 def test_the_table_has_every_code() -> None:
     assert set(CODES) | STORED == set(ResponseCode)
 
 
+@pytest.mark.mechanism("P7")
 @pytest.mark.parametrize("code", CODES)
 def test_a_code_is_retried_as_the_table_says_and_hardly_ever_by_an_asynchronous_send(code: int) -> None:
     error = broker_answer_error(code, "why", "broker-a")
@@ -87,6 +89,7 @@ def test_a_code_is_retried_as_the_table_says_and_hardly_ever_by_an_asynchronous_
     assert may_retry(broker_answer_error(9_999, "a code of tomorrow", "broker-a"), SYNC) is False
 
 
+@pytest.mark.mechanism("P7")
 @pytest.mark.parametrize(("error", "sync", "asynchronous"), ERRORS, ids=lambda value: type(value).__name__)
 def test_an_error_is_retried_as_the_table_says(error: MQClientError, sync: bool, asynchronous: bool) -> None:
     assert (may_retry(error, SYNC), may_retry(error, ASYNC)) == (sync, asynchronous)
@@ -115,6 +118,7 @@ async def two_brokers() -> tuple[FakeCluster, list[FakeBroker], Producer]:
     return cluster, brokers, producer
 
 
+@pytest.mark.mechanism("P5")
 @pytest.mark.parametrize("code", [code for code in CODES if code in common_pb.ResponseCode.values()])
 async def test_a_synchronous_send_goes_elsewhere_after_a_retryable_code_and_raises_after_others(code: int) -> None:
     _, (first, second), producer = await two_brokers()
@@ -134,6 +138,7 @@ async def test_a_synchronous_send_goes_elsewhere_after_a_retryable_code_and_rais
 ANSWERS = [code for code in CODES if code != ResponseCode.NOT_LEADER_FOR_QUEUE]  # that one is nobody's answer
 
 
+@pytest.mark.mechanism("P8")
 @pytest.mark.parametrize("code", [code for code in ANSWERS if code in common_pb.ResponseCode.values()])
 async def test_an_asynchronous_send_takes_a_brokers_answer_for_an_answer(code: int) -> None:
     _, (first, second), producer = await two_brokers()
@@ -147,6 +152,7 @@ async def test_an_asynchronous_send_takes_a_brokers_answer_for_an_answer(code: i
     await producer.shutdown()
 
 
+@pytest.mark.mechanism("P6")
 async def test_an_asynchronous_send_goes_elsewhere_when_its_broker_is_gone() -> None:
     _, (first, second), producer = await two_brokers()
     first.down = True
@@ -160,6 +166,7 @@ async def test_an_asynchronous_send_goes_elsewhere_when_its_broker_is_gone() -> 
     await producer.shutdown()
 
 
+@pytest.mark.mechanism("P6")
 async def test_an_asynchronous_send_has_its_own_number_of_tries() -> None:
     cluster, brokers = FakeCluster.of("broker-a", "broker-b", "broker-c")
     config = ProducerConfig(retry_times_when_send_async_failed=1)
@@ -179,6 +186,7 @@ async def test_an_asynchronous_send_has_its_own_number_of_tries() -> None:
     assert all(isinstance(error, BrokerUnreachableError) for error in failed)
 
 
+@pytest.mark.mechanism("P4")
 async def test_the_budget_shrinks_over_the_tries() -> None:
     """Two tries are refused after 1 s each; the third one has what is left of 3 s."""
     cluster, (broker,) = FakeCluster.of("broker-a")
@@ -197,6 +205,7 @@ async def test_the_budget_shrinks_over_the_tries() -> None:
         assert isinstance(send.exception(), RequestTimeoutError)
 
 
+@pytest.mark.mechanism("P4")
 async def test_one_try_may_have_a_bound_of_its_own_so_that_a_hung_broker_leaves_time_for_another() -> None:
     cluster, brokers = FakeCluster.of("broker-a", "broker-b")
     config = ProducerConfig(send_msg_max_timeout_per_request_s=0.5)
@@ -249,6 +258,7 @@ async def test_the_only_broker_has_the_whole_budget() -> None:
     assert len(broker.frames) == 1
 
 
+@pytest.mark.mechanism("P7")
 async def test_a_cancelled_send_is_over() -> None:
     cluster, (first, second), producer = await two_brokers()
     first.silent = True

@@ -52,6 +52,7 @@ def test_the_table_has_rocketmqs_names_delays_and_periods() -> None:
     ]
 
 
+@pytest.mark.mechanism("N7", "L6")
 async def test_addresses_are_looked_up_at_the_start_after_ten_seconds_and_then_every_two_minutes() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     source = cluster.name_server_source = Source("name-server-0")
@@ -65,6 +66,7 @@ async def test_addresses_are_looked_up_at_the_start_after_ten_seconds_and_then_e
             assert source.asked == expected
 
 
+@pytest.mark.mechanism("N7", "L6")
 async def test_addresses_of_the_url_are_never_looked_up() -> None:
     cluster, _ = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -74,6 +76,7 @@ async def test_addresses_of_the_url_are_never_looked_up() -> None:
         await cluster.clock.advance(600.0)
 
 
+@pytest.mark.mechanism("N6", "L7")
 async def test_every_cached_route_is_refreshed_after_ten_milliseconds_and_then_every_thirty_seconds() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.create_topic("payments")
@@ -93,6 +96,7 @@ async def test_every_cached_route_is_refreshed_after_ten_milliseconds_and_then_e
         assert asked == ["orders", "payments"]
 
 
+@pytest.mark.mechanism("N6")
 async def test_a_dead_broker_is_noticed_by_the_next_refresh_and_not_before() -> None:
     cluster, (dead, _) = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url) as producer:
@@ -121,6 +125,7 @@ async def test_a_dead_broker_leaves_the_guess_for_a_topic_that_does_not_exist_ye
         assert DEFAULT_TOPIC in cluster.name_servers["name-server-0"].asked
 
 
+@pytest.mark.mechanism("L8")
 async def test_brokers_hear_a_heartbeat_after_a_second_and_then_every_thirty_seconds() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -152,6 +157,7 @@ async def test_every_change_and_every_new_session_sends_a_whole_heartbeat_at_onc
         assert [one.group for one in broker.sessions.heartbeats[-1].producers] == ["shop"]
 
 
+@pytest.mark.mechanism("L8")
 async def test_a_broker_on_no_route_is_left_by_the_next_cleaning_and_not_before() -> None:
     cluster, (_, gone) = FakeCluster.of("broker-a", "broker-b")
     async with Producer("shop", cluster.url) as producer:
@@ -201,6 +207,7 @@ async def test_an_admins_connections_are_closed_when_they_were_not_used_for_a_pe
         assert len(await admin.broker_statuses()) == 2
 
 
+@pytest.mark.mechanism("L9", "C22")
 async def test_consumer_offsets_are_written_after_ten_seconds_and_then_every_five() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a", queue_count=1)
     async with consumer_of(cluster, RecordingListener()):
@@ -212,6 +219,7 @@ async def test_consumer_offsets_are_written_after_ten_seconds_and_then_every_fiv
             assert [commit.queues[0].offset for commit in broker.commits] == [*range(1, committed + 1)]
 
 
+@pytest.mark.mechanism("L9")
 async def test_offsets_that_one_broker_does_not_take_delay_no_other_broker() -> None:
     cluster, (hangs, answers) = FakeCluster.of("broker-a", "broker-b", queue_count=1)
     async with consumer_of(cluster, RecordingListener()):
@@ -240,6 +248,7 @@ async def test_an_action_that_fails_is_logged_and_runs_again(caplog: pytest.LogC
         assert broker.offsets["closers", "orders", 0] == 1
 
 
+@pytest.mark.mechanism("L5", "C11")
 async def test_what_runs_in_the_background_begins_in_rocketmqs_order() -> None:
     """Mechanism L5: channel, scheduled tasks, pull service, rebalance service;
     what pulling fills is ready before it.

@@ -28,6 +28,7 @@ QUEUES = tuple(MessageQueue("orders", "broker-a", number) for number in range(8)
 MESSAGE = Message("orders", b"x")
 
 
+@pytest.mark.mechanism("P14")
 @pytest.mark.parametrize(
     ("argument", "queue_id"),
     # Java: Math.abs(argument.hashCode() % 8), worked out by hand from String.hashCode
@@ -54,6 +55,7 @@ def by_order(queues: Sequence[MessageQueue], message: Message, order_id: int) ->
     return queues[order_id % len(queues)]
 
 
+@pytest.mark.mechanism("P14")
 async def test_messages_of_one_order_stand_in_one_queue_in_their_order() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:
@@ -70,6 +72,7 @@ async def test_messages_of_one_order_stand_in_one_queue_in_their_order() -> None
             assert own == [b"%s:%d" % (prefix, step) for step in range(5)]
 
 
+@pytest.mark.mechanism("P13")
 async def test_a_chosen_queue_gets_the_message_and_one_try() -> None:
     cluster, (broker, _) = FakeCluster.of("broker-a", "broker-b")
     queue = MessageQueue("orders", "broker-a", 3)
@@ -82,6 +85,7 @@ async def test_a_chosen_queue_gets_the_message_and_one_try() -> None:
     assert len(broker.frames) == 4
 
 
+@pytest.mark.mechanism("P13")
 async def test_choices_that_make_no_sense_are_refused() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     async with Producer("shop", cluster.url) as producer:

@@ -29,6 +29,7 @@ def numbered(count: int, size: int = 10) -> list[Message]:
     return [Message("orders", b"%08d" % number + bytes(size), keys=f"o-{number}") for number in range(count)]
 
 
+@pytest.mark.mechanism("P15")
 async def test_a_batch_is_stored_whole_and_one_behind_the_other_and_says_where() -> None:
     """Its encoding is that of every batch on the wire: records end to end (docs/reference/contracts.md#the-wire)."""
     cluster, (broker,) = FakeCluster.of("broker-a")
@@ -111,6 +112,7 @@ async def test_a_batch_is_not_compressed_and_says_that_it_need_not_wait() -> Non
         assert decode_properties(record.properties)[WAIT] == "false"
 
 
+@pytest.mark.mechanism("P15")
 async def test_the_splitter_makes_batches_that_fit_and_keeps_the_order() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     messages = numbered(300, 10_000)

@@ -161,6 +161,7 @@ async def test_an_admin_leaves_at_once_and_its_calls_end() -> None:
     assert asyncio.all_tasks() == before
 
 
+@pytest.mark.mechanism("L14")
 async def test_what_was_accepted_before_the_shutdown_is_sent_by_it() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     broker.silent = True

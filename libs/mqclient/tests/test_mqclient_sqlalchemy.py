@@ -231,6 +231,7 @@ class ProcessDiedError(BaseException):
 
 
 class TestCrashPoints:
+    @pytest.mark.mechanism("T14")
     async def test_no_crash_delivers_what_was_committed(self, shop: Shop) -> None:
         await shop.place("order-17")
         await settle()
@@ -345,6 +346,7 @@ class TestCrashPoints:
         await shop.place("order-17")
         assert await orders(shop.engine) == ["order-17"]
 
+    @pytest.mark.mechanism("T14")
     @pytest.mark.parametrize("round_", range(20))
     async def test_of_a_check_and_a_late_local_transaction_exactly_one_wins(
         self, engine: AsyncEngine, round_: int

@@ -43,6 +43,7 @@ def lines_that_matter(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith(("from ", "import "))]
 
 
+@pytest.mark.mechanism("T14")
 async def test_sending_with_a_database_transaction(tmp_path: Path, broker: EmbeddedBroker) -> None:
     lines = example("Sending:")
     assert len(lines_that_matter(lines)) == 10

@@ -70,6 +70,7 @@ async def shop(engine: AsyncEngine, broker: EmbeddedBroker) -> AsyncIterator[Cal
         yield place
 
 
+@pytest.mark.mechanism("T14")
 async def test_row_and_tombstone_have_the_ids_of_their_attempts_and_a_retry_after_a_tombstone_succeeds(
     engine: AsyncEngine, broker: EmbeddedBroker
 ) -> None:
@@ -137,6 +138,7 @@ async def test_a_slow_transaction_that_asked_for_patience_is_not_buried(
     assert (checked, await delivered(broker)) == ([], [b"order-17"])
 
 
+@pytest.mark.mechanism("T14")
 @pytest.mark.parametrize("again", [broker_pb.ROLLBACK_MESSAGE, broker_pb.COMMIT_MESSAGE])
 async def test_ending_a_closed_transaction_again_returns_its_first_outcome_and_delivers_nothing_twice(
     engine: AsyncEngine, broker: EmbeddedBroker, again: broker_pb.TransactionState.ValueType

@@ -136,6 +136,7 @@ async def test_messages_go_through_from_a_plain_function_to_another_one() -> Non
         assert sum(loopback.broker.offsets["closers", "orders", queue] for queue in range(4)) == 20
 
 
+@pytest.mark.mechanism("P18")
 async def test_any_number_of_threads_share_one_producer() -> None:
     def script(url: str) -> list[SendResult]:
         with no_thread_is_left(), SyncProducer("shop", url) as producer:

@@ -15,6 +15,7 @@ from mqclient.testing.loopback import loopback_server
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
+@pytest.mark.mechanism("C5")
 async def test_a_script_pulls_polls_and_commits() -> None:
     def script(url: str) -> None:
         with SyncPullConsumer("readers", url) as consumer:

@@ -86,6 +86,7 @@ async def test_a_check_that_cannot_reach_its_database_is_not_answered(caplog: py
     assert "no answer to the check of transaction" in caplog.text
 
 
+@pytest.mark.mechanism("P17", "T12")
 async def test_any_member_of_the_group_can_be_asked() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     listeners = [RecordingTransactionListener(UNKNOW, COMMIT) for _ in range(2)]
@@ -175,6 +176,7 @@ class Checks:
         self.checks.submit("broker-a", check)
 
 
+@pytest.mark.mechanism("T13")
 async def test_five_run_2000_wait_and_the_rest_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = Checks()
     everything = CHECKS_AT_ONCE + CHECKS_WAITING_MAX

@@ -82,6 +82,7 @@ async def test_only_a_transactional_message_names_a_transaction() -> None:
     }
 
 
+@pytest.mark.mechanism("T4")
 async def test_the_half_says_whose_it_is_and_is_stored_before_the_local_transaction_runs() -> None:
     cluster, (broker,) = FakeCluster.of("broker-a")
     listener = RecordingTransactionListener(UNKNOW)
@@ -184,6 +185,7 @@ class TestEnd:
             assert {end[0] for end in ends(broker)} == own
             assert len(own) == 4
 
+    @pytest.mark.mechanism("T7")
     @pytest.mark.parametrize("error", [ConnectionLostError("gone"), None])
     async def test_its_failure_is_logged_and_is_not_the_callers(
         self, error: MQClientError | None, caplog: pytest.LogCaptureFixture
@@ -202,6 +204,7 @@ class TestEnd:
         assert result.local_transaction_state is COMMIT
         assert f"transaction {result.transaction_id}: broker broker-a was not told COMMIT_MESSAGE" in caplog.text
 
+    @pytest.mark.mechanism("T7")
     async def test_it_does_not_delay_the_caller_and_shutdown_waits_for_it(self) -> None:
         cluster, (broker,) = FakeCluster.of("broker-a")
         broker.unary_gate = asyncio.Event()
@@ -257,6 +260,7 @@ async def settle_until_executed(listener: RecordingTransactionListener) -> None:
 
 
 class TestStart:
+    @pytest.mark.mechanism("T10")
     async def test_sessions_with_all_masters_are_open_before_any_topic_exists(self) -> None:
         cluster = FakeCluster()
         brokers = [cluster.add_broker(name, auto_create=False) for name in ("broker-a", "broker-b")]

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given
 
 from mqfilter import FilterSyntaxError, parse
@@ -137,6 +138,7 @@ def larger(smaller: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
 conditions = st.recursive(comparisons(), larger, max_leaves=12)
 
 
+@pytest.mark.mechanism("F2")
 @given(conditions, st.lists(properties, min_size=1, max_size=5))
 def test_a_random_condition_is_what_a_naive_reader_makes_of_it(written: Written, messages: list[Facts]) -> None:
     condition = parse(written.text)

@@ -9,6 +9,7 @@ import pytest
 from mqfilter import EXPRESSION_CHARACTERS_MAX, NESTING_MAX, FilterSyntaxError, parse
 
 
+@pytest.mark.mechanism("F2")
 @pytest.mark.parametrize(
     ("expression", "position", "sentence"),
     [

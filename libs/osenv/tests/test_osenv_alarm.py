@@ -72,6 +72,7 @@ def test_it_rings_once_each_time_it_is_set(run: Runner, make: Callable[[Callable
     run(scenario())
 
 
+@pytest.mark.mechanism("D3")
 @needs_timer_files
 def test_a_timer_file_never_rings_early_and_leaves_no_file_behind(run: Runner) -> None:
     async def scenario() -> None:

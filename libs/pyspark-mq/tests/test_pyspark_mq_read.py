@@ -34,6 +34,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
 
 
 class TestBatch:
+    @pytest.mark.mechanism("Y3")
     def test_every_message_is_a_row_with_all_that_is_known_of_it(self, spark: SparkSession, queue: Queue) -> None:
         queue.create("batch")
         queue.send("batch", range(10), tag="paid")
@@ -55,6 +56,7 @@ class TestBatch:
                 assert round(row.storeTimestamp.timestamp() * 1_000) == message.store_timestamp_ms
                 assert round(row.bornTimestamp.timestamp() * 1_000) == message.born_timestamp_ms
 
+    @pytest.mark.mechanism("Y1")
     def test_offsets_times_patterns_and_queues_choose_what_is_read(self, spark: SparkSession, queue: Queue) -> None:
         queue.create("choice-1")
         queue.create("choice-2")
@@ -81,6 +83,7 @@ class TestBatch:
         assert 2 in since
         assert sorted(since + before) == list(range(6))
 
+    @pytest.mark.mechanism("Y1")
     def test_partitions_are_split_and_columns_left_out(self, spark: SparkSession, queue: Queue) -> None:
         queue.create("split")
         queue.send("split", range(10))
@@ -96,6 +99,7 @@ class TestBatch:
         queue.create("empty")
         assert read_mq(spark, queue, "empty").count() == 0
 
+    @pytest.mark.mechanism("Y4")
     def test_filters_are_taken_over_and_change_no_result(self, spark: SparkSession, queue: Queue) -> None:
         queue.create("filters")
         queue.send("filters", range(0, 10), tag="Aa")
@@ -120,6 +124,7 @@ class TestBatch:
         assert bodies(read_mq(spark, queue, "filters", tags="Aa || x")) == list(range(10))
         assert bodies(read_mq(spark, queue, "filters", sql="n > 27")) == [28, 29]
 
+    @pytest.mark.mechanism("Y4")
     def test_several_queries_of_one_load_are_each_right(self, spark: SparkSession, queue: Queue) -> None:
         """Where Spark 4.3 gives one query the reader that another one's filters have narrowed, nothing is pushed."""
         queue.create("queries")
@@ -143,6 +148,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 class TestStream:
+    @pytest.mark.mechanism("Y2")
     def test_what_is_available_is_read_once_in_batches_that_are_admitted(
         self, spark: SparkSession, queue: Queue, tmp_path: Path
     ) -> None:

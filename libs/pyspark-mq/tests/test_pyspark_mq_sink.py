@@ -338,12 +338,14 @@ class TestSending:
 
 
 class TestReplays:
+    @pytest.mark.mechanism("Y5")
     async def test_a_whole_replay_stores_nothing_more(self, broker: EmbeddedBroker) -> None:
         await write(broker, numbered(2_000))
         again = await write(broker, numbered(2_000))
         assert bodies(await stored(broker)) == rows(2_000)
         assert again.rows_recognised == 2_000
 
+    @pytest.mark.mechanism("Y5")
     async def test_of_a_batch_that_was_sent_in_part_the_replay_sends_the_rest(self, broker: EmbeddedBroker) -> None:
         options = SinkOptions(broker.url, "t", by_key=False, write_id="", send_timeout_s=120)
         async with PartitionSender(options, WriterIdentity("query q", 0)) as sender:  # and is not finished
@@ -354,6 +356,7 @@ class TestReplays:
         await write(broker, numbered(2_000))
         assert bodies(await stored(broker)) == rows(2_000)
 
+    @pytest.mark.mechanism("Y5")
     @pytest.mark.parametrize("die", ["stop", "kill"])
     async def test_a_replay_after_a_restart_of_the_broker_is_recognised(self, broker: EmbeddedBroker, die: str) -> None:
         await write(broker, numbered(1_200))

@@ -47,6 +47,7 @@ def rows_of(query: Any) -> int:
 
 
 class TestStream:
+    @pytest.mark.mechanism("Y2")
     def test_a_running_query_reads_what_comes_and_says_how_far_it_is(
         self, spark: SparkSession, queue: Queue, tmp_path: Path
     ) -> None:
@@ -126,6 +127,7 @@ class TestStream:
                 asyncio.run(process.wait_ready())
             asyncio.run(cluster.wait_in_sync())
 
+    @pytest.mark.mechanism("Y2")
     def test_a_topic_that_was_deleted_and_made_anew_is_a_loss_that_is_named(
         self, spark: SparkSession, queue: Queue, tmp_path: Path
     ) -> None:
@@ -163,6 +165,7 @@ class TestStream:
 
 
 class TestBatch:
+    @pytest.mark.mechanism("Y1")
     def test_offsets_that_are_not_there_any_more_are_named_or_passed_over(
         self, spark: SparkSession, queue: Queue
     ) -> None:

@@ -106,6 +106,7 @@ def cluster_with_broker() -> tuple[FakeCluster, FakeBroker]:
     return cluster, cluster.add_broker("broker-a")
 
 
+@pytest.mark.mechanism("U8")
 async def test_connecting_creates_the_topics_before_anything_consumes() -> None:
     cluster, broker = cluster_with_broker()
     async with connected(cluster, Handler()) as connection:

@@ -41,6 +41,7 @@ async def pragma(database: Database, name: str) -> set[object]:
     return found
 
 
+@pytest.mark.mechanism("U10")
 async def test_every_connection_syncs_its_commits_and_checks_its_references(tmp_path: Path) -> None:
     """Bug zoo 34: in WAL mode, NORMAL and OFF answer a commit that a power cut takes back."""
     database = await open_with_table(tmp_path)

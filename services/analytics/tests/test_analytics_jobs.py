@@ -116,6 +116,7 @@ def test_of_two_wordings_the_newest_version_counts_and_then_the_earliest(silver:
     assert [capture["currency"] for capture in order["captures"]] == ["EUR"]
 
 
+@pytest.mark.mechanism("Y6")
 def test_any_order_and_any_repeats_of_the_events_give_the_same_row(spark: SparkSession) -> None:
     rng = random.Random(11)
     told = BronzeRows()
@@ -151,6 +152,7 @@ ORDER_TIMES = ("created_at", "expires_at", "paid_at", "shipped_at", "completed_a
 PAYMENT_COLUMNS = ("payment_id", "order_id", "status", "amount_minor", "currency", "refunded_minor")
 
 
+@pytest.mark.mechanism("Y6")
 async def test_silver_and_gold_say_what_the_databases_of_orders_and_payments_say(
     spark: SparkSession, new_database_url: NewDatabaseUrl
 ) -> None:

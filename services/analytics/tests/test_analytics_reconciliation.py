@@ -163,6 +163,7 @@ FAULTY = {
 }
 
 
+@pytest.mark.mechanism("Y7")
 def test_each_kind_of_fault_is_found_once_and_nothing_else(spark: SparkSession) -> None:
     from analytics.jobs.reconciliation import reconcile
 

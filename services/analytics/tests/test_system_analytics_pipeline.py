@@ -99,6 +99,7 @@ def warehouse(demo: Path) -> Path:
     return folder
 
 
+@pytest.mark.mechanism("Y6")
 def test_counts_totals_revenue_and_stock_are_those_of_sql_over_the_databases(demo: Path, warehouse: Path) -> None:
     (totals,) = summary(warehouse)["totals"]
     orders_db, payments_db = demo / "orders.db", demo / "payments.db"
@@ -126,6 +127,7 @@ def test_counts_totals_revenue_and_stock_are_those_of_sql_over_the_databases(dem
     }
 
 
+@pytest.mark.mechanism("Y7")
 def test_reconciliation_is_empty_and_every_figure_equals_the_databases(warehouse: Path) -> None:
     document = summary(warehouse)
     assert document["findings"] == {"count": 0, "by_kind": {}, "first": []}
@@ -134,6 +136,7 @@ def test_reconciliation_is_empty_and_every_figure_equals_the_databases(warehouse
     assert all(one["equal"] for one in document["books"])
 
 
+@pytest.mark.mechanism("Y6")
 def test_lateness_is_the_brokers_own_within_its_resolution(demo: Path, warehouse: Path) -> None:
     """On a busy machine an order that was seen late waits by shorter levels, and is delivered more than once."""
     levels = summary(warehouse)["lateness"]
@@ -148,6 +151,7 @@ def test_lateness_is_the_brokers_own_within_its_resolution(demo: Path, warehouse
             assert one[f"{name}_ms"] - 2 <= broker[name] <= one[f"{name}_ms"] * 9 / 8, one
 
 
+@pytest.mark.mechanism("Y9")
 def test_report_is_one_page_with_its_pictures(warehouse: Path) -> None:
     page = (warehouse / "report/report.html").read_text()
     assert "Reconciliation found nothing" in page
@@ -161,6 +165,7 @@ def test_report_is_one_page_with_its_pictures(warehouse: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.mechanism("Y9")
 def test_second_run_adds_nothing_and_says_the_same(demo: Path, warehouse: Path) -> None:
     before, tables = summary(warehouse), {name: rows(warehouse / "gold" / name) for name in GOLD}
     done = pipeline(demo, "run", warehouse, "--source", "{source}")
@@ -184,6 +189,7 @@ def test_backfill_from_before_the_first_message_gives_the_same_gold(demo: Path, 
     assert summary(filled)["tables"] == summary(warehouse)["tables"]
 
 
+@pytest.mark.mechanism("Y7")
 def test_database_that_says_something_else_is_found_and_shown(demo: Path, warehouse: Path) -> None:
     other = demo.parent / "other"
     shutil.copytree(warehouse, other)

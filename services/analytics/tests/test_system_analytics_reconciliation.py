@@ -41,6 +41,7 @@ def difference(one: DataFrame, other: DataFrame) -> list[tuple[str, ...]]:
     return [tuple(row) for row in rows.collect()]
 
 
+@pytest.mark.mechanism("Y7")
 @pytest.mark.parametrize("faults_of_each", [0, 1, 7, 1000])
 def test_every_planted_fault_is_found_and_nothing_else(spark: SparkSession, faults_of_each: int) -> None:
     from analytics.generator.generate import generate

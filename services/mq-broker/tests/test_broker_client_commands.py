@@ -114,6 +114,7 @@ class TestAnswers:
             code, sentence = await refused(_awaited(task))
             assert (code, sentence) == (ResponseCode.CONSUMER_NOT_ONLINE, f"'a' has not answered within {seconds} s")
 
+    @pytest.mark.mechanism("L11")
     async def test_the_end_of_the_session_is_told_at_once(self) -> None:
         async with group() as one:
             task, _, _ = await one.begun(one.running_info())

@@ -56,6 +56,7 @@ async def require_same(master: MessageStore, slave: MessageStore) -> None:
             assert await found_by_key(slave, topic, key) == await found_by_key(master, topic, key)
 
 
+@pytest.mark.mechanism("H2")
 @pytest.mark.parametrize("seed", range(6))
 async def test_log_queues_and_index_are_the_master_s_also_after_a_restart_of_either(seed: int) -> None:
     rng = SeededRng(seed)

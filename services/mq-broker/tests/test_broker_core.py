@@ -21,6 +21,7 @@ from osenv import SimClock
 
 
 class TestDelayLevels:
+    @pytest.mark.mechanism("D1")
     def test_there_are_18_levels_and_16_is_30_minutes(self) -> None:
         levels = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         seconds = [ms // 1000 for ms in levels.delays_ms]
@@ -83,6 +84,7 @@ class TestTopics:
     def table(self, *, auto_create: bool = True) -> TopicTable:
         return TopicTable(auto_create=auto_create, default_queue_count=4, delay_level_count=18)
 
+    @pytest.mark.mechanism("N8")
     def test_an_unknown_topic_is_made_with_four_queues(self) -> None:
         config = self.table().get_or_offer("orders")
         assert config == TopicConfig("orders", 4, 4, 6)

@@ -144,6 +144,7 @@ class TestStart:
         change(disk, BACKUP, b'"0": 3', b'"0": 9')
         assert await offset_after_start(disk) == 7
 
+    @pytest.mark.mechanism("S5")
     @pytest.mark.parametrize(
         "name", ["topics", "subscriptionGroup", "consumerOffset", "delayOffset", "transactionOffset"]
     )

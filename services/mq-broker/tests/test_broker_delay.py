@@ -36,6 +36,7 @@ async def bodies(broker: Broker, topic: str = "t", queue_id: int = 0) -> list[by
     return [record.body for record in await read_all(broker, topic, queue_id)]
 
 
+@pytest.mark.mechanism("D1", "D3", "D5")
 async def test_a_level_16_message_arrives_after_exactly_30_minutes() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock) as broker:
@@ -64,6 +65,7 @@ async def test_no_fraction_of_a_millisecond_is_missing_from_a_delay() -> None:
         assert await bodies(broker) == [b"x"]
 
 
+@pytest.mark.mechanism("D3")
 async def test_nothing_polls_while_a_message_waits() -> None:
     clock, disk = SimClock(), SimDisk()
     async with running_broker(disk, clock) as broker:
@@ -76,6 +78,7 @@ async def test_nothing_polls_while_a_message_waits() -> None:
         assert broker.delay.waiting(LEVEL_16) == 1
 
 
+@pytest.mark.mechanism("D2")
 async def test_waiting_messages_stand_in_the_level_s_queue_with_their_due_time() -> None:
     clock = SimClock(wall_ms=1_000_000)
     async with running_broker(SimDisk(), clock) as broker:
@@ -87,6 +90,7 @@ async def test_waiting_messages_stand_in_the_level_s_queue_with_their_due_time()
         assert outcome.base_log_offset == queue.entry(0)[0]
 
 
+@pytest.mark.mechanism("D3")
 async def test_each_level_keeps_its_order_and_levels_do_not_wait_for_each_other() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock) as broker:
@@ -104,6 +108,7 @@ async def test_each_level_keeps_its_order_and_levels_do_not_wait_for_each_other(
         assert broker.delay.delivery.lateness(2).max_ms == 0
 
 
+@pytest.mark.mechanism("D4")
 async def test_a_wall_clock_that_jumps_a_day_delivers_neither_early_nor_late() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock) as broker:
@@ -117,6 +122,7 @@ async def test_a_wall_clock_that_jumps_a_day_delivers_neither_early_nor_late() -
             assert len(await bodies(broker)) == before + 1
 
 
+@pytest.mark.mechanism("D6")
 @pytest.mark.parametrize("clean_stop", [True, False])
 async def test_a_restart_delivers_what_waited_once_and_what_came_due_meanwhile_at_once(clean_stop: bool) -> None:
     disk, clock = SimDisk(), SimClock()
@@ -135,6 +141,7 @@ async def test_a_restart_delivers_what_waited_once_and_what_came_due_meanwhile_a
         assert await bodies(broker) == [b"before", b"while down", b"after"]
 
 
+@pytest.mark.mechanism("D6")
 async def test_a_start_writes_no_progress_before_it_knows_all_of_it() -> None:
     """RocketMQ #6881: a start that takes long, and a timer that writes what has not been read yet."""
     disk, clock = SimDisk(), SimClock()
@@ -154,6 +161,7 @@ async def test_a_start_writes_no_progress_before_it_knows_all_of_it() -> None:
     assert set(written) == {5}
 
 
+@pytest.mark.mechanism("D6")
 async def test_progress_lost_with_its_file_is_found_again_in_the_log() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock) as broker:
@@ -167,6 +175,7 @@ async def test_progress_lost_with_its_file_is_found_again_in_the_log() -> None:
         assert await bodies(broker) == [b"%d" % k for k in range(5)]
 
 
+@pytest.mark.mechanism("D4")
 async def test_a_table_that_became_shorter_brings_deliveries_forward_and_a_lost_level_keeps_its_promise() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, options=broker_options("1m 2m")) as broker:
@@ -181,6 +190,7 @@ async def test_a_table_that_became_shorter_brings_deliveries_forward_and_a_lost_
         assert await bodies(broker) == [b"first level", b"second level"]
 
 
+@pytest.mark.mechanism("D4")
 async def test_a_lost_level_keeps_its_promise_though_the_lost_levels_before_it_were_never_used() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, options=broker_options("1s 2s 3s 4s 1m")) as broker:
@@ -191,6 +201,7 @@ async def test_a_lost_level_keeps_its_promise_though_the_lost_levels_before_it_w
         assert await bodies(broker) == [b"x"]
 
 
+@pytest.mark.mechanism("D4")
 async def test_a_consume_queue_rebuilt_under_another_table_says_the_same_due_times() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, options=broker_options("1m")) as broker:
@@ -207,6 +218,7 @@ async def test_a_consume_queue_rebuilt_under_another_table_says_the_same_due_tim
         assert await bodies(broker) == [b"x"]
 
 
+@pytest.mark.mechanism("D3")
 async def test_a_disk_that_refuses_the_delivery_is_asked_again_after_10_s() -> None:
     disk, clock = SimDisk(), SimClock()
     async with running_broker(disk, clock, options=broker_options(DEFAULT_DELAY_LEVELS)) as broker:
@@ -226,6 +238,7 @@ async def test_a_disk_that_refuses_the_delivery_is_asked_again_after_10_s() -> N
         assert await bodies(broker) == [b"x"]
 
 
+@pytest.mark.mechanism("D1")
 async def test_a_level_above_the_table_waits_as_long_as_the_highest() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock, options=broker_options("1s 2s"), store=store_options()) as broker:

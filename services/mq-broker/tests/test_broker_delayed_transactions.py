@@ -50,6 +50,7 @@ async def commit_by(who: str, broker: Broker) -> None:
         await broker.transactions.decide("tx", COMMIT)
 
 
+@pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("who", ["producer", "check", "operator"])
 @pytest.mark.parametrize("delay", DELAYS)

@@ -507,6 +507,7 @@ class TestIndex:
 
 
 class TestSmallFiles:
+    @pytest.mark.mechanism("S7")
     @pytest.mark.parametrize("at", range(124))
     async def test_every_changed_byte_of_the_checkpoint_is_found(self, at: int) -> None:
         disk = await self.filled()

@@ -244,6 +244,7 @@ def test_a_struct_that_is_used_here_has_the_fields_of_its_table(form: str, rows:
     assert struct.calcsize(form) == at
 
 
+@pytest.mark.mechanism("S1")
 def test_every_table_of_the_document_is_used_here() -> None:
     assert set(tables()) == {
         "Record", "Consume queue", "Index head", "Index entry", "Checkpoint", "Watermark", "Journal of progress",
@@ -315,6 +316,7 @@ class HandMade:
         return {"dataVersion": {"counter": 1}, "offsetTable": table}
 
 
+@pytest.mark.mechanism("S1")
 async def test_a_store_made_by_hand_opens_as_cleanly_stopped_and_nothing_is_told_again() -> None:
     disk, hand = SimDisk(), HandMade()
     write(disk, hand.files)
@@ -429,6 +431,7 @@ async def test_the_log_made_by_hand_tells_the_rest_as_it_was_made_by_hand() -> N
         assert read(disk, name) == hand.files[name], name
 
 
+@pytest.mark.mechanism("S3")
 async def test_before_the_first_message_that_is_left_stand_blanks() -> None:
     disk, hand = SimDisk(), HandMade()
     write(disk, {LOG_1: hand.files[LOG_1]})
@@ -476,6 +479,7 @@ def log_of(disk: SimDisk) -> list[Parsed]:
     return list(take_apart(b"".join(files)))
 
 
+@pytest.mark.mechanism("S2")
 async def test_every_record_of_the_log_is_as_the_table_says() -> None:
     disk = await filled()
     found = log_of(disk)
@@ -486,6 +490,7 @@ async def test_every_record_of_the_log_is_as_the_table_says() -> None:
     assert found[-1].log_offset > LOG_FILE_BYTES
 
 
+@pytest.mark.mechanism("S3")
 async def test_every_consume_queue_entry_is_as_the_table_says() -> None:
     disk = await filled()
     wanted: dict[str, list[tuple[int, int, int]]] = {}
@@ -514,6 +519,7 @@ def index_of(found: list[Parsed]) -> dict[str, list[tuple[int, int, int]]]:
     return {datetime.fromtimestamp(run[0][2] / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:17]: run for run in runs}
 
 
+@pytest.mark.mechanism("S4")
 async def test_every_index_file_is_as_the_table_says() -> None:
     disk = await filled()
     wanted = index_of(log_of(disk))
@@ -523,6 +529,7 @@ async def test_every_index_file_is_as_the_table_says() -> None:
         assert read(disk, f"index/{name}") == index_file(keys)
 
 
+@pytest.mark.mechanism("S7")
 async def test_the_checkpoint_is_as_the_table_says() -> None:
     disk = await filled()
     found = log_of(disk)
@@ -551,6 +558,7 @@ async def test_the_watermark_is_as_the_table_says() -> None:
     assert max(offset for offset, _ in slots) == max(ends)
 
 
+@pytest.mark.mechanism("S5")
 async def test_every_state_file_has_rocketmq_s_fields_and_our_own_at_its_end() -> None:
     disk = await filled()
     found = log_of(disk)
@@ -593,6 +601,7 @@ async def test_the_journal_of_progress_and_the_tables_beside_it_are_as_the_docum
     assert content["versionTable"] == {"t@g": {"1": 1}}
 
 
+@pytest.mark.mechanism("S1")
 async def test_abort_exists_while_the_broker_runs_and_the_lock_stays() -> None:
     disk = SimDisk()
     async with running_broker(disk, SimClock(), store=OPTIONS):

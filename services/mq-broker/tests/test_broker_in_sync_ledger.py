@@ -206,6 +206,7 @@ def test_two_links_of_one_slave_are_one_slave() -> None:
     assert steps(made, Connected("t", 0), Acknowledged("t", 70)) == [Confirm(70, alone=False)]
 
 
+@pytest.mark.mechanism("H1")
 @pytest.mark.parametrize("seed", range(200))
 def test_whatever_is_confirmed_every_replica_of_the_durable_set_has(seed: int) -> None:
     rng = random.Random(seed)

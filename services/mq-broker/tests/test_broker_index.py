@@ -152,6 +152,7 @@ class TestIndexFile:
         assert self.all_of(file, 5 + 16) == [400, 200]
         assert self.all_of(file, 5 + 32) == self.all_of(file, 6) == []
 
+    @pytest.mark.mechanism("S4")
     def test_bytes_are_rocketmq_s(self) -> None:
         disk = SimDisk()
         file = self.file(disk)
@@ -165,6 +166,7 @@ class TestIndexFile:
         assert unpack(">iqii", data[144:164]) == (5, 300, 2, 1)
         assert unpack(">iqii", data[164:184]) == (6, 500, 3, 0)
 
+    @pytest.mark.mechanism("S4")
     def test_default_size_is_the_one_of_the_article(self) -> None:
         assert IndexSize().file_bytes == 40 + 5_000_000 * 4 + 20_000_000 * 20
         assert round(IndexSize().file_bytes / 1024) == 410_156  # 410,157 KB, rounded up
@@ -229,6 +231,7 @@ def fail_on(*calls: str, below: Path = Path("/")) -> Callable[[str, Path], None]
 
 
 class TestFinding:
+    @pytest.mark.mechanism("M2")
     async def test_every_key_and_unique_key_finds_its_messages_newest_first(self) -> None:
         async with running_broker(SimDisk(), SimClock(), store=options(IndexSize(16, 512))) as broker:
             await produce(broker, *numbered(50))
@@ -250,6 +253,7 @@ class TestFinding:
         heads = [disk.contents()[options().layout.index / name][:40] for name in names]
         assert [unpack(">qqqqii", head)[5] for head in heads] == [40, 40, 40, 40, 180 - 4 * 39 + 1]
 
+    @pytest.mark.mechanism("M2")
     @pytest.mark.parametrize(
         ("text", "keys"),
         [
@@ -286,6 +290,7 @@ class TestFinding:
             for key in keys:
                 assert await find(broker, key) == [key.encode()] * 2
 
+    @pytest.mark.mechanism("Q1")
     @pytest.mark.parametrize("entries", [4, 40], ids=["in several files", "in one file"])
     async def test_the_time_range_is_exact_to_the_millisecond(self, entries: int) -> None:
         clock = SimClock(START_MS)
@@ -324,6 +329,7 @@ class TestFinding:
                 assert await find(broker, key, retry_topic("g")) == [again.body]
 
 
+@pytest.mark.mechanism("M2")
 async def test_without_an_index_nothing_is_kept_and_a_later_index_knows_everything() -> None:
     disk = SimDisk()
     async with running_broker(disk, SimClock(), store=options()) as broker:

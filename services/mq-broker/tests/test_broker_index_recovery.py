@@ -272,6 +272,7 @@ async def test_damage_inside_an_index_file_is_found_by_dump_log_and_mended_by_re
     await assert_whole_again(disk)
 
 
+@pytest.mark.mechanism("S8")
 @pytest.mark.parametrize("lost", ["checkpoint", "watermark", "config", "consumequeue", "commitlog-only"])
 async def test_index_survives_the_loss_of_everything_around_it(lost: str) -> None:
     disk = SimDisk()

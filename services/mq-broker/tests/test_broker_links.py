@@ -120,6 +120,7 @@ async def test_a_slave_that_says_nothing_is_given_up() -> None:
         assert not master.at_work.replication.status().replicas[0].connected
 
 
+@pytest.mark.mechanism("H2")
 async def test_no_more_is_on_its_way_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mq_broker.replication.feed.WINDOW_BYTES", 5_000)
     monkeypatch.setattr("mq_broker.replication.feed.CHUNK_BYTES", 2_000)
@@ -206,6 +207,7 @@ async def records(clock: SimClock, *bodies: bytes) -> bytes:
     return data
 
 
+@pytest.mark.mechanism("H2")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_a_slave_vouches_for_what_its_flush_disk_type_says(flush: FlushDiskType) -> None:
     """Bug zoo 17: under SYNC_FLUSH the page cache is not enough."""

@@ -88,6 +88,7 @@ async def pull(broker: Broker, asked: PullQuery, *, cold: bool) -> PullResult:
     return await broker.pulling.pull(asked) if hot is None else hot
 
 
+@pytest.mark.mechanism("F2")
 @pytest.mark.parametrize("cold", [False, True])
 async def test_exactly_the_messages_that_fulfil_the_condition_are_brought(cold: bool) -> None:
     async with broker_with(*map(order, range(10)), cold=cold) as broker:
@@ -176,6 +177,7 @@ async def test_a_condition_that_cannot_be_parsed_is_refused_with_the_place() -> 
         assert "wrong at character 9: expected a value after '>', found the end" in remark
 
 
+@pytest.mark.mechanism("F2")
 async def test_sql92_is_refused_where_it_is_not_enabled_and_tags_are_not() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await store(broker, order(1))
@@ -188,6 +190,7 @@ async def test_sql92_is_refused_where_it_is_not_enabled_and_tags_are_not() -> No
         assert not broker.options.property_filter_enabled
 
 
+@pytest.mark.mechanism("F3")
 @pytest.mark.parametrize("expression_type", ["CLASS", "classFilterMode", "sql92", "org.example.MyFilter"])
 async def test_there_are_no_class_filters_and_no_other_types(expression_type: str) -> None:
     async with broker_with(order(1)) as broker:
@@ -197,6 +200,7 @@ async def test_there_are_no_class_filters_and_no_other_types(expression_type: st
         assert refused.remark == f"expression type {expression_type!r}; allowed are TAG and SQL92"
 
 
+@pytest.mark.mechanism("F1")
 def test_an_expression_without_a_type_is_one_of_tags() -> None:
     filters = MessageFilters(property_filter_enabled=True)
     for expression_type in ("", "TAG"):

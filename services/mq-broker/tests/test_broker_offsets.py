@@ -46,6 +46,7 @@ async def finished_many(broker: Broker) -> None:
 
 
 class TestReports:
+    @pytest.mark.mechanism("C21")
     async def test_after_a_power_cut_of_2101_to_2200_only_2101_is_unfinished(self) -> None:
         """Mechanism C21, without its window: what the journal has flushed is kept."""
         disk, clock = SimDisk(), SimClock()
@@ -168,6 +169,7 @@ class TestReports:
 
 
 class TestBeginning:
+    @pytest.mark.mechanism("C10")
     @pytest.mark.parametrize(("where", "offset"), [(FIRST, 0), (LAST, 5), (TIMESTAMP, 3)])
     async def test_a_group_begins_where_it_is_told_and_then_it_has_begun(
         self, where: ConsumeFromWhere, offset: int
@@ -291,6 +293,7 @@ class TestSetting:
                 await broker.offsets.set("g", [("t", 1, 0), wrong])
             assert list(broker.consumer_offsets.all()) == [("g", "t", 0, 2)]
 
+    @pytest.mark.mechanism("C23")
     async def test_a_member_that_has_not_heard_yet_does_not_undo_a_reset_and_who_has_goes_on(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = await self.consumed(broker)
@@ -334,6 +337,7 @@ class TestSetting:
             assert changes[0].now <= 2
             assert (broker.offsets.query("g", "t", 0) != before) == moves
 
+    @pytest.mark.mechanism("L13")
     async def test_an_operator_sets_single_queues_forward_and_back(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             session = await self.consumed(broker)

@@ -70,6 +70,7 @@ async def parking(broker: Broker) -> list[dict[str, str]]:
 
 
 class TestParking:
+    @pytest.mark.mechanism("T10")
     async def test_after_15_answers_of_unknow_it_is_parked_and_rolled_back_for_its_producer(self) -> None:
         clock, disk = SimClock(), SimDisk()
         async with running_broker(disk, clock, options=asking_at_once()) as broker:
@@ -255,6 +256,7 @@ class TestDecisions:
         await across(restart, begin, decide, look)
 
 
+@pytest.mark.mechanism("T10")
 @pytest.mark.parametrize("seed", range(60))
 async def test_whatever_is_cut_off_a_parked_message_is_delivered_if_and_only_if_its_commit_was_stored_and_once(
     seed: int,

@@ -58,6 +58,7 @@ class TestProducing:
             assert good.code is ResponseCode.SUCCESS
             assert [record.body for record in await read_all(broker, "t")] == [b"good"]
 
+    @pytest.mark.mechanism("N8")
     async def test_without_auto_creation_an_unknown_topic_is_refused(self) -> None:
         options = broker_options()
         closed = BrokerOptions(options.identity, options.delay_levels, auto_create_topics=False)
@@ -67,6 +68,7 @@ class TestProducing:
 
 
 class TestPulling:
+    @pytest.mark.mechanism("C6")
     async def test_the_four_statuses(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"0", b"1", b"2"], tag="a"))
@@ -79,6 +81,7 @@ class TestPulling:
             illegal = await pull(broker, query(9))
             assert (illegal.status, illegal.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 3)
 
+    @pytest.mark.mechanism("F1")
     async def test_only_matching_tags_come_and_the_offset_passes_the_others(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             for tag in ("a", "b", "a", "c"):
@@ -113,6 +116,7 @@ class TestPulling:
 
 
 class TestLongPolling:
+    @pytest.mark.mechanism("C7")
     async def test_a_poll_is_answered_in_the_step_in_which_its_message_is_stored(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"old"]))
@@ -125,6 +129,7 @@ class TestLongPolling:
             assert [answer.count for answer in answers] == [1]
             assert broker.long_polling.held == 0
 
+    @pytest.mark.mechanism("C7")
     async def test_a_poll_that_finds_nothing_ends_after_15_s_at_most(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -136,6 +141,7 @@ class TestLongPolling:
             await clock.advance(0.001)
             assert [answer.status for answer in answers] == [PullStatus.NO_NEW_MSG]
 
+    @pytest.mark.mechanism("C7")
     async def test_thousands_of_polls_wait_and_all_are_woken_by_one_message(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             await produce(broker, incoming("t", [b"x"]))
@@ -166,6 +172,7 @@ class TestLongPolling:
 
 
 class TestSendBack:
+    @pytest.mark.mechanism("R1")
     async def test_a_failed_message_comes_again_under_the_retry_topic_after_10_s_then_30_s(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -184,6 +191,7 @@ class TestSendBack:
                 properties = decode_properties(record.properties)
                 assert (properties[RETRY_TOPIC], properties[ORIGIN_MESSAGE_ID]) == ("t", "id-")
 
+    @pytest.mark.mechanism("R2")
     async def test_after_the_last_try_it_is_a_dead_letter(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -277,6 +285,7 @@ class TestOffsets:
         async with running_broker(disk, SimClock()) as broker:
             assert broker.consumer_offsets.query(GROUP, "t", 0) == 4
 
+    @pytest.mark.mechanism("C22")
     async def test_they_reach_the_disk_every_5_s(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, clean_stop=False) as broker:

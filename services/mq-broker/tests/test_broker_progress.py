@@ -38,6 +38,7 @@ class TestProgress:
         assert progress.end == max(one, default=-1) + 1
         assert progress.finished_beyond == sum(at > progress.offset for at in one)
 
+    @pytest.mark.mechanism("C20")
     @given(offsets, offsets)
     def test_merging_is_the_union_and_keeps_the_normal_form(self, one: set[int], two: set[int]) -> None:
         assert of(one, 3).merged(of(two, 3)) == of(one | two, 3)

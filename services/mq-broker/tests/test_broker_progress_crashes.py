@@ -99,6 +99,7 @@ def accidents(disk: SimDisk, rng: SeededRng) -> Iterator[SimDisk]:
             yield damaged
 
 
+@pytest.mark.mechanism("C21")
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_power_cut_at_any_call_takes_nothing_that_was_on_disk_and_adds_nothing(seed: int) -> None:
     rng, disk, looked_at = SeededRng(seed), SimDisk(), 0

@@ -263,6 +263,7 @@ class TestStart:
         assert await after_start(disk) == Progress(5, ((7, 9),), 1)
         assert f"{path}: 54 bytes at 0 are no entry; what follows is used" in caplog.text
 
+    @pytest.mark.mechanism("C22")
     @pytest.mark.parametrize("damaged", ["consumerOffset.json", "consumerOffset.json.bak"])
     async def test_one_document_and_the_journal_know_everything(self, damaged: str) -> None:
         disk, clock = SimDisk(), SimClock()

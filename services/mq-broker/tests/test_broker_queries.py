@@ -76,6 +76,7 @@ class TestOffsetByTime:
             await produce(broker, incoming("t", [b"%d" % number]))
             await clock.advance(1)
 
+    @pytest.mark.mechanism("Q1")
     async def test_it_is_the_first_message_stored_at_or_after_the_time(self) -> None:
         clock = SimClock(START_MS)
         async with running_broker(SimDisk(), clock) as broker:
@@ -147,6 +148,7 @@ class TestOffsetByTime:
 
 
 class TestView:
+    @pytest.mark.mechanism("M8")
     async def test_a_message_is_seen_by_its_place(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock()) as broker:
@@ -159,6 +161,7 @@ class TestView:
             record = sealed.decode()
             assert (record.topic, record.body) == ("u", b"b")
 
+    @pytest.mark.mechanism("M8")
     @pytest.mark.parametrize("cold", [True, False], ids=["from disk", "from memory"])
     async def test_any_other_place_has_none_and_a_sentence_says_so(self, cold: bool) -> None:
         disk = SimDisk()
@@ -267,6 +270,7 @@ class TestByKey:
                 end_ms = min(one.decode().store_timestamp_ms for one in iter_sealed_records(answer.records)) - 1
             assert found == list(range(19, -1, -1))
 
+    @pytest.mark.mechanism("Q1")
     @pytest.mark.parametrize(
         ("request_", "sentence"),
         [

@@ -37,6 +37,7 @@ IN_A_MINUTE = NewTime(delay_ms=60_000)
 @pytest.mark.parametrize("kind", ["level", "timer"])
 @pytest.mark.parametrize("key", ["k", "m"], ids=["business key", "message id"])
 class TestOutcomes:
+    @pytest.mark.mechanism("D7")
     async def test_a_removed_message_never_comes_and_is_told_so_again(self, kind: str, key: str) -> None:
         clock = SimClock(START_MS)
         async with delivering_broker(SimDisk(), clock) as broker:

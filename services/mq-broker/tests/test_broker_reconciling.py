@@ -113,6 +113,7 @@ def search(mine: Log, theirs: Log, my_history: EpochHistory, their_history: Epoc
     return action, compared
 
 
+@pytest.mark.mechanism("H2")
 @pytest.mark.parametrize("seed", range(300))
 def test_the_fork_is_found_by_content_alone(seed: int) -> None:
     rng = random.Random(seed)

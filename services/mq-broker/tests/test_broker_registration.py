@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 
 from hourglass.mq.v1 import common_pb2, name_service_pb2_grpc
 from hourglass.mq.v1 import name_service_pb2 as pb
@@ -88,6 +89,7 @@ async def rested(clock: SimClock, links: int) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.mechanism("N2")
 async def test_every_name_server_hears_of_the_broker_every_30_s_and_of_a_new_topic_at_once() -> None:
     clock = SimClock()
     async with name_server() as one, name_server() as two, registered(clock, one, two) as registration:

@@ -29,6 +29,7 @@ def all_the_same(*members: Member) -> bool:
     return len({member.log_bytes for member in members if member.broker is not None}) == 1
 
 
+@pytest.mark.mechanism("H1")
 @pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_a_slave_gets_the_masters_log(role: BrokerRole, flush: FlushDiskType) -> None:
@@ -47,6 +48,7 @@ async def test_a_slave_gets_the_masters_log(role: BrokerRole, flush: FlushDiskTy
     await master.stop()
 
 
+@pytest.mark.mechanism("N12", "H4")
 async def test_a_slave_is_never_written() -> None:
     clock = SimClock()
     async with pair(clock) as (_, _, slave):
@@ -56,6 +58,7 @@ async def test_a_slave_is_never_written() -> None:
         assert not slave.at_work.replication.status().writable
 
 
+@pytest.mark.mechanism("H1")
 async def test_a_synchronous_master_without_a_slave_says_so() -> None:
     clock = SimClock()
     _, master, _ = make_pair(clock)
@@ -66,6 +69,7 @@ async def test_a_synchronous_master_without_a_slave_says_so() -> None:
     await master.stop()
 
 
+@pytest.mark.mechanism("H1")
 async def test_nobody_sees_what_the_slave_does_not_have() -> None:
     clock = SimClock()
     async with pair(clock) as (network, master, slave):
@@ -126,6 +130,7 @@ async def test_a_slave_whose_master_has_stopped_in_order_shows_all_that_was_conf
         assert await bodies(slave) == [b"1", b"2"]
 
 
+@pytest.mark.mechanism("H1")
 async def test_with_two_replicas_asked_for_a_master_alone_refuses() -> None:
     clock = SimClock()
     async with pair(clock, min_in_sync=2) as (network, master, slave):
@@ -242,6 +247,7 @@ async def test_a_slave_that_lacks_something_is_not_promoted() -> None:
         await until(clock, lambda: slave.at_work.replication.is_connected)
 
 
+@pytest.mark.mechanism("H6")
 async def test_a_stale_master_comes_back_as_a_slave_and_its_own_tail_is_kept_aside() -> None:
     clock = SimClock()
     async with pair(clock) as (network, master, slave):

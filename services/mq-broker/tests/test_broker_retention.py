@@ -132,6 +132,7 @@ class TestDecisions:
         ]
         assert decided == [Reason.EXPIRED, None]
 
+    @pytest.mark.mechanism("E4")
     def test_writes_stop_at_90_and_go_on_at_85(self) -> None:
         gate = WriteGate(RetentionOptions())
         refused = []
@@ -164,6 +165,7 @@ class TestDecisions:
 
 
 class TestExpiry:
+    @pytest.mark.mechanism("E1")
     async def test_a_file_goes_72_hours_after_its_newest_message(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(4))
         async with quiet_broker(disk, clock) as broker:
@@ -179,6 +181,7 @@ class TestExpiry:
             assert log_files(disk) == [1]
             assert await numbers(broker) == [7]
 
+    @pytest.mark.mechanism("E1")
     async def test_how_old_the_next_file_is_does_not_matter(self) -> None:
         """Mechanism E1: age is the newest store timestamp in the file itself; traffic may have paused behind it."""
         disk, clock = SimDisk(), SimClock(at_hour(4))
@@ -190,6 +193,7 @@ class TestExpiry:
             await clean(broker, clock, disk)
             assert log_files(disk) == [1]
 
+    @pytest.mark.mechanism("E2")
     async def test_an_expired_file_waits_for_its_hour(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(5))
         async with quiet_broker(disk, clock) as broker:
@@ -202,6 +206,7 @@ class TestExpiry:
             await clean(broker, clock, disk)
             assert log_files(disk) == [2]
 
+    @pytest.mark.mechanism("E4")
     async def test_above_75_percent_an_expired_file_goes_at_any_hour(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(5))
         async with quiet_broker(disk, clock) as broker:
@@ -212,6 +217,7 @@ class TestExpiry:
             await clean(broker, clock, disk, 0.76)
             assert log_files(disk) == [2]
 
+    @pytest.mark.mechanism("E1")
     async def test_a_step_of_the_wall_clock_makes_nothing_old(self) -> None:
         disk, clock = SimDisk(), SimClock(at_hour(4))
         async with quiet_broker(disk, clock) as broker:
@@ -222,6 +228,7 @@ class TestExpiry:
 
 
 class TestFullDisk:
+    @pytest.mark.mechanism("E4")
     async def test_from_85_percent_the_oldest_go_and_the_newest_stays_whatever_happens(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock) as broker:
@@ -248,6 +255,7 @@ class TestFullDisk:
             assert log_files(disk)[0] == 3  # 0.90, 0.88, 0.86, and 0.84 is enough
             assert broker.retention.files_deleted == 3
 
+    @pytest.mark.mechanism("E2")
     async def test_at_most_10_files_a_round_and_100_ms_between_them(self) -> None:
         disk, clock, gone = SimDisk(), SimClock(), list[float]()
         async with quiet_broker(disk, clock) as broker:
@@ -262,6 +270,7 @@ class TestFullDisk:
             assert (len(gone), log_files(disk)[0]) == (10, 10)
             assert [round(after - before, 6) for before, after in pairwise(gone)] == [0.1] * 9
 
+    @pytest.mark.mechanism("E2")
     async def test_the_cleaner_looks_every_10_seconds(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with running_broker(disk, clock, store=options()) as broker:
@@ -272,6 +281,7 @@ class TestFullDisk:
             await clock.advance(0.5)
             assert log_files(disk)[0] == 2
 
+    @pytest.mark.mechanism("E4")
     async def test_at_90_percent_writes_are_refused_and_reads_go_on(self) -> None:
         disk, clock = SimDisk(), SimClock()
         async with quiet_broker(disk, clock, options(clean_forcibly=False)) as broker:

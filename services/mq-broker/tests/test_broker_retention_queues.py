@@ -169,6 +169,7 @@ class ThreadedDisk(SimDisk):
             self.go_on.wait(self._hold_s)
 
 
+@pytest.mark.mechanism("E3")
 @pytest.mark.parametrize("at", ["log file", "queue file"])
 async def test_a_cold_read_of_a_file_that_goes_meanwhile_gets_its_messages_or_the_place_to_go_on(at: str) -> None:
     disk, clock = ThreadedDisk(), SimClock()
@@ -208,6 +209,7 @@ async def test_a_query_by_key_in_an_index_file_that_goes_meanwhile_answers() -> 
         assert await asking in {0, 1}
 
 
+@pytest.mark.mechanism("E3")
 async def test_a_deleted_file_is_closed_when_its_last_reader_has_gone() -> None:
     disk, clock = SimDisk(), SimClock()
     async with quiet_broker(disk, clock) as broker:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from hourglass.mq.v1 import admin_service_pb2, admin_service_pb2_grpc, broker_service_pb2_grpc, common_pb2
 from hourglass.mq.v1 import broker_service_pb2 as pb
@@ -63,6 +64,7 @@ def poll(poll_id: int, offset: int, suspend_timeout_ms: int = 15_000) -> pb.Poll
     return pb.PollRequest(poll_id=poll_id, pull=pull, suspend_timeout_ms=suspend_timeout_ms)
 
 
+@pytest.mark.mechanism("S10", "U9")
 async def test_produce_answers_each_batch_of_each_request() -> None:
     async with served() as wire:
         call = wire.stub.Produce()

@@ -127,6 +127,7 @@ async def test_connections_tell_what_each_member_said() -> None:
         session.cancel()
 
 
+@pytest.mark.mechanism("L12")
 async def test_running_info_is_asked_of_the_member_itself() -> None:
     async with served() as wire:
         session, _ = await wire.joined("a", data())

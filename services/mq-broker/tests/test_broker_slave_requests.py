@@ -250,6 +250,7 @@ class TestPulling:
             broker.store.follows = False
             assert (await pull(broker, 0)).status is PullStatus.FOUND
 
+    @pytest.mark.mechanism("H3")
     @pytest.mark.parametrize(
         ("near_bytes", "follows", "suggested"), [(0, False, 3), (1 << 20, False, 2), (0, True, 3), (1 << 20, True, 2)]
     )

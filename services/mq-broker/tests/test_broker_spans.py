@@ -224,6 +224,7 @@ SHAPES: tuple[tuple[Act, list[str], str], ...] = (
 )
 
 
+@pytest.mark.mechanism("U6")
 @pytest.mark.parametrize(("act", "spans", "topic"), SHAPES, ids=[act.__name__ for act, *_ in SHAPES])
 async def test_each_way_through_the_broker_has_its_spans(act: Act, spans: list[str], topic: str) -> None:
     async with scene() as one:

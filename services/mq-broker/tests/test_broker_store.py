@@ -55,6 +55,7 @@ async def test_a_batch_gets_consecutive_offsets_and_comes_back_byte_for_byte() -
         assert records[3].log_offset == second.base_log_offset
 
 
+@pytest.mark.mechanism("S2")
 async def test_the_log_rolls_over_to_the_next_file_with_a_blank_and_queues_to_theirs() -> None:
     disk = SimDisk()
     wanted = bodies(250, size=1_000)
@@ -86,6 +87,7 @@ async def test_batches_that_together_are_longer_than_a_file_are_all_stored() -> 
         assert [outcome.code for outcome in await produce(broker, *halves)] == [ResponseCode.SUCCESS] * 3
 
 
+@pytest.mark.mechanism("S10")
 async def test_under_sync_flush_nobody_reads_what_is_not_on_disk() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         outcomes = broker.producing.put([incoming("t", bodies(3))])
@@ -94,6 +96,7 @@ async def test_under_sync_flush_nobody_reads_what_is_not_on_disk() -> None:
         assert await stored_bodies(broker) == bodies(3)
 
 
+@pytest.mark.mechanism("S11")
 async def test_one_sync_covers_everything_appended_while_the_one_before_ran() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         before = broker.store.flusher.syncs
@@ -102,6 +105,7 @@ async def test_one_sync_covers_everything_appended_while_the_one_before_ran() ->
         assert await stored_bodies(broker) == bodies(50)
 
 
+@pytest.mark.mechanism("S11")
 async def test_under_async_flush_the_sync_comes_after_200_ms() -> None:
     clock = SimClock()
     async with running_broker(SimDisk(), clock, store=store_options(flush=FlushDiskType.ASYNC_FLUSH)) as broker:
@@ -113,6 +117,7 @@ async def test_under_async_flush_the_sync_comes_after_200_ms() -> None:
         assert broker.store.flusher.durable_end == broker.store.log_end
 
 
+@pytest.mark.mechanism("S9")
 async def test_cold_reads_come_from_disk() -> None:
     disk = SimDisk()
     async with running_broker(disk, SimClock()) as broker:
@@ -125,6 +130,7 @@ async def test_cold_reads_come_from_disk() -> None:
         assert await stored_bodies(broker) == bodies(5)
 
 
+@pytest.mark.mechanism("S9")
 async def test_what_several_frames_have_brought_is_read_from_memory_in_one() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         for number in range(5):
@@ -164,6 +170,7 @@ async def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> N
 
 
 class TestRecovery:
+    @pytest.mark.mechanism("S6")
     async def test_a_clean_stop_reads_nothing_again(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock()) as broker:
@@ -174,6 +181,7 @@ class TestRecovery:
         assert (report.records, report.rebuilt) == (0, False)
         assert await stored_bodies_of(broker) == bodies(10)
 
+    @pytest.mark.mechanism("S6")
     async def test_a_kill_loses_nothing_that_was_written(self) -> None:
         disk = SimDisk()
         async with running_broker(disk, SimClock(), clean_stop=False) as broker:
@@ -218,6 +226,7 @@ class TestRecovery:
             assert outcome.base_queue_offset == 9
             assert await stored_bodies(broker) == bodies(10)
 
+    @pytest.mark.mechanism("S8")
     @pytest.mark.parametrize("lost", ["checkpoint", "consumequeue", "consumequeue/t/1", "config/topics.json", "config"])
     async def test_the_log_alone_tells_everything_again(self, lost: str) -> None:
         disk = SimDisk()
@@ -288,6 +297,7 @@ class TestRecovery:
                         acknowledged[queue_id] = await stored_bodies(broker, queue_id=queue_id)
             disk.crash(rng)
 
+    @pytest.mark.mechanism("S11")
     @pytest.mark.parametrize("seed", range(30))
     async def test_a_power_cut_under_async_flush_loses_only_a_suffix(self, seed: int) -> None:
         rng, disk, clock = SeededRng(seed), SimDisk(), SimClock()

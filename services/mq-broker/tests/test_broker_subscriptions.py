@@ -97,6 +97,7 @@ TAKEN = (ResponseCode.SUCCESS, "")
 
 
 class TestJoining:
+    @pytest.mark.mechanism("C4")
     async def test_a_newcomer_that_differs_is_refused_with_the_difference_and_what_to_do(self) -> None:
         async with running_broker(SimDisk(), SimClock()) as broker:
             assert beat(broker, client("X", "closers", topics=PAID)) == TAKEN

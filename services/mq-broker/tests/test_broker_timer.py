@@ -50,6 +50,7 @@ def asking(properties: dict[str, str], delay_level: int = 0) -> IncomingBatch:
 
 
 class TestDueTimes:
+    @pytest.mark.mechanism("D7")
     @pytest.mark.parametrize("delay_ms", [1, 99, 100, 101, 1_234, 3_600_001, DELAY_MS_MAX])
     @pytest.mark.parametrize("absolute", [True, False])
     async def test_a_message_comes_in_its_millisecond(self, delay_ms: int, absolute: bool) -> None:
@@ -173,6 +174,7 @@ class TestWallClock:
 
 
 class TestLimits:
+    @pytest.mark.mechanism("D7")
     @pytest.mark.parametrize("absolute", [True, False])
     async def test_40_days_are_allowed_and_a_millisecond_more_is_refused_with_the_limit(self, absolute: bool) -> None:
         async with delivering_broker(SimDisk(), SimClock(START_MS)) as broker:
@@ -286,6 +288,7 @@ class TestManyAndLarge:
             await clock.advance(1)
             assert [len(body) for body in await bodies(broker)] == [6, 3 * AHEAD_BYTES_MAX, 5]
 
+    @pytest.mark.mechanism("D3")
     @pytest.mark.parametrize("kind", ["level", "timer"])
     async def test_a_producer_has_its_turn_while_thousands_come_due_in_one_millisecond(self, kind: str) -> None:
         clock, count = SimClock(START_MS), 10_000

@@ -60,6 +60,7 @@ def pull_plug(disk: SimDisk, call: int) -> list[Path]:
     return tried
 
 
+@pytest.mark.mechanism("D7")
 async def test_a_power_cut_at_any_call_loses_nothing_and_keeps_what_was_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

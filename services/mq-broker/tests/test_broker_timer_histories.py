@@ -104,6 +104,7 @@ class History:
             await asyncio.sleep(0)
 
 
+@pytest.mark.mechanism("D7")
 @pytest.mark.parametrize("part", range(4))
 async def test_what_is_not_done_comes_out_once_and_in_order(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_index, "CHANGES_MAX", 50)

@@ -69,6 +69,7 @@ def check_times(broker: Broker, id_: str = "tx") -> int:
 
 
 class TestWhen:
+    @pytest.mark.mechanism("T8", "T12")
     async def test_a_living_member_is_asked_every_minute_after_the_immunity(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -83,6 +84,7 @@ class TestWhen:
             await clock.advance(CHECK_INTERVAL_S)
             assert asked(session)[1:] == ["old", "young"]
 
+    @pytest.mark.mechanism("T9")
     async def test_a_message_may_have_an_immunity_of_its_own_which_every_copy_keeps_and_nobody_gets(self) -> None:
         clock, disk = SimClock(), SimDisk()
         async with running_broker(disk, clock) as broker:
@@ -125,6 +127,7 @@ class TestWhen:
 
 
 class TestWhatCounts:
+    @pytest.mark.mechanism("T11")
     async def test_the_half_is_written_again_with_its_counter_before_it_is_checked(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -139,6 +142,7 @@ class TestWhatCounts:
             assert (await end(broker, "tx", COMMIT, from_check=True)).outcome is COMMIT
             assert await visible(broker) == [b"x"]
 
+    @pytest.mark.mechanism("T10")
     async def test_an_unknow_that_nobody_asked_for_does_not_count(self) -> None:
         async with running_broker(SimDisk(), SimClock(), options=asking_at_once()) as broker:
             join(broker)
@@ -208,6 +212,7 @@ class TestWhatCounts:
                 assert (await check_and_answer(broker, id_, outcome)).outcome is outcome
             assert await visible(broker) == [b"a"]
 
+    @pytest.mark.mechanism("T10")
     async def test_an_hour_without_anybody_to_ask_rolls_nothing_back(self) -> None:
         clock = SimClock()
         async with running_broker(SimDisk(), clock) as broker:
@@ -221,6 +226,7 @@ class TestWhatCounts:
 
 
 class TestRounds:
+    @pytest.mark.mechanism("T8")
     async def test_a_half_that_cannot_be_read_is_passed_over_and_the_round_goes_on(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -282,6 +288,7 @@ class TestRounds:
             await broker.transactions.checks.check_all()
             assert len(session.checks) == 20
 
+    @pytest.mark.mechanism("T8")
     async def test_producers_have_their_turn_while_many_halves_are_checked(self) -> None:
         async with running_broker(SimDisk(), SimClock(), options=asking_at_once()) as broker:
             session = join(broker)

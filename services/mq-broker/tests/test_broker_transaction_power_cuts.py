@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mq_broker.core.transactions import TransactionState
 from mq_broker.processor.broker import Broker
 from mq_broker.testing import half, incoming, produce, read_all, running_broker
@@ -33,6 +35,7 @@ async def torn_disks(clock: SimClock, padding: int) -> list[SimDisk]:
     return found
 
 
+@pytest.mark.mechanism("T1")
 async def test_a_torn_commit_is_delivered_once_when_it_is_told_again() -> None:
     clock = SimClock()
     counts = set()

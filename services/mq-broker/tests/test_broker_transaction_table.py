@@ -40,6 +40,7 @@ def table_in(phase: Phase) -> TransactionTable:
 
 
 class TestWords:
+    @pytest.mark.mechanism("T5")
     @pytest.mark.parametrize(("phase", "state"), list(itertools.product(Phase, TransactionState)))
     def test_every_pair_of_phase_and_word_of_a_producer_has_its_action(
         self, phase: Phase, state: TransactionState
@@ -50,6 +51,7 @@ class TestWords:
         assert (action is Action.NOTHING) == (phase is not Phase.PREPARED)
         assert table.phase("tx") is phase
 
+    @pytest.mark.mechanism("T5")
     @pytest.mark.parametrize(("phase", "state"), list(itertools.product(Phase, TransactionState)))
     def test_every_pair_of_phase_and_word_of_an_operator_has_its_action(
         self, phase: Phase, state: TransactionState
@@ -125,6 +127,7 @@ class TestColumns:
         )
         return [half.transaction_id for half in found]
 
+    @pytest.mark.mechanism("T9")
     def test_immunity_is_measured_from_the_first_copy(self) -> None:
         columns = HalfColumns()
         columns.put(a_half("tx", first_store_ms=1_000), 0)

@@ -28,6 +28,7 @@ from mqproto.record import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
 from osenv import SeededRng, SimClock, SimDisk
 
 
+@pytest.mark.mechanism("T2", "T3")
 async def test_a_half_message_is_seen_when_it_is_committed_and_not_before() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         (outcome,) = await produce(broker, half("t", b"x", "tx"))
@@ -71,6 +72,7 @@ async def test_ending_it_again_tells_the_first_outcome_and_delivers_nothing_twic
         assert len(await visible(broker)) == (first is COMMIT)
 
 
+@pytest.mark.mechanism("P17")
 async def test_a_made_up_id_and_a_stranger_are_refused() -> None:
     async with running_broker(SimDisk(), SimClock()) as broker:
         await produce(broker, half("t", b"x", "tx"))
@@ -95,6 +97,7 @@ async def test_half_messages_that_make_no_sense_are_refused() -> None:
             assert sentence in outcome.remark
 
 
+@pytest.mark.mechanism("T3", "T11")
 async def test_a_start_reads_op_and_half_queue_in_blocks_and_finds_what_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -112,6 +115,7 @@ async def test_a_start_reads_op_and_half_queue_in_blocks_and_finds_what_is_open(
         assert (await end(broker, "tx-0", COMMIT)).outcome is ROLLBACK
 
 
+@pytest.mark.mechanism("T1")
 @pytest.mark.parametrize("seed", range(80))
 async def test_whatever_is_cut_off_in_between_a_message_is_seen_if_and_only_if_it_was_committed(seed: int) -> None:
     rng, disk, clock = SeededRng(seed), SimDisk(), SimClock()

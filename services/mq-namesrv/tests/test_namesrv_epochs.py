@@ -200,6 +200,7 @@ class TestSlaves:
         register(table, master(A, 7), session=2, now=0)
         assert addresses(table) == {0: "10.0.0.1:1001", 1: "10.0.0.1:1002"}
 
+    @pytest.mark.mechanism("N12")
     def test_slaves_stay_readable_without_a_master_which_is_remembered(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         register(table, replica(B, 1), session=2, now=0)

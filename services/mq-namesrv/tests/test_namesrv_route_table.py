@@ -139,6 +139,7 @@ def test_a_restarted_process_may_count_its_versions_anew(table: RouteTable) -> N
     assert topic_list(table) == ["new"]
 
 
+@pytest.mark.mechanism("N3")
 def test_silent_broker_is_dropped_after_120_seconds_and_not_before(table: RouteTable) -> None:
     register(table, registration(identity("broker-a")), session=1, now=0)
     register(table, registration(identity("broker-b", port=1000)), session=2, now=60)

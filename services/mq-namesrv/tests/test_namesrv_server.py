@@ -168,6 +168,7 @@ async def test_changed_topics_arrive_on_the_same_stream(running: Running) -> Non
     assert (await query(running, "payments")).code == common_pb2.SUCCESS
 
 
+@pytest.mark.mechanism("N3")
 @pytest.mark.parametrize("how", ["done_writing", "cancel"])
 async def test_end_of_the_stream_removes_the_broker_at_once(running: Running, how: str) -> None:
     stream = await open_stream(running, registration())
@@ -210,6 +211,7 @@ async def test_superseded_stream_is_ended_with_a_reason(running: Running) -> Non
     assert "newer session, from 127.0.0.1:99" in await old.details()
 
 
+@pytest.mark.mechanism("N3")
 async def test_silent_broker_expires_after_120_seconds(running: Running) -> None:
     stream = await open_stream(running, registration())
     for _ in range(10):  # a heartbeat every 30 s keeps it, for as long as it comes
@@ -416,6 +418,7 @@ async def test_port_in_use_is_a_start_error(running: Running) -> None:
     await second.stop()
 
 
+@pytest.mark.mechanism("N4")
 async def test_name_servers_know_nothing_of_each_other(running: Running) -> None:
     other = NameServer(NamesrvConfig(listen_port=0), running.clock)
     address = await other.start()

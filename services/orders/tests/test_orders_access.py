@@ -97,6 +97,7 @@ def kind(answer: httpx.Response) -> str:
     return str(answer.json()["type"]).rpartition(":")[2]
 
 
+@pytest.mark.mechanism("U3")
 async def test_the_table_has_every_route_of_the_document_and_its_scopes(tmp_path: Path) -> None:
     async with serving(tmp_path) as orders:
         document = (await orders.http.get("/openapi.json")).json()
@@ -134,6 +135,7 @@ async def test_every_other_scope_together_opens_nothing(route: Route, tmp_path: 
         assert await orders.application.use_cases.queries.statistics() == before
 
 
+@pytest.mark.mechanism("U3")
 @pytest.mark.parametrize("route", OF_AN_ORDER, ids=str)
 async def test_an_order_of_another_buyer_is_answered_as_one_that_does_not_exist(route: Route, tmp_path: Path) -> None:
     """Not only the status: nothing in the answer but the id that was asked for tells the two apart."""

@@ -28,6 +28,7 @@ def timers(orders: RunningOrders) -> list[OutgoingMessage]:
     return orders.publisher.taken("order-completions", "complete")
 
 
+@pytest.mark.mechanism("X1")
 async def test_a_shipped_order_completes_through_both_groups(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         order = await shipped_order(orders)
@@ -186,5 +187,6 @@ def test_a_malformed_body_is_refused(body: bytes) -> None:
         read_shipped(body)
 
 
+@pytest.mark.mechanism("X9")
 def test_members_of_later_versions_are_ignored() -> None:
     assert read_shipped(b'{"version":9,"order_id":"o","shipped_at_ms":3,"new":[]}') == ShippedOrder("o", 3)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
@@ -136,6 +137,7 @@ async def play(database_url: str, script: list[list[Operation]]) -> None:
         await check_everything_adds_up(orders, placed)
 
 
+@pytest.mark.mechanism("X1")
 def test_stock_orders_history_and_messages_add_up(new_database_url: NewDatabaseUrl) -> None:
     url = new_database_url("orders")
 

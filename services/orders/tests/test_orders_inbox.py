@@ -39,6 +39,7 @@ async def forget(orders: RunningOrders) -> None:
         await connection.commit()
 
 
+@pytest.mark.mechanism("I2")
 async def test_each_handler_that_writes_takes_its_key(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()

@@ -266,6 +266,7 @@ RACES[("pay", "pay twice", "refunded", "ship")] = {
 each_race = pytest.mark.parametrize("names", RACES, ids="+".join)
 
 
+@pytest.mark.mechanism("X1")
 @each_race
 async def test_one_wins_each_state_in_every_interleaving(
     names: tuple[str, ...], record_property: Callable[[str, str], None]

@@ -67,6 +67,7 @@ async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in await connection.execute(text(query))]
 
 
+@pytest.mark.mechanism("U10")
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new_database_url: NewDatabaseUrl) -> None:
     async with opened(new_database_url("orders")) as database:
         await MIGRATIONS.upgrade(database)

@@ -16,6 +16,7 @@ from servicekit.http.limits import AdmissionLimit
 from servicekit.testing.databases import NewDatabaseUrl
 
 
+@pytest.mark.mechanism("X2")
 async def test_a_buyer_fills_a_cart_orders_pays_and_confirms(new_database_url: NewDatabaseUrl) -> None:
     async with shop_of(new_database_url("orders")) as shop, shop.visitor() as buyer:
         products = (await buyer.get("/")).text

@@ -39,6 +39,7 @@ def templates() -> Iterator[tuple[str, str]]:
         yield template.name, template.read_text(encoding="utf-8")
 
 
+@pytest.mark.mechanism("X2")
 @pytest.mark.parametrize(
     ("amount_minor", "currency", "text"),
     [
@@ -71,6 +72,7 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         parse_amount(text, "CNY")
 
 
+@pytest.mark.mechanism("X2")
 @pytest.mark.parametrize(
     ("left_ms", "text"),
     [(560_000, "09:20"), (559_001, "09:20"), (1, "00:01"), (0, "00:00"), (-5_000, "00:00"), (4_760_000, "1:19:20")],

@@ -58,6 +58,7 @@ async def test_a_payment_event_pays_the_order_and_sells_its_units(new_database_u
         assert (body["total_minor"], body["currency"]) == (order.total_minor, order.currency)
 
 
+@pytest.mark.mechanism("I2")
 async def test_a_payment_that_comes_again_is_ignored(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         await orders.add_product()
@@ -67,6 +68,7 @@ async def test_a_payment_that_comes_again_is_ignored(new_database_url: NewDataba
         assert len(orders.publisher.taken("order-events", "paid")) == 1
 
 
+@pytest.mark.mechanism("I2")
 async def test_a_payment_of_a_closed_order_goes_back_once_however_often_it_comes(
     new_database_url: NewDatabaseUrl,
 ) -> None:

@@ -298,6 +298,7 @@ async def openapi(orders: RunningOrders) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.mechanism("U3")
 async def test_the_openapi_document_describes_every_problem_of_every_route(tmp_path: Path) -> None:
     async with running_orders(tmp_path) as orders:
         document = await openapi(orders)

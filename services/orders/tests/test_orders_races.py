@@ -39,6 +39,7 @@ def is_expected(result: object) -> bool:
     return isinstance(result, Order | PaymentOutcome | ExpiryOutcome | StatusChangedError | IllegalTransitionError)
 
 
+@pytest.mark.mechanism("X1")
 @pytest.mark.parametrize("names", [("cancel", "expire", "pay", "seller-cancel", "ship"), tuple(CONTENDERS)], ids=len)
 async def test_of_tasks_that_run_at_once_one_wins_each_state(
     new_database_url: NewDatabaseUrl, names: tuple[str, ...]
@@ -105,6 +106,7 @@ async def test_confirming_and_completing_at_once_have_one_winner(new_database_ur
         assert len(orders.publisher.taken("order-events", "completed")) == len(placed)
 
 
+@pytest.mark.mechanism("U10")
 async def test_the_last_units_go_to_no_more_buyers_than_there_are(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         for name in ("a", "b"):
@@ -118,6 +120,7 @@ async def test_the_last_units_go_to_no_more_buyers_than_there_are(new_database_u
             assert (product.available, product.reserved) == (0, 5)
 
 
+@pytest.mark.mechanism("U4")
 async def test_two_processes_with_one_key_make_one_order(new_database_url: NewDatabaseUrl) -> None:
     """Two processes do not know of each other's requests in flight: the database decides."""
     url = new_database_url("orders")

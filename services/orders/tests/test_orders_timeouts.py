@@ -23,6 +23,7 @@ async def placed_deadline(orders: RunningOrders) -> OrderDeadline:
     return OrderDeadline(order.order_id, order.expires_at_ms)
 
 
+@pytest.mark.mechanism("X3", "U5")
 async def test_an_unpaid_order_closes_through_both_groups(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)
@@ -114,6 +115,7 @@ async def test_the_timer_of_a_cancelled_order_is_ignored(new_database_url: NewDa
         assert orders.publisher.taken("order-timeouts", "expire") == []
 
 
+@pytest.mark.mechanism("X3")
 async def test_the_timer_of_a_paid_order_is_ignored(new_database_url: NewDatabaseUrl) -> None:
     async with running_orders(new_database_url("orders")) as orders:
         deadline = await placed_deadline(orders)

@@ -101,6 +101,7 @@ async def test_created_names_the_deadline_that_the_order_has(new_database_url: N
         assert await orders.order(order.order_id) == order
 
 
+@pytest.mark.mechanism("U4")
 async def test_an_order_whose_process_died_after_the_commit_is_told_by_the_check(
     new_database_url: NewDatabaseUrl,
 ) -> None:
@@ -119,6 +120,7 @@ async def test_an_order_whose_process_died_after_the_commit_is_told_by_the_check
         assert (await orders.place("k")).order_id == order.order_id  # the buyer's retry
 
 
+@pytest.mark.mechanism("U4")
 async def test_an_order_whose_process_died_before_its_transaction_leaves_nothing(
     new_database_url: NewDatabaseUrl,
 ) -> None:
@@ -134,6 +136,7 @@ async def test_an_order_whose_process_died_before_its_transaction_leaves_nothing
         assert (await orders.product()).reserved == 0
 
 
+@pytest.mark.mechanism("U4")
 async def test_an_order_that_comes_after_its_check_is_given_up_and_the_retry_is_a_new_attempt(
     new_database_url: NewDatabaseUrl,
 ) -> None:

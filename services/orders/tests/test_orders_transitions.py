@@ -69,6 +69,7 @@ def change_of(order: Order, reason: ChangeReason) -> tuple[Order, StatusChange]:
     return order.paid(PAYMENT, ORIGIN) if reason is ChangeReason.PAID else order.changed(reason, ORIGIN)
 
 
+@pytest.mark.mechanism("X1")
 @pytest.mark.parametrize(("status", "reason"), list(itertools.product(OrderStatus, ChangeReason)))
 def test_every_pair_of_status_and_reason_follows_the_table(status: OrderStatus, reason: ChangeReason) -> None:
     order = order_in(status)

@@ -42,6 +42,7 @@ async def live(placing: RunningOrders, going_on: RunningOrders, name: str) -> li
     return list(await asyncio.gather(*map(one, range(LIVES))))
 
 
+@pytest.mark.mechanism("U10")
 async def test_two_versions_sell_from_one_database_and_the_later_one_can_be_rolled_back(
     new_database_url: NewDatabaseUrl, tmp_path: Path
 ) -> None:

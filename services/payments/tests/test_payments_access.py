@@ -63,6 +63,7 @@ def name_of(part: object) -> str:
     return "-".join(sorted(part)) if isinstance(part, set) else str(part)[:40]
 
 
+@pytest.mark.mechanism("U3")
 @pytest.mark.parametrize(("method", "path", "payload", "roles"), ROUTES, ids=name_of)
 async def test_each_route_lets_its_roles_in_and_nobody_else(
     new_database_url: NewDatabaseUrl, method: str, path: str, payload: dict[str, Any] | None, roles: set[str]

@@ -225,6 +225,7 @@ async def check_it_was_paid_once(world: World) -> None:
         assert [change.new_status for change in history] == [PaymentStatus.CREATED, PaymentStatus.CAPTURED]
 
 
+@pytest.mark.mechanism("I2")
 @pytest.mark.parametrize(("decision", "recover"), HISTORIES)
 @pytest.mark.parametrize("dies_at", DEATHS)
 async def test_a_payment_that_died_at_any_step_is_captured_once_and_told_once(

@@ -44,6 +44,7 @@ async def test_each_handler_that_writes_takes_its_key(new_database_url: NewDatab
         assert await consumed(payments) == expected
 
 
+@pytest.mark.mechanism("I2")
 async def test_a_refund_that_is_asked_for_again_and_again_moves_money_once(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         await payments.open_order()

@@ -15,6 +15,7 @@ from servicekit.testing.databases import NewDatabaseUrl
 from servicekit.testing.migrations import broken_promises, checks_and_indexes, differences, table_names
 
 
+@pytest.mark.mechanism("U10")
 async def test_migrations_lead_to_the_schema_of_the_code_and_back_to_nothing(new_database_url: NewDatabaseUrl) -> None:
     database = Database(new_database_url("payments"))
     try:

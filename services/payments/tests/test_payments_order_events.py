@@ -24,6 +24,7 @@ async def known(payments: RunningPayments, order_id: str = "order-1") -> Payable
         return await unit.payable_orders.find(order_id)
 
 
+@pytest.mark.mechanism("X9")
 async def test_an_order_that_was_created_can_be_paid_until_it_is_over(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         assert await known(payments) is None
@@ -35,6 +36,7 @@ async def test_an_order_that_was_created_can_be_paid_until_it_is_over(new_databa
         assert await known(payments) == PayableOrder("order-1", PayableStatus.CLOSED, TERMS)
 
 
+@pytest.mark.mechanism("X9")
 @pytest.mark.parametrize("tags", list(itertools.permutations([CREATED, CREATED, CLOSED, CLOSED], 4))[::3])
 async def test_events_that_come_twice_and_in_any_order_lead_to_one_end(
     new_database_url: NewDatabaseUrl, tags: tuple[str, ...]

@@ -216,6 +216,7 @@ async def test_a_webhook_that_comes_days_late_is_taken_if_it_is_signed_now(new_d
         await check_one_credit(payments, payment_id)
 
 
+@pytest.mark.mechanism("U3")
 async def test_a_forged_webhook_moves_nothing(new_database_url: NewDatabaseUrl) -> None:
     async with running_payments(new_database_url("payments")) as payments:
         payment_id = await pending(payments)

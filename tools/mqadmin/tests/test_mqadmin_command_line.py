@@ -52,6 +52,7 @@ def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
 
 
 class TestReadme:
+    @pytest.mark.mechanism("Q2")
     def test_every_command_of_the_issue_is_there(self) -> None:
         assert set(COMMANDS) == set(built().commands) - {"getBrokerConfig", "help", "dlq", "tx"}
         assert flags_of("getBrokerConfig") == flags_of("brokerConfig")

@@ -76,6 +76,7 @@ class TestStatus:
         assert [row[0] for row in outcome.rows[1:]] == [ONE, TWO]
         assert all(row[-1].startswith("2023-11-14 22:13:2") for row in outcome.rows[1:]), "when it was started"
 
+    @pytest.mark.mechanism("L13")
     def test_one_member_is_told_queue_by_queue_and_topic_by_topic(
         self, operator: Operator, members: list[PushConsumer]
     ) -> None:
@@ -108,6 +109,7 @@ class TestStatus:
 
 
 class TestConsumingDirectly:
+    @pytest.mark.mechanism("L13")
     def test_one_member_consumes_one_message_and_no_offset_moves(self, operator: Operator) -> None:
         heard: list[str] = []
 

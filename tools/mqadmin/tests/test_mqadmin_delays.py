@@ -31,6 +31,7 @@ def bodies(operator: Operator) -> list[str]:
 
 
 class TestStatus:
+    @pytest.mark.mechanism("D1")
     def test_each_level_says_what_waits_and_when_the_next_is_due(self, operator: Operator) -> None:
         send(operator, "--delayLevel", "16")
         operator.advance(60)

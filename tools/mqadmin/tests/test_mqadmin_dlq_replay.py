@@ -73,6 +73,7 @@ def still_open(operator: Operator) -> list[str]:
 
 
 class TestWhoGetsIt:
+    @pytest.mark.mechanism("R2")
     def test_its_group_consumes_it_under_its_own_topic_and_no_other_does(self, operator: Operator) -> None:
         die(operator, "one")
         listeners = {"billing": RecordingListener(), "bystanders": RecordingListener()}

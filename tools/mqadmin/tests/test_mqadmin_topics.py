@@ -39,6 +39,7 @@ def settings(operator: Operator, topic: str) -> tuple[int, int, int]:
 
 
 class TestUpdateTopic:
+    @pytest.mark.mechanism("N11")
     @pytest.mark.parametrize("target", [("-c", CLUSTER), ("-b", ADDRESS), ("--clusterName", CLUSTER)])
     def test_a_new_topic_gets_what_is_named(self, operator: Operator, target: tuple[str, str]) -> None:
         outcome = operator("updateTopic", "-t", "orders", *target, "-r", "3", "-w", "2", "-p", "4")

@@ -102,6 +102,7 @@ class TestList:
 
 
 class TestDecisions:
+    @pytest.mark.mechanism("T10")
     @pytest.mark.parametrize("number", [0, 1])
     def test_a_commit_delivers_and_a_second_word_changes_nothing(self, operator: Operator, number: int) -> None:
         id_ = story(operator)[number]
