@@ -28,7 +28,7 @@ TALLIES = ("tally.json", "other.json")
 # What a second recovery may write anew: these say how far the log is durable, or are built of it and looked at apart.
 DERIVED = frozenset(
     {"watermark", "checkpoint", "checkpoint.bak", "checkpoint.tmp", "checkpoint.bak.tmp", "index"}
-    | {"queueNumbers.json", "queueNumbers.json.tmp"}
+    | {"queueNumbers.json", "queueNumbers.json.tmp", "queueEnds.json", "queueEnds.json.tmp"}
 )
 
 

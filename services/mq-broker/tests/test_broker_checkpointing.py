@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -373,6 +374,18 @@ async def test_a_checkpoint_with_nothing_new_writes_nothing() -> None:
         calls.clear()
         await broker.store.checkpoint()
         assert calls == []
+
+
+async def test_a_checkpoint_of_new_queues_syncs_the_folders_above_them_once_a_step() -> None:
+    disk, synced = SimDisk(), Counter[Path]()
+    async with flushing_broker(disk) as broker:
+        for number in range(64):
+            broker.producing.put([incoming(f"t{number // 4}", [b"x"], queue_id=number % 4)])
+        disk.before = lambda call, path: synced.update([path] if call == "sync_dir" else [])
+        await broker.store.checkpoint()
+    assert synced[LAYOUT.consume_queues] == 1
+    assert {synced[LAYOUT.consume_queues / f"t{number}"] for number in range(16)} == {1}
+    assert {synced[LAYOUT.consume_queue(f"t{number // 4}", number % 4)] for number in range(64)} == {1}
 
 
 async def test_a_checkpoint_of_many_queues_syncs_them_in_small_steps_some_of_them_at_once(

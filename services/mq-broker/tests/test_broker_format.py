@@ -605,6 +605,6 @@ async def test_the_journal_of_progress_and_the_tables_beside_it_are_as_the_docum
 async def test_abort_exists_while_the_broker_runs_and_the_lock_stays() -> None:
     disk = SimDisk()
     async with running_broker(disk, SimClock(), store=OPTIONS):
-        assert read(disk, "abort") == read(disk, "lock") == b""
+        assert (read(disk, "abort"), read(disk, "lock")) == (disk.boot_id().encode(), b"")
     assert names_below(disk, "abort") == []
     assert read(disk, "lock") == b""

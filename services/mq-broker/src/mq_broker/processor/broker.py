@@ -260,10 +260,11 @@ class Broker:
 
         Not before the versions that this start has renewed are written: they would have to be renewed again.
         """
-        if self.store.is_sync_flush or self.store.failure is not None:
+        if self.store.failure is not None:
             return
         try:
-            await self.store.rewrite(CONSUMER_OFFSETS)
+            if not self.store.is_sync_flush:
+                await self.store.rewrite(CONSUMER_OFFSETS)
             note_boot(self.store, self._disk.boot_id())
         except OSError as error:
             log.warning("the boot of this machine is not noted, so that a crash renews all versions: %s", error)

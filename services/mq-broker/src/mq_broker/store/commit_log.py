@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mq_broker.store.errors import StoreWriteError
@@ -155,7 +155,9 @@ class SegmentFiles:
         *,
         ahead_bytes: int | None = None,
         keeps_unsynced_open: bool = False,
+        known: Sequence[int] | None = None,
     ) -> None:
+        """`known` are the offsets of files that are there and have their length: the folder is not looked at then."""
         self._open_files, self._disk = open_files, open_files.disk
         self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
         self._root, self._keeps_unsynced_open = root, keeps_unsynced_open
@@ -168,11 +170,20 @@ class SegmentFiles:
         self._folder_known = False
         self._making = threading.Lock()
         self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
+        self._starts = list(known or ())
+        self.stray: list[int] = []  # files behind a gap: they do not belong to the run
+        if known is None:
+            self._look_at_folder()
+        else:
+            self._files = {start: PooledFile(open_files, self._path(start)) for start in known}
+
+    def _look_at_folder(self) -> None:
+        """Open the files that are there. Raises ValueError, OSError."""
+        folder, file_bytes = self._folder, self._file_bytes
         for name in self._disk.list_dir(folder):
             if name.isdigit() and len(name) == NAME_DIGITS:
-                self._files[int(name)] = open_files.open(folder / name)
+                self._files[int(name)] = self._open_files.open(folder / name)
         self._starts = sorted(self._files)
-        self.stray: list[int] = []  # files behind a gap: they do not belong to the run
         for index in range(1, len(self._starts)):
             if self._starts[index] != self._starts[index - 1] + file_bytes:
                 self.stray, self._starts = self._starts[index:], self._starts[:index]
@@ -354,10 +365,7 @@ class SegmentFiles:
         What is written after this moment stays dirty for the next one. The call raises SyncError, after which
         everything it should have synced is in doubt for ever (docs/reference/faults.md#store-rules).
         """
-        while self._made:
-            start, parents = self._made.popleft()
-            self._dirty.add(start)
-            self._names_dirty, self._folders_dirty = True, [*self._folders_dirty, *parents]
+        self._take_made()
         starts = [start for start in sorted(self._dirty) if start in self._files]  # one is not there for a moment
         files = [self._files[start] for start in starts]
         folders = [*([self._folder] if self._names_dirty else []), *self._folders_dirty]
@@ -374,6 +382,18 @@ class SegmentFiles:
                 file.unpin()
 
         return sync
+
+    def take_parents(self) -> list[Path]:
+        """The folders above that have to be synced besides: `take_sync` leaves out what was taken here."""
+        self._take_made()
+        parents, self._folders_dirty = self._folders_dirty, []
+        return parents
+
+    def _take_made(self) -> None:
+        while self._made:
+            start, parents = self._made.popleft()
+            self._dirty.add(start)
+            self._names_dirty, self._folders_dirty = True, [*self._folders_dirty, *parents]
 
     def close(self) -> None:
         """Give the descriptors back; makes nothing durable."""

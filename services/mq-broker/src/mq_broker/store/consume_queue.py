@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mq_broker.core import documents
@@ -120,6 +121,28 @@ class ConsumeQueue:
         else:
             self._cut(end)
 
+    @property
+    def is_in_one_file(self) -> bool:
+        """Whether one file has the last entry and the place behind it, and there is no other."""
+        files, end = self._files, self.max_offset * CQ_ENTRY.size
+        return files.first_file_end is None and files.begin < end < files.capacity_end
+
+    def go_on(self, first: int, end: int, log_end: int) -> int | None:
+        """Have the entries from `first` up to `end`, if the file agrees: the last one points below `log_end`, and
+        nothing stands behind it. Returns where the last message stands in the log, None when the file does not agree.
+
+        Raises OSError.
+        """
+        entries = self._files.read(2 * CQ_ENTRY.size, (end - 1) * CQ_ENTRY.size)
+        if len(entries) < 2 * CQ_ENTRY.size or any(entries[CQ_ENTRY.size :]):
+            return None
+        log_offset, size, _ = CQ_ENTRY.unpack_from(entries)
+        if size <= 0 or not _is_below(log_offset, size, log_end) or not self._files.ends_at(end * CQ_ENTRY.size, 0):
+            return None
+        self.first_offset, self.max_offset, self._tail_from = first, end, end
+        newest: int = log_offset
+        return newest
+
     def first_at(self, log_offset: int, *, begin: int | None = None) -> int:
         """The first entry from `begin` (or the queue's first one) on that stands at or behind `log_offset`."""
         first = self._first_where(
@@ -143,16 +166,16 @@ class ConsumeQueue:
         """How many numbers the files say were given to messages below `log_end`, and where the last of them stood.
 
         They may be wrong. The place is -1 when none was given, 0 when the message stands in no file any more. What was
-        read of the end is kept until `trim`.
+        read of the end is kept until `trim` or `distrust`, with what stands behind it.
         """
-        given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
         begin = self._files.begin // CQ_ENTRY.size
+        self._keep_look(begin)
+        given = self._first_where(lambda offset, size: size <= 0 or not _is_below(offset, size, log_end))
         if given <= begin:
             return given, 0 if given else -1  # the files before have gone, and their messages with them
-        look_from = max(begin, given - LOOK_ENTRIES)
-        entries = self._files.read((given - look_from) * CQ_ENTRY.size, look_from * CQ_ENTRY.size)
-        self._looked_at = look_from, entries
-        log_offset = CQ_ENTRY.unpack(entries[-CQ_ENTRY.size :])[0]
+        if given >= begin + LOOK_ENTRIES:
+            self._keep_look(given - LOOK_ENTRIES + 1)
+        log_offset = CQ_ENTRY.unpack(self._look(given - 1, 1))[0]
         return given, log_offset  # 0 in a blank before the first message that was left: what it stood for is gone
 
     def wipe(self) -> None:
@@ -209,8 +232,13 @@ class ConsumeQueue:
 
     def distrust(self) -> None:
         """See `SegmentFiles.distrust`: what another process has left here is not known to be on disk."""
+        self._looked_at = NOTHING
         self._files.distrust(0)
         self.dirty = True
+
+    def take_parents(self) -> list[Path]:
+        """See `SegmentFiles.take_parents`."""
+        return self._files.take_parents()
 
     def take_sync(self) -> Callable[[], None]:
         """See `SegmentFiles.take_sync`."""
@@ -245,6 +273,11 @@ class ConsumeQueue:
         self._tail.clear()
         self._looked_at = NOTHING
         self.dirty = True
+
+    def _keep_look(self, offset: int) -> None:
+        """Read a page of entries from `offset` on, for a start that looks at them several times."""
+        count = min(LOOK_ENTRIES, self._files.capacity_end // CQ_ENTRY.size - offset)
+        self._looked_at = offset, self._files.read(count * CQ_ENTRY.size, offset * CQ_ENTRY.size)
 
     def _look(self, offset: int, count: int) -> bytes:
         """Some of the `count` entries from `offset`: a start looks several times at what it has read once."""
@@ -285,17 +318,14 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._of_topic: defaultdict[str, list[ConsumeQueue]] = defaultdict(list)
 
-    def open_all(self) -> Iterator[ConsumeQueue]:
-        """Open every queue that has a folder, each when it is asked for: its file is open while it is looked at.
-
-        Raises StoreDamagedError.
-        """
+    def stored(self) -> Iterator[QueueKey]:
+        """Every queue that has a folder. Raises StoreDamagedError."""
         for topic in self._disk.list_dir(self._layout.consume_queues):
             for queue_id in self._disk.list_dir(self._layout.consume_queues / topic):
                 if not queue_id.isdigit():
                     folder = self._layout.consume_queues / topic / queue_id
                     raise StoreDamagedError(f"{folder}: a queue's folder is named by its number; move this away")
-                yield self.get_or_open(topic, int(queue_id))
+                yield topic, int(queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, when anything was ever stored in it."""
@@ -304,6 +334,22 @@ class ConsumeQueues:
     def get_or_open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue; a new one has no file before its first entry. Raises OSError, StoreDamagedError."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+
+    def open_noted(self, topic: str, queue_id: int, first: int, end: int, log_end: int) -> int | None:
+        """Open a queue that had these bounds when all of its entries stood in one file. See `ConsumeQueue.go_on`: None
+        also without that file, and then the queue is not open.
+        """
+        start = end * CQ_ENTRY.size // self._layout.consume_queue_file_bytes * self._layout.consume_queue_file_bytes
+        queue = ConsumeQueue(topic, queue_id, self._files(topic, queue_id, known=[start]))
+        try:
+            newest = queue.go_on(first, end, log_end)
+        except FileNotFoundError:
+            newest = None
+        if newest is None:
+            queue.close()
+        else:
+            self._add(queue)
+        return newest
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """The queues of this topic in which anything was ever stored."""
@@ -329,20 +375,27 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         try:
-            files = SegmentFiles(
-                self._open_files,
-                self._layout.root,
-                self._layout.consume_queue(topic, queue_id),
-                self._layout.consume_queue_file_bytes,
-                ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
-            )
+            files = self._files(topic, queue_id)
         except ValueError as error:
             raise StoreDamagedError(str(error)) from error
         if files.stray:
             log.error("queue %d of %s: files are missing before %020d", queue_id, topic, files.stray[0])
             files.drop(files.stray)
-        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files)
-        self._of_topic[topic].append(queue)
+        return self._add(ConsumeQueue(topic, queue_id, files))
+
+    def _files(self, topic: str, queue_id: int, known: Sequence[int] | None = None) -> SegmentFiles:
+        return SegmentFiles(
+            self._open_files,
+            self._layout.root,
+            self._layout.consume_queue(topic, queue_id),
+            self._layout.consume_queue_file_bytes,
+            ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
+            known=known,
+        )
+
+    def _add(self, queue: ConsumeQueue) -> ConsumeQueue:
+        self._queues[queue.topic, queue.queue_id] = queue
+        self._of_topic[queue.topic].append(queue)
         return queue
 
 

@@ -232,8 +232,8 @@ class LogCutter:
 
         A log that begins anew gives its queues the numbers that its master gives.
         """
-        for queue in queues.open_all():
-            queue.distrust()
+        for key in queues.stored():
+            queues.get_or_open(*key).distrust()
         if cut.begin is not None:
             queues.wipe()
 

@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -289,6 +290,7 @@ class Checkpointer:
                 store.index.point if store.keeps_index else IndexPoint(),
                 store.index.full_end_ms,
             )
+            note_ends = store.ends.take_note(store.queues, checkpoint, store.log.begin)
             snapshots = store.states.snapshot()
             dirty = [queue for queue in store.queues if queue.dirty]
             if checkpoint == self._made and not snapshots and not dirty:
@@ -301,6 +303,7 @@ class Checkpointer:
                 await self._sync_queues(dirty)
                 await store.disk.offload(save_index)
                 await store.states.write(snapshots)
+                await store.disk.offload(note_ends)
                 await store.disk.offload(write_checkpoint, store.disk, store.layout, checkpoint)
                 self._made = checkpoint
                 if self.watermark is not None:  # should the checkpoint get lost, this still knows
@@ -317,15 +320,17 @@ class Checkpointer:
     async def _sync_queues(self, queues: Sequence[ConsumeQueue]) -> None:
         """Have the queues on disk, on return. Raises SyncError, OSError; after either no further step begins.
 
-        What is appended to a queue before its turn comes is synced with it.
+        What is appended to a queue before its turn comes is synced with it. The queues of a step share the syncs of
+        the folders above theirs: a queue that is new needs three of them.
         """
-        waiting, errors = iter(queues), list[OSError]()
+        waiting, errors, disk = iter(queues), list[OSError](), self._store.disk
 
         async def sync_steps() -> None:
             while not errors and (step := list(islice(waiting, STEP_QUEUES))):
+                parents = dict.fromkeys(folder for queue in step for folder in queue.take_parents())
                 syncs = [queue.take_sync() for queue in step]
                 try:
-                    await self._store.disk.offload(_run_all, syncs)
+                    await disk.offload(_run_all, [*syncs, *(partial(disk.sync_dir, folder) for folder in parents)])
                 except OSError as error:
                     errors.append(error)
 

@@ -73,6 +73,10 @@ class StoreLayout:
         return self.config / "queueNumbers.json"
 
     @property
+    def queue_ends(self) -> Path:
+        return self.config / "queueEnds.json"
+
+    @property
     def version(self) -> Path:
         return self.root / VERSION_PATH
 

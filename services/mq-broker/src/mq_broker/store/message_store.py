@@ -37,6 +37,7 @@ from mq_broker.store.index import Index
 from mq_broker.store.layout import StoreLayout, mark_version, refuse_newer
 from mq_broker.store.log_feed import LogFeed
 from mq_broker.store.log_scan import ColdReads, Quarantine
+from mq_broker.store.queue_ends import QueueEnds
 from mq_broker.store.reader import QueueRepairer, Reader
 from mq_broker.store.recovery import RecoveryReport, close_store, open_store
 from mq_broker.store.retention import SegmentCleaner
@@ -117,7 +118,7 @@ class MessageStore:
         self.queues = ConsumeQueues(open_files, layout)
         self.index = Index(disk, clock, layout.index, layout.index_size, self.log)
         self.quarantine = Quarantine(disk, layout.quarantine)
-        self.numbers = QueueNumbers(disk, layout)
+        self.numbers, self.ends = QueueNumbers(disk, layout), QueueEnds(disk, layout)
         self.gate = WriteGate(options.retention)
         self.states = StateFiles(
             disk, layout.config, states, lambda: self.log.end, rebuilt_from_log=rebuilt_from_log, optional=optional

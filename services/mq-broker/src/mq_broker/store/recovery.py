@@ -11,12 +11,13 @@ from mq_broker.core.batches import CQ_ENTRY
 from mq_broker.core.replica_state import Cut
 from mq_broker.core.rewrite import entry_tags_code
 from mq_broker.store.commit_log import CommitLog, SegmentFiles
-from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, Given, QueueNumbers
+from mq_broker.store.consume_queue import ConsumeQueue, ConsumeQueues, Given, QueueKey, QueueNumbers
 from mq_broker.store.copying import LogCutter
 from mq_broker.store.durability import Checkpointer, Watermark, read_watermark
 from mq_broker.store.errors import StoreDamagedError
 from mq_broker.store.layout import Checkpoint, read_checkpoint
 from mq_broker.store.log_scan import Damage, Quarantine, explain, is_unsealed_record, resynchronise, scan_whole
+from mq_broker.store.queue_ends import Bounds, QueueEnds
 from mq_broker.store.reader import filler
 from mqproto.properties import PropertiesError
 from mqproto.record import Record
@@ -65,17 +66,19 @@ class Recovery:
     queues: ConsumeQueues
     quarantine: Quarantine
     numbers: QueueNumbers
+    ends: QueueEnds
     # Durably, and what is known to be durable is kept: a crash while the queues are rebuilt must not find the old one.
     forget_checkpoint: Callable[[int | None], None]
     on_record: Callable[[Record], None]
     report: RecoveryReport = field(default_factory=RecoveryReport)
+    as_noted: set[ConsumeQueue] = field(default_factory=set)  # the queues that are as they were at the checkpoint
     _fresh: dict[ConsumeQueue, list[bytes]] = field(default_factory=dict)
     _fresh_count: int = 0
     _given: dict[ConsumeQueue, Given] = field(default_factory=dict)
     _damages: list[Damage] = field(default_factory=list)
 
     def run(
-        self, checkpoint: Checkpoint | None, *, watermark: int | None, rebuild: bool, clean: bool
+        self, checkpoint: Checkpoint | None, *, watermark: int | None, rebuild: bool, clean: bool, same_boot: bool
     ) -> RecoveryReport:
         """Find the log's end, cut what is torn, and bring the consume queues up to it.
 
@@ -93,7 +96,7 @@ class Recovery:
                 "the last ones are missing; put them back"
             )
         report = self.report
-        report.clean = clean
+        report.clean, report.same_boot = clean, same_boot
         report.newest_store_ms = checkpoint.newest_store_ms if checkpoint else 0
         trusted = None if rebuild else self._in_log(checkpoint)
         self._look_at_queues(durable, trusted)
@@ -104,6 +107,7 @@ class Recovery:
             self.forget_checkpoint(None if watermark is None else durable)
             self.numbers.note({(queue.topic, queue.queue_id): given for queue, given in self._given.items()})
             self.queues.wipe()
+            self.as_noted.clear()
         report.log_end = self._scan(report.scanned_from, durable, keep_all=watermark is None)
         self._write_fresh()
         self._go_on_counting()
@@ -166,15 +170,31 @@ class Recovery:
     def _look_at_queues(self, durable: int, checkpoint: Checkpoint | None) -> None:
         """Which numbers were given, by the queues' files and by what a rebuild has noted that a crash came into.
 
-        With a checkpoint each queue is brought to its end as well, while its file is open.
+        With a checkpoint each queue is brought to its end as well, while its file is open. What was noted with it is
+        enough for a queue that has taken nothing since: after a stop in order, or when only the process died, for then
+        all that it had written is there, and a queue with something behind its noted end shows it (ADR 141).
         """
-        for queue in self.queues.open_all():
+        has_all = self.report.clean or self.report.same_boot
+        ends = self.ends.read(checkpoint, self.files.begin) if checkpoint is not None and has_all else {}
+        for key in self.queues.stored():
+            if checkpoint is not None and key in ends and self._is_as_noted(key, ends[key], checkpoint.log_offset):
+                continue
+            queue = self.queues.get_or_open(*key)
             self._given[queue] = queue.numbers_given(durable)
             if checkpoint is not None:
                 queue.recover(checkpoint.log_offset, clean=self.report.clean)
         for (topic, queue_id), noted in self.numbers.read().items():
             queue = self.queues.get_or_open(topic, queue_id)
             self._given[queue] = max(noted, self._given.get(queue, noted))
+
+    def _is_as_noted(self, key: QueueKey, bounds: Bounds, log_end: int) -> bool:
+        newest = self.queues.open_noted(*key, *bounds, log_end)
+        if newest is None:
+            return False
+        queue = self.queues.get_or_open(*key)
+        self._given[queue] = bounds[1], newest
+        self.as_noted.add(queue)
+        return True
 
     def _go_on_counting(self) -> None:
         """A number that a queue has given to a durable message is never given again, though the message be lost."""
@@ -297,20 +317,25 @@ def open_store(
     checkpoint, watermark = read_checkpoint(disk, layout), read_watermark(disk, layout)
     checkpointer.watermark = Watermark(disk, layout, watermark, is_new=not existing)
     forget = checkpointer.forget
-    report = Recovery(store.log, store.log.files, store.queues, store.quarantine, store.numbers, forget, on_record).run(
+    recovery = Recovery(
+        store.log, store.log.files, store.queues, store.quarantine, store.numbers, store.ends, forget, on_record
+    )
+    report = recovery.run(
         checkpoint,
         watermark=watermark if existing else 0,
         rebuild=existing and (cut is not None or bool(missing)),
         clean=clean,
+        same_boot=same_boot,
     )
     for queue in store.queues:
-        store.repairer.trim_at_start(queue)
+        if queue not in recovery.as_noted:
+            store.repairer.trim_at_start(queue)
     if cut is not None:
         cutter.finish(store.queues)
     store.newest_store_ms = report.newest_store_ms
     if store.keeps_index:
         store.index.open(checkpoint.index if checkpoint else None, clean=clean)
-    report.has_checkpoint, report.same_boot = checkpoint is not None, same_boot
+    report.has_checkpoint = checkpoint is not None
     _mark_in_use(store)
     try:
         store.log.prepare()
