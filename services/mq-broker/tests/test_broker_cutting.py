@@ -295,6 +295,13 @@ def test_no_document_says_that_it_covers_what_was_cut() -> None:
         assert document[LOG_OFFSET] <= cut.end, name
 
 
+def test_the_note_of_where_queues_ended_goes() -> None:
+    disk, cut, _ = case(True, None)
+    assert disk.exists(LAYOUT.queue_ends)
+    with opened(disk, cut):
+        assert not disk.exists(LAYOUT.queue_ends)
+
+
 def test_the_timer_is_made_anew() -> None:
     disk, cut, _ = case(True, None)
     disk.make_dirs(LAYOUT.timer)

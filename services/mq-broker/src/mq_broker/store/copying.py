@@ -297,6 +297,9 @@ class LogCutter:
         self.numbers.forget_from(log_offset)
         self.states.remove(FORGOTTEN_STATES)
         self.states.cover_at_most(log_offset)
+        if disk.exists(layout.queue_ends):
+            disk.unlink(layout.queue_ends)
+            disk.sync_dir(layout.config)
         self.quarantine.forget_from(log_offset)
         if disk.exists(layout.timer):
             if disk.exists(layout.timer_manifest):
