@@ -14,6 +14,9 @@ from osenv import DiskFile, PooledFile, PooledFiles
 
 BLANK_BYTES_MIN = SEGMENT_HEAD.size  # room for a blank always remains at a file's end, as in RocketMQ
 
+NAME_DIGITS = 20  # of a file's name
+HOT_TAIL_BYTES = 16 * 1024 * 1024
+
 
 class CommitLog:
     """Appends runs of sealed records and reads them back.
@@ -128,9 +131,6 @@ class CommitLog:
         except OSError as error:
             self._unclean_to = max(self._unclean_to, offset + len(data))
             raise StoreWriteError(f"the disk refused {len(data)} bytes: {error}") from error
-
-
-NAME_DIGITS = 20
 
 
 class SegmentFiles:
@@ -406,28 +406,23 @@ class SegmentFiles:
         """Have real blocks for the range, so that writing there cannot fail for want of space. Raises OSError."""
         if self._ahead_bytes is None or end <= self._allocated_to:
             return
-        at = begin
-        while at < end:
-            self.ensure(at)
-            start = self.file_begin(at)
+        for start in range(self.file_begin(begin), end, self._file_bytes):
+            self.ensure(start)
             first = max(self._allocated_to, start)
             last = min(-(-end // self._ahead_bytes) * self._ahead_bytes, start + self._file_bytes)
             if last > first:
                 self._files[start].allocate(first - start, last - first)
                 self._allocated_to = last
-            at = start + self._file_bytes
 
     def hold(self, begin: int, end: int) -> None:
         """Have the files of the range open until the next `PooledFiles.new_turn`: writing there needs no descriptor.
 
         Raises OSError.
         """
-        start = begin - begin % self._file_bytes
-        while start < end:
+        for start in range(self.file_begin(begin), end, self._file_bytes):
             if start not in self._files:
                 self.ensure(start)
             self._open_files.hold(self._files[start])
-            start += self._file_bytes
 
     def _parents(self) -> list[Path]:
         return list(self._folder.parents[: len(self._folder.parts) - len(self._root.parts)])
@@ -440,9 +435,6 @@ class SegmentFiles:
             file.allocate(0, self._file_bytes)
         else:
             file.truncate(self._file_bytes)
-
-
-HOT_TAIL_BYTES = 16 * 1024 * 1024
 
 
 class HotTail:

@@ -154,8 +154,6 @@ class MessageStore:
         self._fencing: OSError | None = None
         self.messages_put = 0
 
-    # ------------------------------------------------------------------------------------------------ life
-
     def open(self, on_record: Callable[[Record], None], cut: Cut | None = None) -> RecoveryReport:
         """See `open_store`."""
         return open_store(self, self._checkpointer, on_record, cut)
@@ -235,8 +233,6 @@ class MessageStore:
         """Raises StoreFencedError when the disk has failed."""
         if (failure := self._fencing or self.flusher.failure) is not None:
             raise StoreFencedError(f"the disk has failed: {failure}")
-
-    # ------------------------------------------------------------------------------------------------- put
 
     def put(
         self, batches: Sequence[Batch], store_ms: int, *, inward: bool = False, despite_full: bool = False
@@ -342,8 +338,6 @@ class MessageStore:
                 raise StoreFencedError(f"the disk has failed: {error}") from error
         self.dispatched([(batch.topic, batch.queue_id) for batch in batches], sum([batch.count for batch in batches]))
 
-    # ------------------------------------------------------------------------------------------------ copy
-
     def append_copy(self, log_offset: int, data: bytes) -> None:
         """Append what `LogFeed.read` has read at `log_offset` of the master's log, which is this log's end.
 
@@ -378,8 +372,6 @@ class MessageStore:
         self.readable.appended(self.log.end, queues)
         if not self.is_sync_flush:
             self.readable.tell()
-
-    # ------------------------------------------------------------------------------------------------ read
 
     @property
     def log_begin(self) -> int:
