@@ -14,7 +14,7 @@ help:  ## List the targets
 # Three layers, each with the one before: what runs, Spark with it, and everything. A target installs the layer that it
 # needs, by uv or, with INSTALLER=pip, by pip.
 export PYTHON INSTALLER
-RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants tools/hourglass deploy/local
+RUNTIME_PACKAGES := libs/osenv libs/mqproto libs/mqfilter libs/telemetry libs/mqremoting libs/mqclient libs/servicekit services/mq-namesrv services/mq-broker services/orders services/payments services/gateway tools/mqadmin tools/invariants tools/hourglass deploy/local
 PIPELINE_PACKAGES := libs/pyspark-mq services/analytics
 DEVELOPMENT_PACKAGES := examples/gift-lottery examples/order-timers examples/bank-transfer loadtest
 PACKAGES := $(RUNTIME_PACKAGES) $(PIPELINE_PACKAGES) $(DEVELOPMENT_PACKAGES)

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "telemetry": set(),
     "mqproto": {STUBS},
     "mqfilter": set(),
+    "mqremoting": {"osenv"},
     "mqclient": {"osenv", "mqproto", "telemetry", STUBS},
     "mq_namesrv": {"osenv", "mqproto", "telemetry", STUBS},
     # memory:// is a transport of mqclient, found by its entry point; mqclient never imports it.
@@ -71,6 +72,7 @@ PURE_PACKAGES = {
     "mq_broker.replication.in_sync": PURE_MQPROTO | {"mq_broker.core"},
     "mq_namesrv.core": PURE_MQPROTO,
     "mqfilter": {"lark"},
+    "mqremoting": {"osenv"},
 }
 
 # Protobuf and gRPC inside the servers: these modules and what lies below them.
@@ -279,6 +281,8 @@ BAD_MODULES = [
     ("mqclient.consumer.pulling", "import mqfilter", "mqclient may import"),
     ("mqfilter.parser", "from mqproto import properties", "mqfilter may import none of the project"),
     ("mqfilter.parser", "import regex", "mqfilter knows the standard library and lark only"),
+    ("mqremoting.connection", "from mqproto import names", "mqremoting may import osenv"),
+    ("mqremoting.connection", "import uvloop", "mqremoting knows the standard library and osenv only"),
     ("mq_broker.processor.pull", "import grpc", "protobuf and gRPC stop in mq_broker.rpc and mq_broker.app"),
     ("mq_broker.store.state", "from google.protobuf import message", "protobuf and gRPC stop in"),
     ("mq_broker.store.state", "from hourglass.mq.v1 import common_pb2", "protobuf and gRPC stop in"),

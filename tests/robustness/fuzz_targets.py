@@ -53,12 +53,14 @@ from mqclient.message import offset_message_id, parse_offset_message_id
 from mqfilter import FilterSyntaxError, parse
 from mqproto.properties import PropertiesError, decode_properties, encode_properties
 from mqproto.record import RecordError, decode_record, encode_blank, is_sealed, iter_records
+from mqremoting import Command, Decoder, FrameLimits, Language, Serialization, encode
 from osenv import PooledFiles, SimDisk
 
 TOPIC, QUEUE_ID = "fuzz", 3
 BODY_BYTES_MAX = 10_000
 LOG_FILE_BYTES = 2_048
 INDEX = IndexSize(slots=8, entries=24)
+FRAME_LIMITS = FrameLimits(frame_bytes_max=65_536)
 CONDITIONS = [
     b"a > 3 AND region IN ('east', 'west')",
     b"NOT (a BETWEEN -1 AND 2.5e3 OR b IS NOT NULL) and paid = TRUE",
@@ -181,6 +183,20 @@ def master_frames() -> list[bytes]:
         MasterHeartbeat(0, 900, 800, 1_700_000_000_000, in_sync=True, in_sync_version=4),
     )
     return [master_frame_message(MasterFrame(Epoch(7, 3), event)).SerializeToString() for event in events]
+
+
+def remoting_frames() -> list[bytes]:
+    """What RocketMQ's clients and our own send, alone and one behind the other."""
+    fields = {"topic": TOPIC, "queueId": "3", "properties": "KEYS\x01k\x02", "größe": ""}
+    commands = [
+        Command(20_000, opaque=7, body=b"protobuf"),
+        Command(0, 7, 1, remark="done"),
+        Command(310, 1 << 30, 2, bytes(300), fields, "", Language.JAVA, 465),
+        Command(200_050, -1, 0, b"x", fields, '[{"', Language.GO, 401, Serialization.JSON),
+        Command(1, serialization=Serialization.JSON),
+    ]
+    one_by_one = [encode(command) for command in commands]
+    return [*one_by_one, b"".join(one_by_one), encode(commands[-1])[:8] + b"[" * 60]
 
 
 # -------------------------------------------------------------------------------------------------------- checks
@@ -369,6 +385,19 @@ def check_master_frame(data: bytes) -> bool:
     return True
 
 
+def check_remoting(data: bytes) -> bool:
+    """Any pieces give the same commands and the same error; a command that is given can be sent on, and is the same."""
+    whole, pieces = Decoder(FRAME_LIMITS), Decoder(FRAME_LIMITS)
+    commands = whole.feed(data)
+    step = len(data) % 7 + 1
+    in_pieces = [one for at in range(0, len(data), step) for one in pieces.feed(data[at : at + step])]
+    assert in_pieces == commands
+    assert str(pieces.error) == str(whole.error)
+    for command in commands:
+        assert Decoder().feed(encode(command)) == [command]
+    return bool(commands) and whole.error is None
+
+
 def targets() -> list[Target]:
     """Everything that is fuzzed."""
     properties = [record[-100:] for record in stored_records()] + [b"a\x01b\x02KEYS\x01k1 k2\x02", b""]
@@ -390,4 +419,5 @@ def targets() -> list[Target]:
         Target("index", index_images(), check_index),
         Target("replica frame", replica_frames(), check_replica_frame),
         Target("master frame", master_frames(), check_master_frame),
+        Target("remoting frame", remoting_frames(), check_remoting, 3),
     ]
