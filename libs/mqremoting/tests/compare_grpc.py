@@ -3,7 +3,8 @@
     .venv/bin/python libs/mqremoting/tests/compare_grpc.py [ROUNDS]
 
 Client and server are a process each on uvloop. 1 KiB goes up and 32 B come back, untouched by protobuf. The rounds
-alternate; the table has the median of each, with the least and the most. Not a test: `make test` does not run it.
+alternate; the table has the median of each, with the least and the most, and the processor time that client and server
+take for one, which a busy machine changes less. Not a test: `make test` does not run it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+import psutil
 import uvloop
 
 from mqremoting import Call, Command, ConnectionConfig, Server, Stream, connect
@@ -113,7 +115,7 @@ async def stream_rate(
     return done / (time.perf_counter() - began)
 
 
-async def measure(rounds: int, frames_port: int, grpc_port: int) -> None:
+async def measure(rounds: int, frames_port: int, grpc_port: int, servers: list[psutil.Process]) -> None:
     connection = await connect(HOST, frames_port, config=CONFIG)
     channel = grpc.aio.insecure_channel(f"{HOST}:{grpc_port}")
     call: Any = channel.unary_unary(UNARY_PATH)
@@ -137,19 +139,26 @@ async def measure(rounds: int, frames_port: int, grpc_port: int) -> None:
         "stream": (frames_streamed, grpc_streamed),
     }
     rates: dict[tuple[str, int, int], list[float]] = {}
+    costs: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
     for number in range(rounds + 1):
         for kind, both in kinds.items():
             for in_flight in IN_FLIGHT:
                 for which, exchange in enumerate(both):
-                    measured = await exchange(in_flight, SECONDS if number else SECONDS / 5)
+                    seconds = SECONDS if number else SECONDS / 5
+                    began, client_s, server_s = time.perf_counter(), time.process_time(), used_s(servers[which])
+                    measured = await exchange(in_flight, seconds)
+                    count = measured * (time.perf_counter() - began)
+                    cost = (time.process_time() - client_s) / count, (used_s(servers[which]) - server_s) / count
                     if number:  # the first round warms up
                         rates.setdefault((kind, in_flight, which), []).append(measured)
-    print(f"{'':8}{'in flight':>10}{'frames/s':>24}{'grpc.aio/s':>24}{'ratio':>7}")
+                        costs.setdefault((kind, in_flight, which), []).append(cost)
+    print(f"{'':8}{'in flight':>10}{'frames/s':>24}{'grpc.aio/s':>24}{'ratio':>7}  processor us: frames, grpc.aio")
     for kind in kinds:
         for in_flight in IN_FLIGHT:
             frames, other = rates[kind, in_flight, 0], rates[kind, in_flight, 1]
             ratio = statistics.median(frames) / statistics.median(other)
-            print(f"{kind:8}{in_flight:10}{shown(frames):>24}{shown(other):>24}{ratio:7.1f}")
+            shown_costs = ", ".join(shown_cost(costs[kind, in_flight, which]) for which in (0, 1))
+            print(f"{kind:8}{in_flight:10}{shown(frames):>24}{shown(other):>24}{ratio:7.1f}  {shown_costs}")
     frames_stream.cancel()
     grpc_stream.cancel()
     await connection.close()
@@ -158,6 +167,16 @@ async def measure(rounds: int, frames_port: int, grpc_port: int) -> None:
 
 def shown(rates: list[float]) -> str:
     return f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
+
+
+def shown_cost(costs: list[tuple[float, float]]) -> str:
+    client, server = (statistics.median(one) * 1e6 for one in zip(*costs, strict=True))
+    return f"{client:.0f} + {server:.0f}"
+
+
+def used_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def main() -> None:
@@ -172,7 +191,8 @@ def main() -> None:
         ]
         try:
             ports = [int(server.stdout.readline()) for server in servers if server.stdout is not None]
-            uvloop.run(measure(int(sys.argv[1]) if sys.argv[1:] else 5, *ports))
+            processes = [psutil.Process(server.pid) for server in servers]
+            uvloop.run(measure(int(sys.argv[1]) if sys.argv[1:] else 5, ports[0], ports[1], processes))
         finally:
             for server in servers:
                 server.terminate()

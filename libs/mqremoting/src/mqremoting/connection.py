@@ -1,7 +1,7 @@
 """One connection, the same at both ends: frames on an asyncio transport, requests and streams both ways.
 
-Made for uvloop, whose transports write once per turn of the event loop what was written to them meanwhile; on asyncio's
-own loop each frame is a system call.
+Made for uvloop; asyncio's own loop will do. On both, each write to a transport is a system call. So the frames of one
+turn of the event loop, among them the responses to what one read has brought, are written together.
 
 Invariants:
 - A request or stream is in flight until both sides are done with it; what is not in flight takes no memory.
@@ -39,6 +39,7 @@ from osenv.clock import timeout
 log = logging.getLogger(__name__)
 
 _JOINED_BYTES_MAX = 16 * 1024  # a larger body goes to the transport by itself: not copied behind its header
+_TURN_BYTES_MAX = 64 * 1024  # frames of one turn beyond this are written at once
 _OPAQUE_MASK = 0x7FFF_FFFF
 
 
@@ -61,6 +62,9 @@ class Connection(asyncio.Protocol):
         self._sent: dict[int, Request | Stream] = {}  # begun here
         self._streams_sent = 0
         self.incoming = Incoming(self, service or Unsupported())
+        self._unwritten: list[bytes | memoryview] = []  # the frames of this turn
+        self._unwritten_bytes = 0
+        self._will_flush = False
         self._may_write = False
         self._writers: list[asyncio.Future[None]] = []
         self._drains = self._peer_drains = False
@@ -188,16 +192,34 @@ class Connection(asyncio.Protocol):
         Raises FrameError for a command that fits in no frame.
         """
         head, body = encode_head(command, self.config.frames), command.body
-        transport = self._transport
-        if transport is None or self.error is not None:
-            return len(head) + len(body)
+        size = len(head) + len(body)
+        if self._transport is None or self.error is not None:
+            return size
         if len(body) > _JOINED_BYTES_MAX:
-            transport.writelines((head, body))
+            self._unwritten += (head, body)
         else:
-            transport.write(head + body if body else head)
-        if not self._may_write and (waiting := self.unread_bytes) > self.config.unread_bytes_max:
+            self._unwritten.append(head + body if body else head)
+        self._unwritten_bytes += size
+        if self._unwritten_bytes > _TURN_BYTES_MAX:
+            self._flush()
+        elif not self._will_flush:
+            self._will_flush = True
+            self.loop.call_soon(self._flush)
+        return size
+
+    def _flush(self) -> None:
+        """Give the frames of this turn to the transport."""
+        self._will_flush = False
+        frames, count = self._unwritten, self._unwritten_bytes
+        if not frames or self._transport is None:
+            return
+        self._unwritten, self._unwritten_bytes = [], 0
+        if count > _TURN_BYTES_MAX:
+            self._transport.writelines(frames)
+        else:
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        if (waiting := self.unread_bytes) > self.config.unread_bytes_max:
             self.fail(ConnectionLostError(f"{self.peer} does not read: {waiting:,} bytes wait for it"))
-        return len(head) + len(body)
 
     async def writable(self) -> None:
         """Return when the transport takes more, or when the connection has ended."""
@@ -238,12 +260,14 @@ class Connection(asyncio.Protocol):
         if self.error is not None:
             return
         self._liveness.heard()
+        self._will_flush = True
         decoder = self._decoder
         for command in decoder.feed(data):
             if not self._take(command):
                 return
         if decoder.error is not None:
             self.fail(decoder.error)
+        self._flush()
 
     def _take(self, command: Command) -> bool:
         """Whether the connection goes on."""
@@ -352,6 +376,7 @@ class Connection(asyncio.Protocol):
 
     def _close_transport(self) -> None:
         if self._transport is not None and self._abort is None and not self._gone.is_set():
+            self._flush()
             self._transport.close()
             self._abort = self.clock.call_later(self.config.ping_timeout_s, self._transport.abort)
 
@@ -368,6 +393,7 @@ class Connection(asyncio.Protocol):
         inside = " inside a frame" if self._decoder.has_partial_frame else ""
         self._end(ConnectionLostError(f"the connection to {self.peer} was closed{inside}{why}"))
         self._liveness.end()
+        self._unwritten.clear()
         if self._abort is not None:
             self._abort.cancel()
         self._gone.set()
