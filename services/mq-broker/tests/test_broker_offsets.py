@@ -127,7 +127,7 @@ class TestReports:
         [
             ("t", 0, Progress(6), "offset 6 of queue 0 of 't'; allowed are 0 to 5"),
             ("t", 0, Progress(-1), "offset -1; allowed are 0 and more"),
-            ("t", 0, Progress(2, ((3, 6),)), "ends at 5"),
+            ("t", 0, Progress(2, ((3, 6),)), "the finished offset 6 is beyond the end 5 of queue 0"),
             ("t", 0, Progress(2, ((2, 3),)), "not beyond offset 2"),
             ("t", 0, Progress(0, (), -1), "version -1"),
             ("t", 4, Progress(0), "topic 't' has no queue 4; it has 0 to 3"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -330,7 +331,7 @@ class Checkpointer:
                 parents = dict.fromkeys(folder for queue in step for folder in queue.take_parents())
                 syncs = [queue.take_sync() for queue in step]
                 try:
-                    await disk.offload(_run_all, [*syncs, *(partial(disk.sync_dir, folder) for folder in parents)])
+                    await disk.offload(_run_all, [*syncs, partial(_sync_folders, disk, list(parents))])
                 except OSError as error:
                     errors.append(error)
 
@@ -342,6 +343,11 @@ class Checkpointer:
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
+
+
+def _sync_folders(disk: Disk, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        disk.sync_dir(folder)
 
 
 @dataclass
