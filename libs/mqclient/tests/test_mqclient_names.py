@@ -25,8 +25,8 @@ def test_the_top_shows_what_applications_need() -> None:
     ("name", "module", "current"),
     [
         ("TopicConfig", "mqclient.admin", "TopicConfig"),
-        ("IdempotentProducer", "mqclient.producer.idempotent_producer", "IdempotentProducer"),
-        ("SequencedMessage", "mqclient.producer.idempotent_producer", "SequencedMessage"),
+        ("NumberedProducer", "mqclient.producer.idempotent_producer", "IdempotentProducer"),
+        ("NumberedMessage", "mqclient.producer.idempotent_producer", "SequencedMessage"),
         ("StoredMessage", "mqclient.producer.idempotent_producer", "StoredMessage"),
         ("MachineRoomResolver", "mqclient.consumer.rebalance", "MachineRoomResolver"),
     ],

@@ -171,8 +171,8 @@ __all__ = [
 # Names that stood here before, with their places; they go with the next version.
 _MOVED = {
     "MachineRoomResolver": ("mqclient.consumer.rebalance", "MachineRoomResolver"),
-    "SequencedMessage": ("mqclient.producer.idempotent_producer", "SequencedMessage"),
-    "IdempotentProducer": ("mqclient.producer.idempotent_producer", "IdempotentProducer"),
+    "NumberedMessage": ("mqclient.producer.idempotent_producer", "SequencedMessage"),
+    "NumberedProducer": ("mqclient.producer.idempotent_producer", "IdempotentProducer"),
     "StoredMessage": ("mqclient.producer.idempotent_producer", "StoredMessage"),
 }
 
