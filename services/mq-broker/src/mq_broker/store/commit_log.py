@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from mq_broker.store.errors import StoreWriteError
@@ -13,7 +13,6 @@ from mqproto.record import SEGMENT_HEAD, encode_blank
 from osenv import DiskFile, PooledFile, PooledFiles
 
 BLANK_BYTES_MIN = SEGMENT_HEAD.size  # room for a blank always remains at a file's end, as in RocketMQ
-
 NAME_DIGITS = 20  # of a file's name
 HOT_TAIL_BYTES = 16 * 1024 * 1024
 
@@ -155,9 +154,9 @@ class SegmentFiles:
         *,
         ahead_bytes: int | None = None,
         keeps_unsynced_open: bool = False,
-        known: Sequence[int] | None = None,
+        only_file: int | None = None,
     ) -> None:
-        """`known` are the offsets of files that are there and have their length: the folder is not looked at then."""
+        """`only_file` is the offset of the only file, if that is known to have its length; the folder is not listed."""
         self._open_files, self._disk = open_files, open_files.disk
         self._folder, self._file_bytes, self._ahead_bytes = folder, file_bytes, ahead_bytes
         self._root, self._keeps_unsynced_open = root, keeps_unsynced_open
@@ -165,17 +164,16 @@ class SegmentFiles:
         self._allocated_to = 0
         self._dirty: set[int] = set()
         self._pinned: dict[int, DiskFile] = {}  # of the dirty ones
-        self._names_dirty = False
         self._folders_dirty: list[Path] = []  # parents, when the folder itself may be new
-        self._folder_known = False
+        self._names_dirty = self._folder_known = False
         self._making = threading.Lock()
         self._made: deque[tuple[int, list[Path]]] = deque()  # files that no sync knows of yet, with folders of theirs
-        self._starts = list(known or ())
+        self._starts: list[int] = []
         self.stray: list[int] = []  # files behind a gap: they do not belong to the run
-        if known is None:
+        if only_file is None:
             self._look_at_folder()
         else:
-            self._files = {start: PooledFile(open_files, self._path(start)) for start in known}
+            self._starts, self._files = [only_file], {only_file: PooledFile(open_files, self._path(only_file))}
 
     def _look_at_folder(self) -> None:
         """Open the files that are there. Raises ValueError, OSError."""
@@ -323,11 +321,14 @@ class SegmentFiles:
         """
         if not self._starts or not self._starts[-1] < end <= self.capacity_end:
             return False
-        look_bytes = min(look_bytes, self.capacity_end - end)
-        if look_bytes and any(self.read(look_bytes, end)):
+        if any(self.read(min(look_bytes, self.capacity_end - end), end)):
             return False
         self._allocated_to = end
         return True
+
+    def has_one_file_around(self, offset: int) -> bool:
+        """Whether there is one file, which has the bytes before and behind `offset`. A checkpoint asks all queues."""
+        return len(self._starts) == 1 and 0 < offset - self._starts[0] < self._file_bytes
 
     @property
     def first_file_end(self) -> int | None:
@@ -420,8 +421,7 @@ class SegmentFiles:
         Raises OSError.
         """
         for start in range(self.file_begin(begin), end, self._file_bytes):
-            if start not in self._files:
-                self.ensure(start)
+            self.ensure(start)
             self._open_files.hold(self._files[start])
 
     def _parents(self) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,7 @@ class ConsumeQueue:
     @property
     def is_in_one_file(self) -> bool:
         """Whether one file has the last entry and the place behind it, and there is no other."""
-        files, end = self._files, self.max_offset * CQ_ENTRY.size
-        return files.first_file_end is None and files.begin < end < files.capacity_end
+        return self._files.has_one_file_around(self.max_offset * CQ_ENTRY.size)
 
     def go_on(self, first: int, end: int, log_end: int) -> int | None:
         """Have the entries from `first` up to `end`, if the file agrees: the last one points below `log_end`, and
@@ -340,7 +339,7 @@ class ConsumeQueues:
         also without that file, and then the queue is not open.
         """
         start = end * CQ_ENTRY.size // self._layout.consume_queue_file_bytes * self._layout.consume_queue_file_bytes
-        queue = ConsumeQueue(topic, queue_id, self._files(topic, queue_id, known=[start]))
+        queue = ConsumeQueue(topic, queue_id, self._files(topic, queue_id, only_file=start))
         try:
             newest = queue.go_on(first, end, log_end)
         except FileNotFoundError:
@@ -383,14 +382,14 @@ class ConsumeQueues:
             files.drop(files.stray)
         return self._add(ConsumeQueue(topic, queue_id, files))
 
-    def _files(self, topic: str, queue_id: int, known: Sequence[int] | None = None) -> SegmentFiles:
+    def _files(self, topic: str, queue_id: int, only_file: int | None = None) -> SegmentFiles:
         return SegmentFiles(
             self._open_files,
             self._layout.root,
             self._layout.consume_queue(topic, queue_id),
             self._layout.consume_queue_file_bytes,
             ahead_bytes=CONSUME_QUEUE_AHEAD_BYTES,
-            known=known,
+            only_file=only_file,
         )
 
     def _add(self, queue: ConsumeQueue) -> ConsumeQueue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,13 +48,13 @@ class QueueEnds:
         moment = checkpoint.log_offset, checkpoint.entry_count, log_begin
         if moment == self._noted:
             return lambda: None
-        bounds = [(one.topic, one.queue_id, one.first_offset, one.max_offset) for one in queues if one.is_in_one_file]
+        table = defaultdict[str, list[tuple[int, int, int]]](list)
+        for one in queues:
+            if one.is_in_one_file:
+                table[one.topic].append((one.queue_id, one.first_offset, one.max_offset))
 
         def write() -> None:
             self._noted = None
-            table: dict[str, list[tuple[int, int, int]]] = {}
-            for topic, *numbers in bounds:
-                table.setdefault(topic, []).append((numbers[0], numbers[1], numbers[2]))
             content = encode_document(
                 {"entryCount": moment[1], "logBegin": log_begin, "queues": table}, checkpoint.log_offset
             )
