@@ -1,5 +1,6 @@
-"""The synchronous faces in programs of their own: they end with code 0, print nothing, and leave no thread (mechanism
-P18).
+"""The synchronous faces in programs of their own: they end with code 0, print nothing, and leave no thread.
+
+Mechanism P18.
 
 Each program talks to the fakes that this process serves over gRPC.
 """

@@ -65,9 +65,6 @@ FIXED = struct.pack(">hBhii", 105, 0, 401, 7, 0)
 NO_REMARK = struct.pack(">i", 0)
 
 
-# ------------------------------------------------------------------------------------------------- the two forms
-
-
 def test_a_header_in_the_rocketmq_form_is_read_as_it_is_written_down() -> None:
     header = FIXED + struct.pack(">i", 4) + b"oops" + fields((b"topic", b"orders"), (b"a", b""))
     command = decode(frame(header, b"body"))
@@ -145,9 +142,6 @@ def test_single_bytes_give_the_same_commands(commands: list[Command]) -> None:
     decoder = Decoder()
     data = b"".join(map(encode, commands))
     assert [one for at in range(len(data)) for one in decoder.feed(data[at : at + 1])] == commands
-
-
-# ---------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -247,9 +241,6 @@ def test_commands_before_a_malformed_frame_are_given_and_none_after_it() -> None
     assert isinstance(decoder.error, FrameError)
     assert decoder.feed(good) == []
     assert not decoder.has_partial_frame
-
-
-# ------------------------------------------------------------------------------------------------ what it holds
 
 
 def test_a_large_body_in_pieces_is_a_view_and_is_fed_in_linear_time() -> None:

@@ -113,9 +113,6 @@ async def test_closing_waits_for_a_peer_that_does_not_read_no_longer_than_a_ping
     assert world.clock.timers == 0
 
 
-# ----------------------------------------------------------------------------------------------- unused and silent
-
-
 async def test_a_connection_that_nobody_uses_closes_by_itself() -> None:
     world = World(client_config=replace(CONFIG, idle_s=None))
     await world.clock.advance(100)

@@ -110,9 +110,6 @@ async def test_a_handler_that_fails_is_logged_and_the_peer_hears_a_system_error(
     assert world.server.in_flight == 0
 
 
-# ------------------------------------------------------------------------------------------- time, and giving up
-
-
 async def test_a_request_ends_at_its_deadline_and_its_handler_is_cancelled() -> None:
     world = World()
     task = await world.begin(HELD, timeout_s=3)
@@ -173,9 +170,6 @@ async def test_a_request_that_is_given_up_in_the_step_in_which_it_came_leaves_no
     world.link.to_server.release()
     await world.clock.settle()
     assert world.server.in_flight == 0
-
-
-# ------------------------------------------------------------------------------------------------- broken off
 
 
 async def test_a_cut_ends_requests_and_handlers_and_nothing_more_is_sent() -> None:
@@ -244,9 +238,6 @@ async def test_unexpected_responses_and_unknown_bits_are_nobodys() -> None:
     raw(world.server, encode(Command(7, opaque=5, flag=1 << 30 | 2, body=b"one-way")))
     assert world.server.error is None
     assert world.server_side.one_ways == [b"one-way"]
-
-
-# ------------------------------------------------------------------------------------------------------ limits
 
 
 async def test_beyond_the_requests_in_flight_one_more_is_refused_by_either_side() -> None:

@@ -183,9 +183,6 @@ async def test_what_came_before_a_cut_is_read_and_then_the_error() -> None:
     assert (world.client.in_flight, world.server.in_flight) == (0, 0)
 
 
-# ----------------------------------------------------------------------------------------------------- windows
-
-
 async def test_a_reader_that_stops_holds_up_its_own_stream_alone() -> None:
     world = World()
     stuck, unread = await world.open()
@@ -351,9 +348,6 @@ async def test_a_handler_that_still_works_is_in_flight_and_ends_with_the_connect
     assert world.server.in_flight == 0
 
 
-# --------------------------------------------------------------------------------------------------- callbacks
-
-
 async def test_messages_are_delivered_to_a_callback_in_the_step_in_which_they_come() -> None:
     world = World()
     got: list[bytes | None] = []
@@ -407,8 +401,6 @@ async def test_a_callback_that_raises_closes_its_stream() -> None:
         await client.read()
     assert isinstance(server.error, RefusedError)
 
-
-# ---------------------------------------------------------------------------------------------------- histories
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["write", "read", "end", "cancel", "open", "request"]), st.integers(0, 3), st.booleans()),

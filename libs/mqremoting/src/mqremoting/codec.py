@@ -56,9 +56,6 @@ _TLS_HANDSHAKE = b"\x16\x03"
 _JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-# --------------------------------------------------------------------------------------------------------- encode
-
-
 def encode(command: Command, limits: FrameLimits = LIMITS) -> bytes:
     """The frame of a command. Raises FrameError for one that does not fit."""
     return encode_head(command, limits) + command.body
@@ -160,9 +157,6 @@ def _out_of_range(command: Command) -> FrameError:
         f"code {command.code}, version {command.version}, opaque {command.opaque} or flag {command.flag} is out of "
         f"range: opaque and flag are signed numbers of 32 bits, code and version of {of_code}"
     )
-
-
-# --------------------------------------------------------------------------------------------------------- decode
 
 
 class Decoder:

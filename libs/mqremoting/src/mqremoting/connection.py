@@ -73,8 +73,6 @@ class Connection(asyncio.Protocol):
         self._on_lost: list[Callable[[], None]] = []
         self._liveness = Liveness(self)
 
-    # ---------------------------------------------------------------------------------------- requests and streams
-
     async def request(
         self,
         code: int,
@@ -179,8 +177,6 @@ class Connection(asyncio.Protocol):
         fields = ext_fields or {}
         return Command(code, opaque, flag, body, fields, remark, config.language, config.version, config.serialization)
 
-    # ----------------------------------------------------------------------------------------------------- writing
-
     @property
     def may_write(self) -> bool:
         """Whether the transport takes more at once."""
@@ -254,8 +250,6 @@ class Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
 
-    # ----------------------------------------------------------------------------------------------------- reading
-
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
             return
@@ -302,8 +296,6 @@ class Connection(asyncio.Protocol):
             del self._sent[stream.opening.opaque]
             self._streams_sent -= 1
             self.one_is_done()
-
-    # --------------------------------------------------------------------------------------------- beginning and end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)

@@ -72,8 +72,6 @@ class Stream:
         """Whether at least one direction is open."""
         return self._is_open
 
-    # ----------------------------------------------------------------------------------------------------- write
-
     @property
     def may_write(self) -> bool:
         """Whether `write` would not wait now."""
@@ -159,8 +157,6 @@ class Stream:
         if not self._is_open:
             raise NotSentError(f"{self} has ended")
 
-    # ------------------------------------------------------------------------------------------------------ read
-
     async def read(self) -> Command | None:
         """The next message, or None when the peer has ended the stream in order.
 
@@ -227,8 +223,6 @@ class Stream:
     def _grant(self, size: int) -> None:
         self._granted += size
         self.connection.write_command(self._command(self._flag | WINDOW, body=size.to_bytes(_CREDIT_BYTES, "big")))
-
-    # ------------------------------------------------------------------------------------- what the connection says
 
     def received(self, command: Command) -> None:
         """Take a frame of this stream. Raises FrameError for one that may not come now."""

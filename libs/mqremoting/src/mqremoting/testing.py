@@ -33,8 +33,6 @@ class MemoryTransport(asyncio.Transport):
         self._is_full = self._is_held = self._is_silent = self._is_closing = self._is_lost = self._is_scheduled = False
         self._cut_after: int | None = None
 
-    # ----------------------------------------------------------------------------------------- what protocols use
-
     def write(self, data: Any) -> None:
         if self._is_closing or self._is_lost:
             return
@@ -65,8 +63,6 @@ class MemoryTransport(asyncio.Transport):
     def abort(self) -> None:
         self._waiting.clear()
         self._lose_both(None, ConnectionResetError("connection reset by peer"))
-
-    # --------------------------------------------------------------------------------------- what the network does
 
     def hold(self) -> None:
         """The other side reads nothing until `release`."""

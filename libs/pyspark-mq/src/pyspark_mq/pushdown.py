@@ -1,5 +1,6 @@
-"""Which messages a read wants: what the options name, and which filters of a query the source takes over (mechanism
-Y4).
+"""Which messages a read wants: what the options name, and which filters of a query the source takes over.
+
+Mechanism Y4.
 
 A broker compares the hashes of tags and evaluates conditions in SQL92 on properties, if its configuration has
 enablePropertyFilter=true. The text of a tag or key decides here, when rows are made.

@@ -8,7 +8,7 @@ Plain values, for every layer of a service; of the rest only `config` knows anyt
     auth          Caller, scopes, ROLES, Tokens(keys, clock).issue() and .verify()
     identifiers   is_identifier(): what ids look like; cursors of lists
     config        ServiceConfig, read_environment(), COMMON_PARSERS
-    background    Background: work beside the requests; WakeUp: a bell for the loop that does it;
+    background    Background: work beside the requests; WakeUp: wakes the loop that does it;
                   StoredGauge: a value of the database as a metric, read every 10 s
     monitoring    Health over named checks, each of which has its time; trace_statements(engine), trace_requests(client)
 

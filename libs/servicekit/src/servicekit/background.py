@@ -26,9 +26,9 @@ class Background:
 
 
 class WakeUp:
-    """Rings when there is something to do.
+    """Is set when there is something to do.
 
-    Invariant: a ring between `reset` and `wait` is not lost: a loop resets, looks for work, and waits only then.
+    Invariant: a `set` between `reset` and `wait` is not lost: a loop resets, looks for work, and waits only then.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class WakeUp:
 
     @property
     def is_set(self) -> bool:
-        """Whether it rang since the last `reset`."""
+        """Whether it was set since the last `reset`."""
         return self._event.is_set()
 
     def set(self) -> None:
@@ -44,11 +44,11 @@ class WakeUp:
         self._event.set()
 
     def reset(self) -> None:
-        """Forget what rang before."""
+        """Forget what was set before."""
         self._event.clear()
 
     async def wait(self, clock: Clock, seconds_max: float) -> None:
-        """Return when it rings, or after `seconds_max`: another process may have left work, and rings here for none."""
+        """Return when it is set, or after `seconds_max`: another process may have left work, and sets nothing here."""
         try:
             async with timeout(clock, seconds_max):
                 await self._event.wait()

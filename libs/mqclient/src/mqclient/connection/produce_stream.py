@@ -8,13 +8,13 @@ recognises what it has stored. A broker that cannot be reached, or is no master 
 tried with a backoff while messages wait for it, and each time a name server is asked where the master is. When it is
 another broker, the stream goes there with all that waits and has no answer.
 
-Invariants: a broker name has one stream and one sequences as long as a route names it or a message waits for it,
-whichever broker is its master, so that a new master recognises what went to the old one without an answer. A message is
-in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames are unanswered; the
-messages of one queue leave in the order of their numbers, on every stream; of the ordered batches of one queue one is
-unanswered, and when it fails, those behind it fail too. A message that has not been handed to a stream fails with a
-RetryableError, one that has with an OutcomeUnknownError. After a broker has said that it is no master, nothing more is
-written to it on that stream, which ends when the rest has its answers.
+Invariants: a broker name has one stream and one sequence allocator, as long as a route names it or a message waits for
+it, whichever broker is its master, so that a new master recognises what went to the old one without an answer. A
+message is in exactly one place, waiting or in one unanswered frame; at most FRAMES_UNANSWERED_MAX frames are
+unanswered; the messages of one queue leave in the order of their numbers, on every stream; of the ordered batches of
+one queue one is unanswered, and when it fails, those behind it fail too. A message that has not been handed to a stream
+fails with a RetryableError, one that has with an OutcomeUnknownError. After a broker has said that it is no master,
+nothing more is written to it on that stream, which ends when the rest has its answers.
 """
 
 from __future__ import annotations

@@ -159,8 +159,9 @@ class PushConsumer(Service):
         self._register(listener, orderly=False)
 
     def register_message_listener_orderly(self, listener: MessageListenerOrderly) -> None:
-        """The same, but each queue is consumed in its order, by one listener of the whole group at a time (mechanism
-        O2).
+        """The same, but each queue is consumed in its order, by one listener of the whole group at a time.
+
+        Mechanism O2.
 
         What is not consumed is tried again after `suspend_current_queue_time_s`, and what follows it in its queue
         waits; for good, unless `max_reconsume_times` is set. A topic with one queue has one order (mechanism O1).

@@ -203,8 +203,9 @@ class Producer(Service):
         selector_argument: Any = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says (mechanism
-        P3).
+        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says.
+
+        Mechanism P3.
 
         It is not tried elsewhere. When too many are under way it waits for some of them to end, and raises
         TooManyRequestsError after `send_msg_timeout_s`. Raises a RetryableError when there is no way to a broker.

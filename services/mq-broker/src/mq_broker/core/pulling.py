@@ -311,8 +311,9 @@ ALL_BYTES = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SlaveReads:
-    """Who reads from a slave: those that are so far behind that the master would have to read from its disk (mechanism
-    H3).
+    """Who reads from a slave: those that are so far behind that the master would have to read from its disk.
+
+    Mechanism H3.
 
     `near_bytes` of the log, from its end, are taken to be in memory. `is_slave_there`: whether a slave serves beside
     this broker; who is a slave itself says True.

@@ -155,8 +155,9 @@ class _Round:
 
 @dataclass
 class TransactionChecks:
-    """Whoever forgets a half message is asked: living members of its producer group, again and again (mechanisms
-    T8-T12).
+    """Whoever forgets a half message is asked: living members of its producer group, again and again.
+
+    Mechanisms T8-T12.
 
     The rounds, and what is under way of them.
 

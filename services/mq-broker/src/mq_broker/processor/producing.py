@@ -271,7 +271,7 @@ def _instead_of_success(outcomes: list[BatchOutcome], code: ResponseCode, remark
 
 
 def _missing(batch: Batch, batch_sequence: BatchSequence, known: list[Stretch]) -> list[tuple[BatchSequence, Batch]]:
-    """The parts of a batch that are in none of the known stretches, each with its batch_sequence."""
+    """The parts of a batch that are in none of the known stretches, each with its sequence."""
     begin, end = batch_sequence.base_sequence, batch_sequence.base_sequence + batch.count
     gaps, at = [], begin
     for stretch in known:

@@ -157,8 +157,9 @@ HOW_TO_CHANGE = (
 
 @dataclass
 class Admission(Generic[S]):
-    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike (mechanism
-    C4).
+    """Whom a group takes: names that are legal, subscriptions that can be read, and members that are alike.
+
+    Mechanism C4.
 
     Decides which of the groups that a heartbeat names the client may join.
 

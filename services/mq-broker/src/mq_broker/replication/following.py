@@ -38,7 +38,7 @@ from osenv.clock import rest, timeout
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.05
-FAREWELL_S = 0.5
+LEAVE_NOTICE_S = 0.5
 
 
 class Following:
@@ -58,9 +58,7 @@ class Following:
         self.is_up = self.was_up = False
         self.beat: MasterHeartbeat | None = None
         self._caught_up_at = node.clock.monotonic()
-        self._old: MasterHeartbeat | None = (
-            None  # it told of files that the master has deleted, and that are still here
-        )
+        self._old: MasterHeartbeat | None = None  # it told of files that are deleted at the master, and still here
         self._deleting: asyncio.Task[None] | None = None  # old files; the log grows meanwhile
 
     async def run(self) -> None:
@@ -79,18 +77,18 @@ class Following:
             await self._take_forever(reporting)
         except asyncio.CancelledError:
             await stop(reporting)
-            await self._say_farewell()
+            await self._send_leave_notice()
             raise
         finally:
             self.is_up = False
             await stop(reporting, self._deleting)
             self._exchange.close()
 
-    async def _say_farewell(self) -> None:
+    async def _send_leave_notice(self) -> None:
         """The master need not wait for this slave, and ends the link; one that is not told notices by itself."""
         if self.is_up:
             with contextlib.suppress(LinkError, TimeoutError):
-                async with timeout(self._node.clock, FAREWELL_S):
+                async with timeout(self._node.clock, LEAVE_NOTICE_S):
                     await self._send(LeaveNotice())
                     while await self._link.receive() is not None:
                         pass

@@ -141,8 +141,9 @@ _Waiter = tuple[int, float, "asyncio.Future[Copies]"]  # end, deadline, answer
 
 
 class Confirmation:
-    """The confirm offset: what consumers may see, and who waits until it has passed them
-    (docs/reference/faults.md#replication).
+    """The confirm offset: what consumers may see, and who waits until it has passed them.
+
+    See docs/reference/faults.md#replication.
 
     Of one store. `end` is None while nothing has to be confirmed by anybody else.
 

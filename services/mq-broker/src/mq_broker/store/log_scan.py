@@ -1,5 +1,6 @@
-"""The commit log read from end to end, past what is broken (docs/reference/faults.md#store, bit flips),
-and copies of that.
+"""The commit log read from end to end, past what is broken, and copies of that.
+
+See docs/reference/faults.md#store, bit flips.
 """
 
 from __future__ import annotations
@@ -236,8 +237,9 @@ _NAME = re.compile(rf"(\d{{{NAME_DIGITS}}})-(\d+)")
 
 
 class Quarantine:
-    """Damaged stretches of the log: a copy of each kept aside, for whoever wants to look
-    (docs/reference/faults.md#store).
+    """Damaged stretches of the log: a copy of each kept aside, for whoever wants to look.
+
+    See docs/reference/faults.md#store.
 
     Files are named `<log offset>-<size>`, with their bytes.
 

@@ -322,7 +322,8 @@ async def pay(
 ) -> Response:
     """The amount is the order's: no form says how much is paid.
 
-    Payments waits for its gateway, and buyers who wait for both keep nobody from ordering meanwhile."""
+    Payments waits for its gateway, and buyers who wait for both keep nobody from ordering meanwhile.
+    """
     order = await parts.use_cases.queries.order(order_id, caller)
     if method not in await parts.desk.methods(caller):
         raise UnknownMethodError(f"{method!r} is no way to pay here")

@@ -1,5 +1,6 @@
 """What was begun and is not finished, by this process or one before it; captures on which orders has not acted, or of
-which nobody has told."""
+which nobody has told.
+"""
 
 from __future__ import annotations
 
