@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from features import ROOT, TABLE, marked_tests, proofs, with_proofs
+from test_references import anchors
 
 RANGES = {
     "N": 12, "M": 10, "P": 21, "L": 14, "C": 25, "O": 2, "D": 7, "T": 14, "R": 2, "I": 2, "F": 3, "S": 11, "E": 4,
@@ -45,12 +46,6 @@ def rows(text: str) -> list[Row]:
     return found
 
 
-def anchors(text: str) -> set[str]:
-    """What the headings can be linked by, as the usual renderers make it."""
-    titles = re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 def problems(row: Row) -> list[str]:
     """What is wrong with this row."""
     found = []
@@ -75,7 +70,7 @@ def _doc_problems(row: Row, path: str, anchor: str) -> list[str]:
         return ["is a mechanism: a document does not prove it"]
     if not (ROOT / path).is_file():
         return [f"there is no {path}"]
-    if anchor not in anchors((ROOT / path).read_text(encoding="utf-8")):
+    if anchor not in anchors(path):
         return [f"{path} has no heading #{anchor}"]
     return []
 
