@@ -28,7 +28,7 @@ from mq_broker.store.index import IndexSize
 from mq_broker.store.layout import StoreLayout
 from mq_broker.store.message_store import FlushDiskType, StoreOptions
 from mq_broker.store.state_files import decode_document
-from osenv import DiskFile, SeededRng, SimClock, SimDisk
+from osenv import DiskFile, DiskUsage, SeededRng, SimClock, SimDisk
 from osenv.disk import FileLock, Lane, read_file
 from osenv.sim_clock import settle
 
@@ -83,7 +83,7 @@ class ProcessDisk:
     def lock(self, path: Path) -> FileLock:
         return self._living().lock(path)
 
-    def usage(self, path: Path) -> float:
+    def usage(self, path: Path) -> DiskUsage:
         return self._living().usage(path)
 
     def boot_id(self) -> str:

@@ -126,7 +126,9 @@ def test_file_is_closed_twice_without_harm(place: tuple[Disk, Path]) -> None:
 
 def test_usage_is_a_share(place: tuple[Disk, Path]) -> None:
     disk, root = place
-    assert 0.0 <= disk.usage(root) <= 1.0
+    used_share, free_bytes = disk.usage(root)
+    assert 0.0 <= used_share <= 1.0
+    assert free_bytes >= 0
     with pytest.raises(FileNotFoundError):
         disk.usage(root / "gone")
 
@@ -320,9 +322,9 @@ def test_real_disk_allocates_by_writing_where_the_system_cannot(
 def test_real_disk_reports_what_df_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(threads=1)
     figures = os.statvfs(tmp_path)
-    assert disk.usage(tmp_path) == pytest.approx(
+    assert disk.usage(tmp_path).used_share == pytest.approx(
         1 - figures.f_bavail / (figures.f_blocks - figures.f_bfree + figures.f_bavail), abs=0.05
     )
-    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 1, 100, 30, 20, 0, 0, 0, 0, 0)))
-    assert disk.usage(tmp_path) == 70 / 90  # ten blocks are kept for root
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 4096, 100, 30, 20, 0, 0, 0, 0, 0)))
+    assert disk.usage(tmp_path) == (70 / 90, 20 * 4096)  # ten blocks are kept for root
     disk.close()

@@ -183,5 +183,5 @@ def test_sync_that_fails_after_its_work_loses_nothing() -> None:
 
 def test_usage_is_what_the_test_says() -> None:
     disk = new_disk()
-    disk.used_share = 0.9
-    assert disk.usage(ROOT) == disk.fork().usage(ROOT) == 0.9
+    disk.used_share, disk.free_bytes = 0.9, 1000
+    assert disk.usage(ROOT) == disk.fork().usage(ROOT) == (0.9, 1000)

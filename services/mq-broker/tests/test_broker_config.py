@@ -87,6 +87,7 @@ def test_a_file_the_name_server_option_and_overrides_in_this_order(tmp_path: Pat
         ("transactionCheckInterval=99", "allowed are 100 to 3600000"),
         ("transactionTimeOut=-1", "allowed are 0 to 3600000"),
         ("transactionCheckMax=0", "allowed are 1 to 1000"),
+        ("diskFreeBytesEnough=-1", "allowed are 0 to 1125899906842624"),
         ("diskSpaceWarningLevelRatio=80", "allowed are 85 to 99"),
         ("storePathCommitLog=/elsewhere", "the commit log lies below storePathRootDir, in store/commitlog"),
         ("logLevel=LOUD", "allowed are DEBUG, INFO"),
@@ -208,8 +209,10 @@ class TestExample:
 
 
 def test_guard_and_ratios_reach_the_retention() -> None:
-    config = parse_config({"unconsumedDeleteGuard": "REFUSE", "diskMaxUsedSpaceRatio": "88", "fileReservedTime": "48"})
+    kept = {"unconsumedDeleteGuard": "REFUSE", "fileReservedTime": "48"}
+    config = parse_config(kept | {"diskMaxUsedSpaceRatio": "88", "diskFreeBytesEnough": "1000"})
     retention = config.retention
+    assert retention.free_bytes_enough == 1000
     assert (retention.guard, retention.normal_share, retention.reserved_hours) == (GuardMode.REFUSE, 0.88, 48)
     assert config.store_options(0).retention == retention
 
@@ -226,6 +229,7 @@ MAY_CHANGE = {
     "diskMaxUsedSpaceRatio": "74",
     "diskSpaceCleanForciblyRatio": "84",
     "diskSpaceWarningLevelRatio": "89",
+    "diskFreeBytesEnough": "1000",
     "cleanFileForciblyEnable": "false",
     "unconsumedDeleteGuard": "OFF",
     "autoCreateTopicEnable": "false",

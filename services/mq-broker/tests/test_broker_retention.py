@@ -141,6 +141,19 @@ class TestDecisions:
             refused.append(gate.refusal is not None)
         assert refused == [False, False, True, True, True, True, False, False, False, True, False]
 
+    def test_enough_free_bytes_count_for_more_than_the_share_that_is_used(self) -> None:
+        options = RetentionOptions(free_bytes_enough=1000)
+        gate = WriteGate(options)
+        refused = []
+        for free_bytes in (1000, 999, 999, 5000):
+            gate.measured(0.99, free_bytes)
+            refused.append(gate.refusal)
+        sentence = "the disk is 99% full; writes are accepted again at 85%, or with 1000 bytes free"
+        assert refused == [None, sentence, sentence, None]
+        assert gate.used_share == 0.99
+        assert [options.counted_share(0.99, free_bytes) for free_bytes in (1000, 999)] == [0.0, 0.99]
+        assert RetentionOptions().counted_share(0.99, 1 << 40) == 0.99
+
     def test_the_refusal_says_how_full_the_disk_is_and_when_it_ends(self) -> None:
         gate = WriteGate(RetentionOptions())
         gate.measured(0.93)

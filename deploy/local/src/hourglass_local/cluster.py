@@ -50,7 +50,11 @@ COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024  # RocketMQ's 1 GiB would be allocated 
 QUICK_CHECKS: Mapping[str, str] = MappingProxyType({"transactionCheckInterval": "1000", "transactionTimeOut": "2000"})
 # A machine's disk is often fuller than 85 %, where a broker that has it for itself begins to delete messages.
 SHARED_DISK: Mapping[str, str] = MappingProxyType(
-    {"diskSpaceCleanForciblyRatio": "97", "diskSpaceWarningLevelRatio": "98"}
+    {
+        "diskFreeBytesEnough": str(256 * 1024 * 1024),
+        "diskSpaceCleanForciblyRatio": "97",
+        "diskSpaceWarningLevelRatio": "98",
+    }
 )
 REGISTER_TIMEOUT_S = 10.0
 IN_SYNC_TIMEOUT_S = 30.0

@@ -5,7 +5,7 @@ that moves the clock by thirty minutes and pulls the plug on the disk.
 """
 
 from osenv.clock import Alarm, Clock, RealClock, Timer, until
-from osenv.disk import Disk, DiskFile, FileLock, Lane, RealDisk, SyncError, replace_file
+from osenv.disk import Disk, DiskFile, DiskUsage, FileLock, Lane, RealDisk, SyncError, replace_file
 from osenv.pooled_files import PooledFile, PooledFiles
 from osenv.rng import Rng, SeededRng, SystemRng
 from osenv.sim_clock import SimClock
@@ -16,6 +16,7 @@ __all__ = [
     "Clock",
     "Disk",
     "DiskFile",
+    "DiskUsage",
     "FileLock",
     "Lane",
     "PooledFile",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 REWRITE_BYTES = 1024 * 1024
 
@@ -43,6 +43,13 @@ class Lane(enum.Enum):
     SYNC = "sync"  # syncs that a caller's answer waits for; one thread
     READ = "read"  # reads for clients, however many they ask for
     WORK = "work"  # everything else: checkpoints, state files, renames
+
+
+class DiskUsage(NamedTuple):
+    """How full a file system is."""
+
+    used_share: float  # 0 to 1; what is kept for root is neither used nor free
+    free_bytes: int  # for processes without privileges
 
 
 class DiskFile(Protocol):
@@ -107,8 +114,8 @@ class Disk(Protocol):
     def lock(self, path: Path) -> FileLock:
         """Take the exclusive lock on this file, creating it. Raises BlockingIOError when another one holds it."""
 
-    def usage(self, path: Path) -> float:
-        """The used share of the file system that holds `path`, 0 to 1, as df shows it. Raises FileNotFoundError."""
+    def usage(self, path: Path) -> DiskUsage:
+        """How full the file system is that holds `path`, as df shows it. Raises FileNotFoundError."""
 
     def boot_id(self) -> str:
         """The start of the machine's kernel, whose page cache keeps what was written and not synced; "" if not known.
@@ -268,11 +275,11 @@ class RealDisk:
             raise
         return _RealLock(descriptor)
 
-    def usage(self, path: Path) -> float:
+    def usage(self, path: Path) -> DiskUsage:
         blocks = os.statvfs(path)
         used = blocks.f_blocks - blocks.f_bfree
         total = used + blocks.f_bavail  # what is kept for root is neither used nor ours
-        return used / total if total else 0.0
+        return DiskUsage(used / total if total else 0.0, blocks.f_bavail * blocks.f_frsize)
 
     def boot_id(self) -> str:
         try:

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from osenv.disk import Lane, SyncError
+from osenv.disk import DiskUsage, Lane, SyncError
 from osenv.rng import Rng
 from osenv.sim_files import SECTOR_BYTES, Folder, Inode, NameChange, Node, Place, PowerCut, copy_tree, nodes_of
 
@@ -143,13 +143,13 @@ class SimDisk:
     synced is marked clean and dropped: reads still see it, a later sync reports success, a crash loses it. In `pwrite`
     a ShortWriteError lets the first bytes arrive. An OSError from `after` comes too late to undo the call.
 
-    `used_share` is what `usage` returns. `locks` holds the paths that are locked.
+    `used_share` and `free_bytes` are what `usage` returns. `locks` holds the paths that are locked.
     """
 
     def __init__(self) -> None:
         self.generation = 0
         self.locks: set[Path] = set()
-        self.used_share = 0.0
+        self.used_share, self.free_bytes = 0.0, 0
         self.before: Hook = lambda _call, _path: None
         self.after: Hook = lambda _call, _path: None
         self._boot = next(_boots)
@@ -214,10 +214,10 @@ class SimDisk:
             self.locks.add(path)
             return _SimLock(self, path)
 
-    def usage(self, path: Path) -> float:
+    def usage(self, path: Path) -> DiskUsage:
         with _Call(self, "usage", path):
             self._node(path)
-            return self.used_share
+            return DiskUsage(self.used_share, self.free_bytes)
 
     def boot_id(self) -> str:
         return f"{self._boot:036d}"
@@ -255,7 +255,7 @@ class SimDisk:
         """An independent copy without hooks; locks are held in it, and files that are open here are not in it."""
         fork = SimDisk()
         fork._root, fork._changes = copy_tree(self._root, self._changes)
-        fork.locks, fork.used_share = set(self.locks), self.used_share
+        fork.locks, fork.used_share, fork.free_bytes = set(self.locks), self.used_share, self.free_bytes
         return fork
 
     def remove_tree(self, path: Path) -> None:
@@ -317,7 +317,7 @@ class SimDisk:
     def _found(self, cut: PowerCut, numbers: Iterator[int]) -> Iterator[SimDisk]:
         for tree in cut.trees(numbers):
             disk = SimDisk()
-            disk._root, disk.used_share = tree, self.used_share
+            disk._root, disk.used_share, disk.free_bytes = tree, self.used_share, self.free_bytes
             yield disk
 
     def _change(self, gone: Place | None, added: Place | None, node: Node) -> None:

@@ -15,7 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from osenv.disk import DiskFile, FileLock, Lane, RealDisk, _RealFile, _RealLock, _sync_errors
+from osenv.disk import DiskFile, DiskUsage, FileLock, Lane, RealDisk, _RealFile, _RealLock, _sync_errors
 
 
 class _WindowsFile(_RealFile):
@@ -80,9 +80,9 @@ class WindowsDisk(RealDisk):
             raise
         return _RealLock(descriptor)
 
-    def usage(self, path: Path) -> float:
+    def usage(self, path: Path) -> DiskUsage:
         disk = shutil.disk_usage(path)
-        return disk.used / disk.total if disk.total else 0.0
+        return DiskUsage(disk.used / disk.total if disk.total else 0.0, disk.free)
 
 
 def disk_of_this_system(threads: int = 1) -> RealDisk:

@@ -185,8 +185,8 @@ class BrokerConfig:
     listenPort, a listenPort of 0 any free one. Slaves reach it at brokerIP2:haListenPort; an empty brokerIP2 is
     brokerIP1, a haListenPort of 0 any free one. bindAddress, advertisedPort, advertisedAddressCheck,
     unconsumedDeleteGuard, topicCountMax, subscriptionGroupCountMax, autoCreatedTopicsPerClient,
-    autoCreatedGroupsPerClient, responseMemoryBytesMax and logLevel are Hourglass's own keys. Values marked `reloadable`
-    may change while the broker runs.
+    autoCreatedGroupsPerClient, responseMemoryBytesMax, diskFreeBytesEnough and logLevel are Hourglass's own keys.
+    Values marked `reloadable` may change while the broker runs.
 
     Two defaults are not RocketMQ's: haSendHeartbeatInterval (5000 there), because a slave here takes 5 s of silence for
     the end of the link, and slaveReadEnable (false there).
@@ -219,6 +219,7 @@ class BrokerConfig:
     disk_max_used_space_ratio: int = key(default=75, reloadable=True)
     disk_space_clean_forcibly_ratio: int = key(default=85, reloadable=True)
     disk_space_warning_level_ratio: int = key(default=90, reloadable=True)
+    disk_free_bytes_enough: int = key(default=0, reloadable=True)
     clean_file_forcibly_enable: bool = key(default=True, important=True, reloadable=True)
     unconsumed_delete_guard: GuardMode = key(default=GuardMode.WARN, reloadable=True)  # noqa: RUF009 - as above
     auto_create_topic_enable: bool = key(default=True, important=True, reloadable=True)
@@ -289,6 +290,7 @@ class BrokerConfig:
         self._check_range(
             "diskSpaceWarningLevelRatio", self.disk_space_warning_level_ratio, self.disk_space_clean_forcibly_ratio, 99
         )
+        self._check_range("diskFreeBytesEnough", self.disk_free_bytes_enough, 0, 1 << 50)
 
     def _check_counts(self) -> None:
         """A group has up to two topics, for retries and dead letters; name servers take all that there may be."""
@@ -375,6 +377,7 @@ class BrokerConfig:
             self.disk_space_warning_level_ratio / 100,
             clean_forcibly=self.clean_file_forcibly_enable,
             guard=self.unconsumed_delete_guard,
+            free_bytes_enough=self.disk_free_bytes_enough,
         )
 
     def broker_options(self, port: int, ha_port: int = 0) -> BrokerOptions:

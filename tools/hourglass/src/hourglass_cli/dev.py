@@ -45,7 +45,8 @@ READY_TIMEOUT_S, READY_INTERVAL_S = 30.0, 0.01
 SETTINGS: Mapping[str, str] = {
     "haListenPort": "0",
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),  # 1 GiB by default, allocated at every start
-    "diskSpaceCleanForciblyRatio": "97",  # a broker that has a disk for itself deletes messages at 85 %
+    "diskFreeBytesEnough": str(256 * 1024 * 1024),  # a broker that has a disk for itself deletes messages at 85 %
+    "diskSpaceCleanForciblyRatio": "97",
     "diskSpaceWarningLevelRatio": "98",
     "logLevel": "WARNING",
 }

@@ -205,6 +205,11 @@ class RetentionOptions:
     refuse_share: float = 0.90  # mechanism E4: from here on writes are refused
     clean_forcibly: bool = True
     guard: GuardMode = GuardMode.WARN
+    free_bytes_enough: int = 0  # 0: the shares alone count
+
+    def counted_share(self, used_share: float, free_bytes: int) -> float:
+        """The used share by which the rules go: 0 on a disk that has enough free bytes, however large it is."""
+        return 0.0 if 0 < self.free_bytes_enough <= free_bytes else used_share
 
 
 def reason_to_delete(

@@ -360,12 +360,13 @@ class WriteGate:
     full: bool = False
     blocked_by: str = ""  # why the oldest file cannot go although it has to
 
-    def measured(self, used_share: float) -> None:
-        """The disk's used share, 0 to 1."""
+    def measured(self, used_share: float, free_bytes: int = 0) -> None:
+        """The disk's used share, 0 to 1, and what is free of it."""
         self.used_share = used_share
-        if used_share >= self.options.refuse_share:
+        counted = self.options.counted_share(used_share, free_bytes)
+        if counted >= self.options.refuse_share:
             self.full = True
-        elif used_share <= self.options.forced_share:
+        elif counted <= self.options.forced_share:
             self.full = False
 
     @property
@@ -374,8 +375,9 @@ class WriteGate:
         if self.blocked_by:
             return self.blocked_by
         if self.full:
-            limit = self.options.forced_share
-            return f"the disk is {self.used_share:.0%} full; writes are accepted again at {limit:.0%}"
+            limit, enough = self.options.forced_share, self.options.free_bytes_enough
+            bytes_free = f", or with {enough} bytes free" if enough else ""
+            return f"the disk is {self.used_share:.0%} full; writes are accepted again at {limit:.0%}{bytes_free}"
         return None
 
 

@@ -112,10 +112,10 @@ class Retention:
             log.warning("cleaning the store: %s; the next round tries again", error)
 
     async def _measure(self) -> float:
-        """The used share of the disk, which the gate then knows. Raises OSError."""
-        used = await self.disk.offload(self.disk.usage, self.store.layout.root)
-        self.store.gate.measured(used)
-        return used
+        """The share of the disk that counts as used, which the gate then knows. Raises OSError."""
+        used_share, free_bytes = await self.disk.offload(self.disk.usage, self.store.layout.root)
+        self.store.gate.measured(used_share, free_bytes)
+        return self.store.gate.options.counted_share(used_share, free_bytes)
 
     def close(self) -> None:
         """Close the deleted files that are still held."""
