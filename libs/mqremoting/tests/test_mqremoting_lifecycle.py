@@ -41,7 +41,7 @@ async def test_a_drain_finishes_what_runs_refuses_what_is_new_and_closes() -> No
     assert call.task is not None
     call.task.cancel()
     assert (await task).body == b"done"
-    await draining  # the client closes when it has nothing in flight: nobody has to wait
+    await draining  # the client closes when it has nothing in flight, without a wait
     assert world.clock.timers == 0
     assert isinstance(world.client.error, ConnectionLostError)
 

@@ -1,4 +1,5 @@
-"""The machine's own address, connections that are broken by the name of their peer, ports that nobody else is given."""
+"""The machine's own address, connections that are broken by the name of their peer, ports that no other process is
+given."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ PROCESSES, EACH = 4, 200
 
 def test_it_is_an_address_of_this_machine() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((own_ipv4(), 0))  # nobody else's can be listened on
+        probe.bind((own_ipv4(), 0))  # only an address of this machine can be bound
 
 
 def test_a_machine_that_reaches_nobody_has_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,7 @@ def test_they_are_different_and_outside_the_range_of_outgoing_connections() -> N
 
 
 def test_no_two_processes_are_given_the_same_port(tmp_path: Path) -> None:
-    """Nobody listens at any of them, as in the seconds between the choice of a port and its server's start."""
+    """No server listens at any of them yet, as in the seconds between the choice of a port and its server's start."""
     processes = []
     for number in range(PROCESSES):
         (own := tmp_path / str(number)).mkdir()

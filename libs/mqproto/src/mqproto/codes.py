@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 PROTOCOL_VERSION = 1
 
-# Of all files of a store the one that says who may open it. Who puts a store back writes it last.
+# The file that says which programs may open a store. A restore writes it after all other files.
 VERSION_PATH = "version"
 PART_BYTES_MAX = 1024 * 1024  # of a file's content in one message
 
@@ -84,7 +84,7 @@ class LifeEventKind(IntEnum):
 
 
 class RecallOutcome(IntEnum):
-    """What became of a waiting message that somebody wanted back; broker_service.proto has the same ones."""
+    """The outcome of a recall of a waiting message; broker_service.proto has the same ones."""
 
     REMOVED = 1
     RESCHEDULED = 2

@@ -137,7 +137,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The keys that somebody may have meant who wrote `name`, the likeliest first."""
+    """The known keys that are similar to `name`, the most similar first."""
     matcher = difflib.SequenceMatcher(a=_letters(name))
     scores = {}
     for one in known:

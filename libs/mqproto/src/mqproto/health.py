@@ -1,6 +1,6 @@
-"""The health of a server of the queue, for whoever keeps containers: `python -m mqproto.health HOST:PORT [SERVICE]`.
+"""The health check of a queue server for container runtimes: `python -m mqproto.health HOST:PORT [SERVICE]`.
 
-Says in one sentence how the server stands, by gRPC's health protocol. Exit code 0 when it says SERVING, 1 when it says
+Prints the server's status by gRPC's health protocol, in one sentence. Exit code 0 when it says SERVING, 1 when it says
 something else or nothing, 2 for bad arguments. It is started again and again, so it imports gRPC and nothing more: the
 two messages of the protocol have one field each, and are written and read by hand.
 """
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; what is wrong is said by us, in one sentence
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read on import; `main` prints one sentence instead
 
 import grpc
 

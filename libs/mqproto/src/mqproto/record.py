@@ -78,7 +78,7 @@ FLAG_COMPRESSION_ZSTD = 0x2 << 8
 FLAG_COMPRESSION_ZLIB = 0x3 << 8
 FLAG_COMPRESSION_TYPE_MASK = 0x7 << 8  # 0: zlib, as RocketMQ 4 wrote it
 
-# size, magic, queue offset, sysflag, reconsume times, body size; the x's wait until somebody asks
+# size, magic, queue offset, sysflag, reconsume times, body size; the x's are decoded on demand
 _HEAD = Struct(">ii12xq8xi32xi8xi")
 _SYS_FLAGS_REFUSED = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 

@@ -30,12 +30,13 @@ and each stream that the peer begins.
   window in bytes each way.
 - Whatever one peer can make the other hold or do is bounded by `ConnectionConfig` and `FrameLimits`; beyond a limit it
   is refused with RocketMQ's code and a sentence.
-- All times are of an `osenv.Clock`. Deadlines are not sent: who no longer waits says so, and the handler is cancelled.
+- All times are of an `osenv.Clock`. Deadlines are not sent: a caller that no longer waits tells the peer, and the
+handler is cancelled.
 - `errors.py` has the tree of errors, `config.py` what the frames of streams look like, `codec.py` a frame's bytes, and
   `testing.py` two joined connections with a faulty network between them.
 
 The package knows nothing of brokers and messages, and imports osenv and the standard library only. Request codes 20,000
-to 20,999 are ours (RocketMQ has none there); which is what is said by who uses it.
+to 20,999 are ours (RocketMQ has none there); the application gives them their meaning.
 """
 
 from mqremoting.calls import Call, Service, not_supported

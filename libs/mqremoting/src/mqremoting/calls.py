@@ -1,4 +1,4 @@
-"""Requests in flight: one that was sent and waits for its response, one that came, and who handles it."""
+"""Requests in flight, one that was sent and one that was received, and the interface of their handlers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """What one side does with what the other side begins.
+    """The handlers of the requests and streams that the peer begins.
 
     Either method does its work at once and returns None, or returns a coroutine, which runs as a task: it is cancelled
     when the peer gives up, or is gone. RefusedError, at once or from the coroutine, is told to the peer; any other
@@ -65,7 +65,7 @@ class Call:
 
     @property
     def has_response(self) -> bool:
-        """Whether the peer waits no longer: it has the response, wants none, or has given up."""
+        """Whether the peer does not wait: it has the response, wants none, or has given up."""
         return self._has_response
 
     def respond(
@@ -110,7 +110,7 @@ class Call:
             self._connection.incoming.forget_call(self)
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Handle it by this."""
+        """Run the handler's coroutine as a task."""
         self.task = self._connection.loop.create_task(work)
         self.task.add_done_callback(self._task_done)
 
@@ -123,7 +123,7 @@ class Call:
         self._connection.incoming.forget_call(self)
 
     def fail(self, refusal: RefusedError) -> None:
-        """Tell the peer no."""
+        """Respond with the refusal."""
         self.respond(code=refusal.code, remark=refusal.remark)
 
 
@@ -151,7 +151,7 @@ class Request:
 
 
 def give_up_command(request: Command, close_bit: int) -> Command:
-    """What tells the peer that nobody waits for the response to a request."""
+    """The frame that gives a request up."""
     return Command(0, request.opaque, close_bit | ONE_WAY, serialization=request.serialization)
 
 
@@ -159,12 +159,12 @@ def failure_of(task: asyncio.Task[None]) -> Exception | None:
     """What a task has ended with, unless it was cancelled."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Exception):
-        raise error  # KeyboardInterrupt and its like are nobody's answer
+        raise error  # KeyboardInterrupt and its like are no response
     return error
 
 
 def refusal_of(error: Exception, what: str) -> RefusedError:
-    """What the peer hears of an exception in a handler. One that is no refusal is logged."""
+    """The response to an exception in a handler. An exception that is no refusal is logged."""
     if isinstance(error, RefusedError):
         return error
     log.error("%s failed", what, exc_info=error)

@@ -55,7 +55,7 @@ class ConnectionConfig:
     window_bytes: int = 1024 * 1024
     """What the peer may send on a stream before this side's reader has read it; the last frame may exceed it."""
     write_buffer_bytes: int = 256 * 1024
-    """Whoever writes waits while more than this waits in the transport."""
+    """Writers wait while the transport holds more than this."""
     idle_s: float | None = 120.0
     """A connection without requests and streams closes after this time (RocketMQ's serverChannelMaxIdleTimeSeconds)."""
     keepalive_s: float | None = 20.0

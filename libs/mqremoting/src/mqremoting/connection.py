@@ -162,8 +162,8 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             raise NotSentError("the connection is not made yet")
         if self._drains or self._peer_drains:
-            who = "this side" if self._drains else self.peer
-            raise NotSentError(f"the connection to {self.peer} takes nothing new: {who} is shutting down")
+            side = "this side" if self._drains else self.peer
+            raise NotSentError(f"the connection to {self.peer} takes nothing new: {side} is shutting down")
 
     def _begin(
         self, code: int, flag: int, body: bytes | memoryview, ext_fields: dict[str, str] | None, remark: str = ""
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
             await self._gone.wait()
 
     def close_soon(self) -> None:
-        """`close`, without anybody waiting for it."""
+        """Begin to `close`, and return at once."""
         self._end(ConnectionLostError(f"the connection to {self.peer} was closed by this side"))
         self._close_transport()
 

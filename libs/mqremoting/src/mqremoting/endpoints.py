@@ -66,7 +66,7 @@ class Server:
         return int(self._listener.sockets[0].getsockname()[1])
 
     def accept(self) -> Connection:
-        """The protocol of one more connection, for who brings a transport of its own."""
+        """The protocol of one more connection, for callers with a transport of their own."""
         return _Accepted(self, self._service, self._config, self._clock)
 
     def add(self, connection: Connection) -> bool:

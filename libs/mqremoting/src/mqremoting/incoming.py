@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Incoming:
-    """The tables of one connection, and who handles what comes."""
+    """The tables of one connection. They start the handlers of what comes."""
 
     def __init__(self, connection: Connection, service: Service) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""When something has to end by itself: a request out of time, a silent peer, a connection that nobody uses.
+"""The timer of a connection: it ends overdue requests, connections to silent peers, and idle connections.
 
 Invariant: one timer of the clock for a connection, set to the earliest of these times or before. A request that ends in
 time does not touch it: requests of one time-out, one after the other, cost one timer for all that begin within it.

@@ -2,7 +2,7 @@
 
 Invariants: a side sends a message only while it has credit left, and the last one may exceed it; so the reader's side
 holds at most its window and one frame. A message that was read, or handed to a callback, gives its bytes back. A
-stream whose reader stops fills its own window and holds up nobody else.
+stream whose reader stops fills its own window and holds up no other stream.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Stream:
         self.write_now(body, code=code, ext_fields=ext_fields)
 
     def write_now(self, body: bytes | memoryview, *, code: int = 0, ext_fields: dict[str, str] | None = None) -> None:
-        """Write without waiting. For who has seen that `may_write`, or sends little, seldom and unasked.
+        """Write without waiting. For callers that have checked `may_write`, or that send little and seldom.
 
         A message beyond the window makes the peer break the connection. Raises what `write` raises.
         """
@@ -270,13 +270,13 @@ class Stream:
         self.lose(RefusedError(command.code, command.remark) if command.code else None)
 
     def lose(self, error: RemotingError | None) -> None:
-        """`fail`, when the peer or the connection is gone, so that nobody needs the handler any more."""
+        """`fail`, and cancel the handler: the peer or the connection is gone."""
         self.fail(error)
         if self._task is not None:
             self._task.cancel()
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Handle it by this."""
+        """Run the handler's coroutine as a task."""
         self._task = self.connection.loop.create_task(work)
         self._task.add_done_callback(self._task_done)
 

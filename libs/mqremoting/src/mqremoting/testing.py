@@ -3,7 +3,7 @@
     link = join(client, server)
     link.to_server.hold()           # the server reads nothing
     link.to_server.cut_after(100)   # the connection breaks when so many more bytes have come through
-    link.go_silent()                # bytes vanish, and nobody is told
+    link.go_silent()                # bytes vanish without an error
 
 Bytes travel by the event loop, in order, in pieces of at most `piece_bytes`.
 """

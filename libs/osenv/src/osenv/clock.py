@@ -25,7 +25,7 @@ _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK if hasattr(os, "O_NONBLOCK") else 0,
 _NS_IN_S = 1_000_000_000
 
 REST_MIN_S = 0.001  # a shorter wait may be none at all for a timer, and then a loop
-WALL_LOOK_S = 5.0  # nobody tells a process that the wall clock was stepped: who has to know looks so often
+WALL_LOOK_S = 5.0  # no event reports a step of the wall clock, so a timer polls for it
 
 POLL_INTERVAL_S = 0.001
 YIELDS_FIRST = 20  # what needs the event loop only is there after a few turns of it
@@ -142,7 +142,7 @@ class Clock(Protocol):
         """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
 
     def wall_us(self) -> int:
-        """Microseconds since 1970-01-01 UTC: the same clock, for who needs the fraction of the millisecond."""
+        """Microseconds since 1970-01-01 UTC: the same clock with the fraction of the millisecond."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary moment; never goes back."""

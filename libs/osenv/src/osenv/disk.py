@@ -26,7 +26,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS}  # who cannot change a folder has not made anything in it
+_NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS}  # a process that cannot change a folder has created nothing in it
 
 
 class SyncError(OSError):
@@ -78,10 +78,10 @@ class DiskFile(Protocol):
 
 
 class FileLock(Protocol):
-    """An exclusive lock that lives as long as its holder."""
+    """An exclusive lock that ends with its holder."""
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
@@ -191,7 +191,7 @@ class _RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        # The number may belong to another file a moment later: whoever still has this one must not reach that.
+        # The kernel may reuse the number at once: later calls on this object must not reach another file.
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)

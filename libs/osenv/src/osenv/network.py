@@ -36,7 +36,7 @@ _NUMBER_BYTES_MAX = 20
 
 
 def own_ipv4() -> str:
-    """The IPv4 address with which this machine reaches others; the loopback address when it reaches nobody."""
+    """The IPv4 address with which this machine reaches others; the loopback address when it has no route."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(_SOMEWHERE_ELSE)
@@ -50,7 +50,7 @@ def break_connections(peers: Collection[str]) -> int:
     """Shut this process's IPv4 connections to `peers` down, in gRPC's notation ("ipv4:host:port"); how many there were.
 
     For a server whose library offers no other way: streams that a client does not read take memory, and gRPC sends no
-    status while a message waits to be taken. Whoever uses the connection sees its end.
+    status while a message waits to be taken. The library sees the end of the connection.
     """
     wanted = set(peers)
     broken = 0
@@ -67,7 +67,7 @@ def break_connections(peers: Collection[str]) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens at. Raises OSError when there are not enough."""
+    """`count` different ports on which no process listens. Raises OSError when there are not enough."""
     ports: list[int] = []
     with _next_number() as turn:
         for _ in range(TRIES):

@@ -62,10 +62,10 @@ def set_malloc_trim_threshold(kept_bytes_max: int, block_bytes_max: int) -> bool
 
 
 def freeze_garbage_collector() -> None:
-    """What exists now stays for the life of the process: the garbage collector need not look at it again.
+    """Exempt all objects that exist now from later garbage collections.
 
     A full collection otherwise looks at every object of every imported module, which takes 15 to 25 ms in a process of
-    this project; all that time nothing else runs. Called again, it frees what nobody needs any more of what stayed.
+    this project; all that time nothing else runs. Another call frees exempted objects that have become unreachable.
     """
     gc.unfreeze()
     gc.collect()

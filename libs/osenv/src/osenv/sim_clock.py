@@ -164,7 +164,7 @@ class SimClock:
 
 
 def _ns(seconds: float) -> int:
-    """At least 1 for what is not 0: who sleeps for the rest of a time, 7e-15 s of it, must get past it."""
+    """At least 1 unless `seconds` is 0: a sleep for the last 7e-15 s of a wait must move the clock past its end."""
     return round(seconds * 1e9) or int(seconds > 0)
 
 

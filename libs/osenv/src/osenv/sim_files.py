@@ -192,7 +192,7 @@ def nodes_of(root: Folder, changes: Iterable[NameChange]) -> list[Node]:
 
 
 def copy_tree(root: Folder, changes: Iterable[NameChange]) -> tuple[Folder, list[NameChange]]:
-    """An independent copy of the folders, files and changes; bytes are shared until somebody writes."""
+    """An independent copy of the folders, files and changes; bytes are shared until one copy writes."""
     changes = list(changes)
     nodes = nodes_of(root, changes)
     copies = {id(node): Folder() if isinstance(node, Folder) else node.copy() for node in nodes}

@@ -1,7 +1,7 @@
 """The trace context on its way: W3C `traceparent` and `tracestate` in message properties, `traceparent` in a row.
 
-What waits longer than a request lives on keeps its `traceparent`: an order that somebody cancels tomorrow, a payment
-that its gateway confirms in an hour. `joined_span` takes such work back into the trace that it belongs to.
+What waits longer than a request lives on keeps its `traceparent`: an order that is cancelled tomorrow, a payment that
+its gateway confirms in an hour. `joined_span` takes such work back into the trace that it belongs to.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def call_interceptors(services: Iterable[ServiceDescriptor]) -> Sequence[grpc.ai
     """What a `grpc.aio.server` of these services is made with; nothing while no span goes anywhere."""
     if not is_tracing():
         return ()
-    # Who traces nothing does not load it.
+    # A process without traces does not load it.
     from opentelemetry.instrumentation.grpc import aio_server_interceptor  # noqa: PLC0415
 
     methods = unary_methods(services)

@@ -7,7 +7,7 @@
 There is one sampler for each process, whose rule changes when telemetry ends or a test begins. `is_tracing` and
 `is_measuring` are what hot paths ask before they make a span or take a time.
 
-A client that nobody observes needs no more than OpenTelemetry's API. What sets up needs the extra `export`.
+A client without telemetry needs no more than OpenTelemetry's API. `configure` needs the extra `export`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Providers:
     def __init__(self) -> None:
         self.tracing = False
         self.measuring = False
-        self.observing = False  # one of the two
+        self.observing = False  # tracing or measuring
         self.tracer_provider: TracerProvider | None = None
         self.meter_provider: MeterProvider | None = None
         self.sampler: ProcessSampler | None = None

@@ -1,4 +1,4 @@
-"""Who this process is, and which of its spans are recorded: what needs OpenTelemetry's SDK wherever spans have ids."""
+"""The resource of this process, and which of its spans are recorded: the part of the SDK that spans with ids need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISTRIBUTION = "hourglass-telemetry"  # all packages of the project have one ver
 
 
 def resource_of(service_name: str, port: int) -> Resource:
-    """Who this process is. What the environment says wins."""
+    """The resource of this process. The environment's attributes win."""
     own = {
         SERVICE_NAME: service_name,
         SERVICE_VERSION: metadata.version(DISTRIBUTION),

@@ -1,7 +1,7 @@
 """What OpenTelemetry's environment variables ask of this process, read once and checked.
 
 The names, the values and the defaults are those of the OpenTelemetry specification, with two differences: nothing is
-exported unless somebody names an endpoint or an exporter, and a value that is not understood is an error instead of a
+exported unless a variable names an endpoint or an exporter, and a value that is not understood is an error instead of a
 line in the log. An empty variable counts as one that is not set.
 """
 

@@ -234,7 +234,7 @@ def _values(tags: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
 
 
 class TraceNotFoundError(Exception):
-    """Nobody has this trace, or nobody answers; the sentence says which."""
+    """The server has no such trace, or there is no answer; the message says which."""
 
 
 def trace_tree(spans: Iterable[ReceivedSpan]) -> str:
@@ -288,7 +288,7 @@ def fetch_trace(query_url: str, trace_id: str) -> list[ReceivedSpan]:
             document = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            raise TraceNotFoundError(f"{address} answers {error.code}: nobody there has this trace") from None
+            raise TraceNotFoundError(f"{address} answers {error.code}: it has no such trace") from None
     except (OSError, ValueError) as error:
         raise TraceNotFoundError(f"{address} gives no trace: {error}") from error
     if not isinstance(document, dict) or not document.get("data"):

@@ -50,7 +50,7 @@ from telemetry.trace_tree import KINDS, STATUSES, ReceivedEvent, ReceivedMetric,
 
 SERVICE_NAME = "service.name"
 
-LIMIT = 20  # traces, as in Jaeger when nobody says how many
+LIMIT = 20  # traces, Jaeger's default
 LIMIT_MAX = 1_500
 
 SPANS_MAX = 200_000  # the oldest give way
@@ -232,7 +232,7 @@ def _handler(source: SpanSource) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Requests are nothing to tell of."""
+            """Requests are not logged."""
 
     return Handler
 
@@ -322,7 +322,7 @@ class OtlpReceiver:
         raise ReceivedTimeoutError(f"not within {timeout} s; these metrics arrived: {'; '.join(names)}")
 
     def received_spans(self, spans: Sequence[ReceivedSpan]) -> None:
-        """Keep them, and wake who waits."""
+        """Keep them, and wake the calls that wait."""
         with self._changed:
             self.span_count += len(spans)
             self._spans.extend(spans)

@@ -87,7 +87,7 @@ class _TransactionPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tran
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRANSACTION_PHASE_UNSPECIFIED: _TransactionPhase.ValueType  # 0
     TP_PREPARED: _TransactionPhase.ValueType  # 1
-    """The half message is stored, and nobody has said how the local transaction ended."""
+    """The half message is stored, and the outcome of the local transaction is unknown."""
     TP_PARKED: _TransactionPhase.ValueType  # 2
     """Too many checks were answered with UNKNOW: rolled back as far as its producer is concerned; an operator may decide
     otherwise.
@@ -99,7 +99,7 @@ class TransactionPhase(_TransactionPhase, metaclass=_TransactionPhaseEnumTypeWra
 
 TRANSACTION_PHASE_UNSPECIFIED: TransactionPhase.ValueType  # 0
 TP_PREPARED: TransactionPhase.ValueType  # 1
-"""The half message is stored, and nobody has said how the local transaction ended."""
+"""The half message is stored, and the outcome of the local transaction is unknown."""
 TP_PARKED: TransactionPhase.ValueType  # 2
 """Too many checks were answered with UNKNOW: rolled back as far as its producer is concerned; an operator may decide
 otherwise.
@@ -460,7 +460,7 @@ Global___DeleteSubscriptionGroupRequest: _TypeAlias = DeleteSubscriptionGroupReq
 
 @_typing.final
 class DeleteSubscriptionGroupResponse(_message.Message):
-    """SUBSCRIPTION_GROUP_NOT_EXIST when this broker does not have it; NO_PERMISSION while it has living members."""
+    """SUBSCRIPTION_GROUP_NOT_EXIST when this broker does not have it; NO_PERMISSION while it has active members."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -591,7 +591,7 @@ class GetConsumeStatsResponse(_message.Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueConsumeStats]: ...
     @_builtins.property
     def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Living members."""
+        """Active members."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class AdminServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def UpdateTopic(self, request, context):
-        """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS.
+        """Create the topic or change it. Durable, and known to every name server that answers, when it returns SUCCESS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,7 +163,7 @@ class AdminServiceServicer:
 
     def DeleteTopic(self, request, context):
         """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
-        the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+        the disk with the log files that hold them. Durable, and known to every name server that answers, when it returns SUCCESS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,14 +207,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetConsumerOffset(self, request, context):
-        """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members.
+        """Set a group's offsets of one topic, by time or by hand, durably, and tell the active members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetConsumerConnections(self, request, context):
-        """The living members of a group, as this broker knows them.
+        """The active members of a group, as this broker knows them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,8 +269,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BackupStore(self, request, context):
-        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
-        opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. The
+        copy has everything that was acknowledged before the call; what can be derived from the log is left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,10 +32,10 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateTopicRequest, _admin_service_pb2.UpdateTopicResponse]
-    """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
+    """Create the topic or change it. Durable, and known to every name server that answers, when it returns SUCCESS."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteTopicRequest, _admin_service_pb2.DeleteTopicResponse]
     """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
-    the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+    the disk with the log files that hold them. Durable, and known to every name server that answers, when it returns SUCCESS.
     """
     ListTopicConfigs: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListTopicConfigsRequest, _admin_service_pb2.ListTopicConfigsResponse]
     GetTopicStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetTopicStatsRequest, _admin_service_pb2.GetTopicStatsResponse]
@@ -45,9 +45,9 @@ class AdminServiceStub:
     GetConsumeStats: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]
     """How far a group has consumed what this broker has."""
     ResetConsumerOffset: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]
-    """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+    """Set a group's offsets of one topic, by time or by hand, durably, and tell the active members."""
     GetConsumerConnections: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerConnectionsRequest, _admin_service_pb2.GetConsumerConnectionsResponse]
-    """The living members of a group, as this broker knows them."""
+    """The active members of a group, as this broker knows them."""
     GetConsumerRunningInfo: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerRunningInfoRequest, _admin_service_pb2.GetConsumerRunningInfoResponse]
     """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time."""
     ConsumeMessageDirectly: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ConsumeMessageDirectlyRequest, _admin_service_pb2.ConsumeMessageDirectlyResponse]
@@ -62,8 +62,8 @@ class AdminServiceStub:
     GetTransaction: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetTransactionRequest, _admin_service_pb2.GetTransactionResponse]
     """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it."""
     BackupStore: _grpc.UnaryStreamMultiCallable[_admin_service_pb2.BackupStoreRequest, _admin_service_pb2.BackupStoreResponse]
-    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
-    opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. The
+    copy has everything that was acknowledged before the call; what can be derived from the log is left out.
     """
     DecideTransaction: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]
     """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
@@ -80,10 +80,10 @@ class AdminServiceStub:
 class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.UpdateTopicRequest, _admin_service_pb2.UpdateTopicResponse]  # type: ignore[assignment]
-    """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
+    """Create the topic or change it. Durable, and known to every name server that answers, when it returns SUCCESS."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DeleteTopicRequest, _admin_service_pb2.DeleteTopicResponse]  # type: ignore[assignment]
     """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
-    the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+    the disk with the log files that hold them. Durable, and known to every name server that answers, when it returns SUCCESS.
     """
     ListTopicConfigs: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListTopicConfigsRequest, _admin_service_pb2.ListTopicConfigsResponse]  # type: ignore[assignment]
     GetTopicStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetTopicStatsRequest, _admin_service_pb2.GetTopicStatsResponse]  # type: ignore[assignment]
@@ -93,9 +93,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetConsumeStats: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumeStatsRequest, _admin_service_pb2.GetConsumeStatsResponse]  # type: ignore[assignment]
     """How far a group has consumed what this broker has."""
     ResetConsumerOffset: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ResetConsumerOffsetRequest, _admin_service_pb2.ResetConsumerOffsetResponse]  # type: ignore[assignment]
-    """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+    """Set a group's offsets of one topic, by time or by hand, durably, and tell the active members."""
     GetConsumerConnections: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerConnectionsRequest, _admin_service_pb2.GetConsumerConnectionsResponse]  # type: ignore[assignment]
-    """The living members of a group, as this broker knows them."""
+    """The active members of a group, as this broker knows them."""
     GetConsumerRunningInfo: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetConsumerRunningInfoRequest, _admin_service_pb2.GetConsumerRunningInfoResponse]  # type: ignore[assignment]
     """Asked of the member itself, over its session. CONSUMER_NOT_ONLINE when it has none, or does not answer in time."""
     ConsumeMessageDirectly: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ConsumeMessageDirectlyRequest, _admin_service_pb2.ConsumeMessageDirectlyResponse]  # type: ignore[assignment]
@@ -110,8 +110,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetTransaction: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetTransactionRequest, _admin_service_pb2.GetTransactionResponse]  # type: ignore[assignment]
     """One transaction, and its message as it would be delivered. QUERY_NOT_FOUND when this broker does not know it."""
     BackupStore: _aio.UnaryStreamMultiCallable[_admin_service_pb2.BackupStoreRequest, _admin_service_pb2.BackupStoreResponse]  # type: ignore[assignment]
-    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
-    opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+    """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. The
+    copy has everything that was acknowledged before the call; what can be derived from the log is left out.
     """
     DecideTransaction: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DecideTransactionRequest, _admin_service_pb2.DecideTransactionResponse]  # type: ignore[assignment]
     """Commit or roll back by an operator's word, what is open or parked; durable when it returns SUCCESS."""
@@ -131,7 +131,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.UpdateTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.UpdateTopicResponse, _abc.Awaitable[_admin_service_pb2.UpdateTopicResponse]]:
-        """Create the topic or change it. Durable, and known to every living name server, when it returns SUCCESS."""
+        """Create the topic or change it. Durable, and known to every name server that answers, when it returns SUCCESS."""
 
     @_abc_1.abstractmethod
     def DeleteTopic(
@@ -140,7 +140,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_service_pb2.DeleteTopicResponse]]:
         """The topic and what it holds are gone for readers and writers, and so are the groups' offsets in it. Its bytes leave
-        the disk with the log files that hold them. Durable, and known to every living name server, when it returns SUCCESS.
+        the disk with the log files that hold them. Durable, and known to every name server that answers, when it returns SUCCESS.
         """
 
     @_abc_1.abstractmethod
@@ -192,7 +192,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.ResetConsumerOffsetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ResetConsumerOffsetResponse, _abc.Awaitable[_admin_service_pb2.ResetConsumerOffsetResponse]]:
-        """Set a group's offsets of one topic, by time or by hand, durably, and tell the living members."""
+        """Set a group's offsets of one topic, by time or by hand, durably, and tell the active members."""
 
     @_abc_1.abstractmethod
     def GetConsumerConnections(
@@ -200,7 +200,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.GetConsumerConnectionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.GetConsumerConnectionsResponse, _abc.Awaitable[_admin_service_pb2.GetConsumerConnectionsResponse]]:
-        """The living members of a group, as this broker knows them."""
+        """The active members of a group, as this broker knows them."""
 
     @_abc_1.abstractmethod
     def GetConsumerRunningInfo(
@@ -263,8 +263,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.BackupStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_service_pb2.BackupStoreResponse], _abc.AsyncIterator[_admin_service_pb2.BackupStoreResponse]]:
-        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. Whoever
-        opens the copy finds everything that was acknowledged before the call; what can be told again by the log is left out.
+        """A copy of the store as it is at one moment, while the broker goes on: file after file, each from its beginning. The
+        copy has everything that was acknowledged before the call; what can be derived from the log is left out.
         """
 
     @_abc_1.abstractmethod

@@ -206,7 +206,7 @@ class ProduceRequest(_message.Message):
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     producer_id: _builtins.int
-    """Who numbers the records: any number that nobody else has; 0: nobody does."""
+    """The producer that numbers the records: any number that no other producer has; 0: the records have no numbers."""
     producer_epoch: _builtins.int
     """Grows with each stream that the producer opens; what comes from an older one, late, is not stored any more."""
     @_builtins.property
@@ -438,8 +438,8 @@ class PullResponse(_message.Message):
     """0: the master serves next time; else the broker_id that should."""
     @_builtins.property
     def progress(self) -> Global___QueueProgress:
-        """The group goes on here instead, without what it has pulled: its progress has another version, because somebody has
-        set the offset, or messages were lost and their numbers are given again. With OFFSET_ILLEGAL and no records; topic
+        """The group goes on here instead, without what it has pulled: its progress has another version, because the
+        offset was set, or messages were lost and their numbers are given again. With OFFSET_ILLEGAL and no records; topic
         and queue id are those of the request, and empty here.
         """
 
@@ -517,7 +517,7 @@ class PollResponse(_message.Message):
     def pull(self) -> Global___PullResponse: ...
     @_builtins.property
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
-        """What the broker has of queues of which it has just left out a report, because somebody has set the offset anew."""
+        """What the broker has of queues of which it has just left out a report, because the offset has been set anew."""
 
     def __init__(
         self,
@@ -676,7 +676,7 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 @_typing.final
 class HeartbeatAck(_message.Message):
     """Anything but SUCCESS refuses the groups that the remark names; the client is a member of all others. A group whose
-    living members subscribe differently is refused with SUBSCRIPTION_NOT_CONSISTENT.
+    active members subscribe differently is refused with SUBSCRIPTION_NOT_CONSISTENT.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1235,7 +1235,7 @@ Global___OffsetRange: _TypeAlias = OffsetRange  # noqa: Y015
 @_typing.final
 class QueueProgress(_message.Message):
     """What a group has finished of one queue: everything below `offset`, and the ranges, which ascend, are apart from each
-    other, and lie beyond it. This only grows, until somebody sets the offset anew; then `version` grows by one. What is
+    other, and lie beyond it. This only grows, until the offset is set anew; then `version` grows by one. What is
     reported with another version than the broker's is left out: the reporter has not heard of it yet.
     """
 

@@ -167,7 +167,7 @@ class BrokerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetConsumerList(self, request, context):
-        """Client ids of the group's living members, sorted.
+        """Client ids of the group's active members, sorted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,7 @@ class BrokerServiceStub:
     ConsumerSendBack: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.ConsumerSendBackRequest, _broker_service_pb2.ConsumerSendBackResponse]
     """Give a message back that could not be consumed: it comes again later under %RETRY%group, or ends in %DLQ%group."""
     GetConsumerList: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.GetConsumerListRequest, _broker_service_pb2.GetConsumerListResponse]
-    """Client ids of the group's living members, sorted."""
+    """Client ids of the group's active members, sorted."""
     QueryConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]
     UpdateConsumerOffset: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]
     LockQueues: _grpc.UnaryUnaryMultiCallable[_broker_service_pb2.LockQueuesRequest, _broker_service_pb2.LockQueuesResponse]
@@ -79,7 +79,7 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     ConsumerSendBack: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.ConsumerSendBackRequest, _broker_service_pb2.ConsumerSendBackResponse]  # type: ignore[assignment]
     """Give a message back that could not be consumed: it comes again later under %RETRY%group, or ends in %DLQ%group."""
     GetConsumerList: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.GetConsumerListRequest, _broker_service_pb2.GetConsumerListResponse]  # type: ignore[assignment]
-    """Client ids of the group's living members, sorted."""
+    """Client ids of the group's active members, sorted."""
     QueryConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.QueryConsumerOffsetRequest, _broker_service_pb2.QueryConsumerOffsetResponse]  # type: ignore[assignment]
     UpdateConsumerOffset: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.UpdateConsumerOffsetRequest, _broker_service_pb2.UpdateConsumerOffsetResponse]  # type: ignore[assignment]
     LockQueues: _aio.UnaryUnaryMultiCallable[_broker_service_pb2.LockQueuesRequest, _broker_service_pb2.LockQueuesResponse]  # type: ignore[assignment]
@@ -153,7 +153,7 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_service_pb2.GetConsumerListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_service_pb2.GetConsumerListResponse, _abc.Awaitable[_broker_service_pb2.GetConsumerListResponse]]:
-        """Client ids of the group's living members, sorted."""
+        """Client ids of the group's active members, sorted."""
 
     @_abc_1.abstractmethod
     def QueryConsumerOffset(

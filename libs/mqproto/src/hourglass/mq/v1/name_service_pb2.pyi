@@ -220,7 +220,7 @@ Global___QueryRouteRequest: _TypeAlias = QueryRouteRequest  # noqa: Y015
 
 @_typing.final
 class QueryRouteResponse(_message.Message):
-    """TOPIC_NOT_EXIST when no living broker has the topic."""
+    """TOPIC_NOT_EXIST when no registered broker has the topic."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

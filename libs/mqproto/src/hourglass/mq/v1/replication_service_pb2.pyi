@@ -20,8 +20,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Epoch(_message.Message):
-    """Who may write, in order: a master begins a new epoch whenever it starts, with `start` grown by one; whoever takes over
-    from another master does it with `term` grown by one and start 0. Compared by term, then by start.
+    """The term of a master: it begins a new epoch whenever it starts, with `start` grown by one; a master that takes over
+    from another one has `term` grown by one and start 0. Compared by term, then by start.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
