@@ -232,7 +232,7 @@ class TestMemory:
     def test_epoch_is_remembered_for_the_expiry_time_after_the_last_broker_has_gone(self, table: RouteTable) -> None:
         register(table, master(A, 7, 3), session=1, now=0)
         close_session(table, 1, 0)
-        expire(table, 10, EXPIRE_SECONDS)  # the first scan that finds nobody
+        expire(table, 10, EXPIRE_SECONDS)  # the first scan that finds no broker
         expire(table, 130, EXPIRE_SECONDS)
         refused(table, master(B, 7, 2), session=2)
         expire(table, 130.001, EXPIRE_SECONDS)
@@ -275,7 +275,7 @@ def test_damaged_fence_is_noticed(table: RouteTable, damage: str) -> None:
 
 class RandomSwitches(RuleBasedStateMachine):
     """Whatever order masters and slaves come in: the master in the route has the highest epoch ever seen, and only one
-    process ever has it. Only the process that had it can begin again with a lower one, while nobody else is there.
+    process ever has it. Only the process that had it can begin again with a lower one, while no other broker is there.
     """
 
     def __init__(self) -> None:

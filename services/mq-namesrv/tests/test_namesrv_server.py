@@ -157,7 +157,7 @@ async def test_a_stream_that_was_refused_stays_one_broker_s(running: Running) ->
 async def test_unknown_topic_is_answered_with_topic_not_exist(running: Running) -> None:
     response = await query(running, "nothing")
     assert response.code == common_pb2.TOPIC_NOT_EXIST
-    assert response.remark == "no living broker has registered the topic 'nothing'"
+    assert response.remark == "no registered broker has the topic 'nothing'"
     assert not response.HasField("route")
 
 

@@ -1,4 +1,4 @@
-"""The composition root: what starts, in which order, how it stops, and what it tells a metrics collector."""
+"""The composition root: what starts, in which order, how it stops, and its metrics."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ async def serve(started: Started[NamesrvConfig]) -> int:
     return 1 if failed else 0
 
 
-# What the name server tells a metrics collector, as OpenTelemetry observable instruments.
+# The name server's metrics, as OpenTelemetry observable instruments.
 #
-# Read by the exporter's own thread when a collector asks; without a configured meter provider nobody asks.
+# Read by the exporter's own thread when a collector asks; without a configured meter provider they are never read.
 
 METER_NAME = "mq_namesrv"
 ROUTE_FOUND = "hourglass.namesrv.route.found"

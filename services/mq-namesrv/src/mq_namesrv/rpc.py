@@ -38,7 +38,7 @@ from osenv.clock import timeout
 
 log = logging.getLogger(__name__)
 
-# Of each text and repeated field of a request; which names and addresses are legal says the core, in its own words.
+# Of each text and repeated field of a request; the core checks which names and addresses are legal.
 REQUEST_LIMITS = FieldLimits(
     {
         "BrokerIdentity.address": TEXT_CHARACTERS_MAX,
@@ -142,7 +142,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
             check_topic(request.topic)
         except (IllegalNameError, FieldLimitError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        remark = f"no living broker has registered the topic {request.topic!r}"
+        remark = f"no registered broker has the topic {request.topic!r}"
         return name_service_pb2.QueryRouteResponse(
             code=common_pb2.TOPIC_NOT_EXIST,
             remark=remark,
@@ -153,8 +153,8 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     async def ListTopics(  # noqa: N802
         self, request: name_service_pb2.ListTopicsRequest, context: Any
     ) -> name_service_pb2.ListTopicsResponse:
-        """The topics that living brokers have, and those that are away if wanted; page by page, or all at once for an
-        earlier client.
+        """The topics that registered brokers have, and those that are away if wanted; page by page, or all at once for
+        an earlier client.
         """
         try:
             REQUEST_LIMITS.check(request)
@@ -169,7 +169,7 @@ class NameServiceServicer(name_service_pb2_grpc.NameServiceServicer):
     async def ListClusters(  # noqa: N802
         self, _request: name_service_pb2.ListClustersRequest, _context: Any
     ) -> name_service_pb2.ListClustersResponse:
-        """Every living broker, by cluster and name."""
+        """Every registered broker, by cluster and name."""
         brokers = route_table.cluster_list(self._table)
         return name_service_pb2.ListClustersResponse(
             brokers=[_broker_data_to_proto(data) for data in brokers],
@@ -316,8 +316,8 @@ def _broker_data_to_proto(data: BrokerData) -> name_service_pb2.BrokerData:
 
 
 def _log_registration(registration: Registration, outcome: RegisterOutcome) -> None:
-    who, count = describe(registration.identity), len(registration.topics)
+    broker, count = describe(registration.identity), len(registration.topics)
     if outcome.is_new:
-        log.info("%s is registered with %d topics", who, count, extra=keys(registration.identity))
+        log.info("%s is registered with %d topics", broker, count, extra=keys(registration.identity))
     elif outcome.topics_changed:
-        log.info("%s has changed its topics, now %d", who, count)
+        log.info("%s has changed its topics, now %d", broker, count)

@@ -36,8 +36,8 @@ class NotLeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """`holder` is the address of the master that had this epoch last. `vacant_since`: when a scan first found nobody of
-    the name (monotonic seconds); None while somebody is there.
+    """`holder` is the address of the master that had this epoch last. `vacant_since`: when a scan first found no broker
+    of the name (monotonic seconds); None while one is registered.
     """
 
     epoch: Epoch
@@ -48,7 +48,7 @@ class Fence:
 class Fences(dict[str, Fence]):
     """Which master of a broker name is the present one: epochs, and the memory that keeps older masters out.
 
-    A fence is the highest epoch with which a master of its broker name has registered. It stands as long as anybody of
+    A fence is the highest epoch with which a master of its broker name has registered. It stands as long as a broker of
     that name is registered, and then for another expiry time (120 s), so that a master that was replaced and comes back
     to an empty table is still told so. After that it is forgotten, and memory stays bounded. It keeps out no process at
     the address of the one that set it, unless others of the name are registered: that process has begun with another

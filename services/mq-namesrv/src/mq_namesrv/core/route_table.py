@@ -6,7 +6,7 @@ Invariants, checked by `check_invariants`:
 3. `offers` holds exactly the topics of each name's leading broker: the master, or the slave with the lowest id while
    there is none. Nothing is missing and nothing is left over.
 4. The master of a name has the highest epoch that a master of this name has registered with, as far as `fences`
-   remembers; of two processes the one with the higher epoch stands in the table, whoever came last.
+   remembers; of two processes the one with the higher epoch stands in the table, whichever registered last.
 5. A name that is away has no brokers.
 A broker belongs to the newest session that registered it; older sessions can neither change nor remove it.
 
@@ -48,7 +48,7 @@ _NO_OFFERS: Mapping[str, TopicConfig] = {}
 
 
 class SupersededError(Exception):
-    """A newer session has registered this broker; the one that asks is of the past."""
+    """A newer session has registered this broker; the session that asks is out of date."""
 
 
 class InvariantError(Exception):
@@ -105,7 +105,7 @@ class RegisterOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The living brokers of one name: id -> address; and the highest epoch that a master of the name has had."""
+    """The registered brokers of one name: id -> address; and the highest epoch that a master of the name has had."""
 
     cluster_name: str
     broker_name: str
@@ -115,7 +115,7 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Who has the topic, each with its queues; sorted by broker name."""
+    """The brokers that have the topic, each with its queues; sorted by broker name."""
 
     queues: tuple[tuple[str, TopicConfig], ...]
     brokers: tuple[BrokerData, ...]
@@ -186,7 +186,7 @@ def _check_cluster(siblings: Mapping[int, LiveBroker], identity: BrokerIdentity)
 
 
 def _begins_anew(table: RouteTable, registration: Registration, session: int) -> bool:
-    """Whether this is the master that had the highest epoch, with another store, and nobody knows better."""
+    """Whether this is the last master, with another store, and no other process of its name is registered."""
     identity = registration.identity
     fence = table.fences.get(identity.broker_name)
     return (
@@ -271,14 +271,14 @@ def unregister(table: RouteTable, identity: BrokerIdentity, now: float) -> LiveB
 
 
 def close_session(table: RouteTable, session: int, now: float) -> list[LiveBroker]:
-    """Remove at once what the ended session registered and no newer one took over; returns it."""
+    """Remove the brokers of the session that has ended, unless a newer session has them; returns them."""
     return _lose(table, lambda broker: broker.session == session, now)
 
 
 def expire(table: RouteTable, now: float, timeout: float) -> list[LiveBroker]:
     """Remove what was not heard of for more than `timeout` seconds (120 s, mechanism N3); returns it.
 
-    Fences of names of which nobody is left are forgotten after the same time, names that are away after AWAY_S_MAX.
+    Fences of names without brokers are forgotten after the same time, names that are away after AWAY_S_MAX.
     """
     removed = _lose(table, lambda broker: now - broker.last_seen > timeout, now)
     table.fences.expire(table.brokers.keys(), now, timeout)
