@@ -1,4 +1,4 @@
-"""An operator's calls over several brokers: whom they ask, what becomes of the answers, what an error says."""
+"""An operator's calls over several brokers: the brokers that they ask, the merged answers, and the errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestWhoIsAsked:
     async def test_a_cluster_without_masters_is_said_so(self) -> None:
         cluster, *_ = two()
         async with Admin(cluster.url) as admin:
-            with pytest.raises(NoRouteError, match="no master lives in elsewhere"):
+            with pytest.raises(NoRouteError, match="no master is registered in elsewhere"):
                 await admin.delete_topic("orders", cluster_name="elsewhere")
 
     async def test_a_cluster_and_an_address_at_once_make_no_sense(self) -> None:
@@ -120,7 +120,7 @@ class TestErrors:
     async def test_a_broker_that_was_given_by_address_is_named_by_it(self) -> None:
         cluster, *_ = two()
         async with Admin(cluster.url) as admin, consumer_of(cluster, RecordingListener()):
-            sentence = f"broker {ADDRESS_B} answered NO_PERMISSION: it has living members"
+            sentence = f"broker {ADDRESS_B} answered NO_PERMISSION: it has active members"
             with pytest.raises(BrokerRejectedError, match=sentence):
                 await admin.delete_subscription_group("closers", broker_address=ADDRESS_B)
 
@@ -137,9 +137,9 @@ class TestErrors:
 
     async def test_a_broker_that_cannot_be_reached_is_no_other_kind_of_error_then(self) -> None:
         cluster, _, b = two()
-        b.unary_errors["/hourglass.mq.v1.AdminService/DeleteTopic"].append(BrokerUnreachableError("nobody listens"))
+        b.unary_errors["/hourglass.mq.v1.AdminService/DeleteTopic"].append(BrokerUnreachableError("nothing listens"))
         async with Admin(cluster.url) as admin:
-            with pytest.raises(BrokerUnreachableError, match=r"^nobody listens; done before: a$"):
+            with pytest.raises(BrokerUnreachableError, match=r"^nothing listens; done before: a$"):
                 await admin.delete_topic("orders")
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An operator's calls about living members: merged over the brokers; one message for one member.
+"""An operator's calls about active members: merged over the brokers; one message for one member.
 
 Mechanisms L11-L13.
 """

@@ -123,7 +123,7 @@ class TestGroups:
 
     async def test_a_group_is_deleted_when_its_members_have_left(self, broker: EmbeddedBroker, admin: Admin) -> None:
         async with consumer_of(broker, RecordingListener()):
-            with pytest.raises(BrokerRejectedError, match=r"NO_PERMISSION.*living members"):
+            with pytest.raises(BrokerRejectedError, match=r"NO_PERMISSION.*active members"):
                 await admin.delete_subscription_group("g")
         await admin.delete_subscription_group("g", clean_offsets=True)
         assert await admin.subscription_groups(ADDRESS) == []

@@ -140,7 +140,7 @@ class TestByKey:
                 return LocalTransactionState.COMMIT_MESSAGE
 
             async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-                raise AssertionError("nobody has to ask")
+                raise AssertionError("this broker is not asked")
 
         async with TransactionProducer("shop", broker.url, transaction_listener=Listener()) as producer:
             await producer.send_message_in_transaction(Message("t", b"order"))
@@ -235,7 +235,7 @@ class TestByTime:
     async def test_an_unknown_topic_or_broker_is_said_so(self, admin: Admin) -> None:
         with pytest.raises(MQClientError, match=r"TOPIC_NOT_EXIST.*topic 'nowhere' does not exist"):
             await admin.search_offset(MessageQueue("nowhere", "broker-a", 0), 0)
-        with pytest.raises(NoRouteError, match="no master lives that is called 'broker-z'"):
+        with pytest.raises(NoRouteError, match="no master is registered as 'broker-z'"):
             await admin.search_offset(MessageQueue("t", "broker-z", 0), 0)
 
 

@@ -58,7 +58,7 @@ async def send_unknown(broker: EmbeddedBroker, body: bytes, *, keys: tuple[str, 
 
 
 async def park(broker: EmbeddedBroker, body: bytes) -> str:
-    """One that its producer was asked for until nobody asked any more."""
+    """One that its producer was asked for until the checks ended."""
     listener = RecordingTransactionListener(UNKNOW, UNKNOW)
     async with TransactionProducer("shop", broker.url, transaction_listener=listener) as producer:
         sent = await producer.send_message_in_transaction(Message("orders", body))
@@ -90,7 +90,7 @@ class TestOnABroker:
         by_phase = {phase: (await admin.list_transactions(phase=phase)).transactions for phase in (PREPARED, PARKED)}
         assert by_phase == {PREPARED: (second,), PARKED: (first,)}
         assert (await admin.list_transactions(producer_group="others")).transactions == (second,)
-        assert (await admin.list_transactions(producer_group="nobody")).transactions == ()
+        assert (await admin.list_transactions(producer_group="unknown")).transactions == ()
         shortened = await admin.list_transactions(max_transactions=1)
         assert (shortened.transactions, shortened.truncated) == ((first,), True)
 

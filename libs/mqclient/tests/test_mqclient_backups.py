@@ -126,7 +126,7 @@ class TestRefused:
 
     async def test_a_broker_that_nobody_knows(self) -> None:
         async with asked("known") as (_, admin):
-            with pytest.raises(NoRouteError, match="no master lives that is called 'stranger'"):
+            with pytest.raises(NoRouteError, match="no master is registered as 'stranger'"):
                 await admin.backup_store("stranger", FOLDER, disk=SimDisk())
 
 

@@ -1,4 +1,4 @@
-"""Unary calls to whoever is the master now."""
+"""Unary calls to the current master."""
 
 from __future__ import annotations
 

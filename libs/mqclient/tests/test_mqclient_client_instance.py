@@ -149,7 +149,7 @@ def test_illegal_group_is_refused(group: str) -> None:
         ("mq://", IllegalArgumentError, "empty"),
         ("mq://host", IllegalArgumentError, "host:port"),
         ("mq://host:99999", IllegalArgumentError, "1 to 65535"),
-        ("fake://nobody-made-this", IllegalArgumentError, "FakeCluster"),
+        ("fake://not-made", IllegalArgumentError, "FakeCluster"),
     ],
 )
 async def test_bad_url_is_refused_and_the_start_has_failed(url: str, kind: type[MQClientError], reason: str) -> None:

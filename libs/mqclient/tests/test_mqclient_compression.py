@@ -101,7 +101,7 @@ async def test_a_very_large_body_is_compressed_in_a_thread_that_ends_with_the_pr
         await producer.send(Message("orders", (TEXT * 10)[: 256 * 1024 + 1]))
         assert len(threads()) == 1
     async with asyncio.timeout(5):
-        while threads():  # noqa: ASYNC110 - a thread tells nobody
+        while threads():  # noqa: ASYNC110 - a thread sets no event
             await asyncio.sleep(0.001)
     assert len(broker.bodies) == 2
 

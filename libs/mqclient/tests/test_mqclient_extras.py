@@ -1,4 +1,4 @@
-"""SQLAlchemy and FastAPI are optional: who does not import their modules needs neither."""
+"""SQLAlchemy and FastAPI are optional: a program that does not import their modules needs neither."""
 
 from __future__ import annotations
 

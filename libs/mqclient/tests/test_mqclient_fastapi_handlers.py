@@ -212,7 +212,7 @@ async def test_a_cancelled_handler_is_cancelled_and_its_message_comes_again(appl
 
 
 def test_the_function_stays_what_it_is() -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
 
     async def read(message: MessageExt) -> None:
         """Consumes."""
@@ -242,21 +242,21 @@ class Reader:
 
 @pytest.mark.parametrize(("handler", "count"), [(no_message, 0), (two_messages, 2), (many_messages, 0), (Reader(), 0)])
 def test_a_handler_has_one_message(handler: Any, count: int) -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     with pytest.raises(IllegalArgumentError, match=f"has {count} parameters annotated MessageExt"):
         mq.consumer("readers", "orders")(handler)
     mq.consumer("readers", "orders")(Reader().read)  # a method does, and the group is still free
 
 
 def test_a_message_has_one_handler_in_a_group() -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     mq.consumer("readers", "orders")(Reader().read)
     with pytest.raises(IllegalArgumentError, match="consumer readers has a handler already for topic orders"):
         mq.consumer("readers", "orders", "paid")(Reader().read)
 
 
 def test_batches_are_refused() -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     config = ConsumerConfig(consume_message_batch_max_size=32)
     with pytest.raises(IllegalArgumentError, match="consume_message_batch_max_size has to be 1"):
         mq.consumer("readers", "orders", consumer_config=config)(Reader().read)

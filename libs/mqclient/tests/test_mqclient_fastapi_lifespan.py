@@ -76,7 +76,7 @@ async def test_a_consumer_gets_only_what_its_expression_says(broker: EmbeddedBro
 
 
 async def test_an_application_lives_as_often_as_it_is_started(broker: EmbeddedBroker) -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     app = FastAPI(lifespan=mq.lifespan)
     add_sending_route(app, mq.producer("shop"))
     mq.url = broker.url
@@ -128,7 +128,7 @@ async def test_tests_override_a_producer_by_its_dependency() -> None:
         async def send(self, message: Message) -> None:
             raise ZeroDivisionError(message.body)
 
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     app = FastAPI(lifespan=mq.lifespan)
     add_sending_route(app, mq.producer("shop"))
     app.dependency_overrides[mq.producer("shop")] = FakeProducer
@@ -317,7 +317,7 @@ async def test_a_broker_that_goes_and_comes_back_is_seen() -> None:
     async with mq.lifespan(FastAPI()):
         assert await mq.problems() == []
         broker.down = True
-        assert await mq.problems() == ["no master lives in any cluster"]
+        assert await mq.problems() == ["no master is registered in any cluster"]
         broker.down = False
         assert await mq.problems() == []
 
@@ -327,7 +327,7 @@ async def test_an_application_starts_without_a_broker_and_is_not_ready() -> None
     mq = MQ(cluster.url)
     mq.producer("shop")
     async with mq.lifespan(FastAPI()):
-        assert await mq.problems() == ["no master lives in any cluster"]
+        assert await mq.problems() == ["no master is registered in any cluster"]
         cluster.add_broker("broker-a")
         assert await mq.problems() == []
 
@@ -340,7 +340,7 @@ async def test_a_url_that_nobody_knows_fails_the_start() -> None:
 
 
 def test_a_group_is_declared_once() -> None:
-    mq = MQ("mq://nobody:1")
+    mq = MQ("mq://nowhere:1")
     configured = mq.producer("shop", producer_config=ProducerConfig(send_msg_timeout_s=1.0))
     assert mq.producer("shop") is configured
     with pytest.raises(IllegalArgumentError, match="producer shop is declared already"):

@@ -119,7 +119,7 @@ async def test_what_is_refused_for_good_is_raised_at_once() -> None:
 async def test_queues_are_those_that_may_be_written_and_a_topic_has_to_be_there() -> None:
     async with cluster() as (broker, queue), IdempotentProducer(broker.url, PRODUCER) as producer:
         assert await producer.write_queues("t") == (queue._replace(queue_id=0), queue)
-        with pytest.raises(NoRouteError, match="no living broker has the topic 'nowhere'"):
+        with pytest.raises(NoRouteError, match="no registered broker has the topic 'nowhere'"):
             await producer.write_queues("nowhere")
 
 

@@ -141,12 +141,12 @@ async def dying(consumer: PushConsumer) -> AsyncIterator[None]:
 async def test_a_message_that_is_sent_again_because_nobody_heard_of_it_debits_once(
     broker: EmbeddedBroker, ledger: Ledger
 ) -> None:
-    """The first source: the sender dies before it hears of its success, and whoever comes after it sends again."""
+    """The first source: the sender dies before it hears of its success, and its successor sends again."""
     sender = Producer("shop", broker.url, client_config=ClientConfig(instance_name="first"))
     await sender.start()
     sending = asyncio.create_task(sender.send(debit_message()))
     async with asyncio.timeout(10):
-        while not stored(broker):  # noqa: ASYNC110 - the store tells nobody
+        while not stored(broker):  # noqa: ASYNC110 - the store sets no event
             await asyncio.sleep(0)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):

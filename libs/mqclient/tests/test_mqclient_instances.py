@@ -1,4 +1,4 @@
-"""Client ids, who shares an instance, and how long it lives (mechanisms L1, L3, L4, L14)."""
+"""Client ids, which clients share an instance, and its lifetime (mechanisms L1, L3, L4, L14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers over a change of masters: who takes the messages, and that each is stored once (mechanism H6)."""
+"""Producers over a change of masters: which broker takes the messages, and that each is stored once (mechanism H6)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def while_time_passes(broker: EmbeddedBroker, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; members wait for each other, and nobody else moves the clock."""
+    """What the work gives; members wait for each other, and only this moves the clock."""
     task = asyncio.ensure_future(work)
     while not task.done():
         await broker.clock.advance(0.1)

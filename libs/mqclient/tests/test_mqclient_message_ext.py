@@ -1,4 +1,4 @@
-"""A message is the same, whether its record was decoded before or is when somebody asks."""
+"""A message is the same, whether its record was decoded before or on access."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def test_a_silent_name_server_costs_a_second_and_is_not_asked_first_again(
         await cluster.clock.advance(0.2)
         assert await asking is not None
         assert other.asked == ["orders"]
-        await instance.routes.refresh("orders")  # at once: nobody moves the clock
+        await instance.routes.refresh("orders")  # at once: the clock stands still
         assert other.asked == ["orders", "orders"]
 
 

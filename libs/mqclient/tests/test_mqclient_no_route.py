@@ -28,5 +28,5 @@ async def test_where_topics_are_not_made_by_themselves_it_says_so_and_how_to_mak
     cluster = FakeCluster()
     cluster.add_broker("broker-a", auto_create=False)
     sentence = await refused(cluster)
-    assert "no living broker has the topic 'orders'" in sentence
+    assert "no registered broker has the topic 'orders'" in sentence
     assert "(autoCreateTopicEnable=false at broker-a); create it: mqadmin updateTopic -t orders" in sentence

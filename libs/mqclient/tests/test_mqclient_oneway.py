@@ -1,4 +1,4 @@
-"""Messages that nobody waits for (mechanism P3)."""
+"""One-way messages: no caller waits for their results (mechanism P3)."""
 
 from __future__ import annotations
 

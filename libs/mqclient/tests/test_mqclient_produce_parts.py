@@ -155,7 +155,7 @@ class TestReopening:
         pauses = []
         for left_s in (100.0, 100.0, 100.0, 100.0, 100.0, 3.0, 1.0, 0.1):
             reopening.opened()
-            reopening.broke(BrokerUnreachableError("nobody listens"))
+            reopening.broke(BrokerUnreachableError("nothing listens"))
             pauses.append(reopening.pause_s(left_s))
         assert pauses == [0.2, 0.4, 0.8, 1.6, 2.0, 1.5, 0.5, 0.2]
 
@@ -169,7 +169,7 @@ class TestReopening:
         assert not reopening.broker_is_gone
         assert reopening.last_error is None
         reopening.opened()
-        reopening.broke(BrokerUnreachableError("nobody listens"))
+        reopening.broke(BrokerUnreachableError("nothing listens"))
         assert reopening.broker_is_gone
 
 

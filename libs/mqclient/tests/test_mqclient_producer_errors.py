@@ -59,7 +59,7 @@ BAD_MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "delay_ms that is a boolean": ({"delay_ms": False}, "delay_ms is False"),
     "deliver_at without a time zone": (
         {"deliver_at": START.replace(tzinfo=None)},
-        "in which time zone; give it a tzinfo",
+        "without a time zone; give it a tzinfo",
     ),
     "deliver_at in more than 40 days": (
         {"deliver_at": START + timedelta(days=40, milliseconds=1)},

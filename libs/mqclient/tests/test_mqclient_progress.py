@@ -1,4 +1,4 @@
-"""What a consumer tells of its progress, and what it hears of others who set it (mechanisms C20, C21, L13)."""
+"""Reports of a consumer's progress, and offset resets from elsewhere (mechanisms C20, C21, L13)."""
 
 from __future__ import annotations
 

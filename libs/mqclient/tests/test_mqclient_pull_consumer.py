@@ -261,9 +261,9 @@ class TestErrors:
 
     async def test_an_unknown_topic_and_an_unknown_broker_are_said_so(self, consumer: PullConsumer) -> None:
         missing = MessageQueue("missing", "a", 0)
-        with pytest.raises(NoRouteError, match="no living broker has the topic 'missing'"):
+        with pytest.raises(NoRouteError, match="no registered broker has the topic 'missing'"):
             await consumer.pull(missing, 0)
-        with pytest.raises(NoRouteError, match="no living broker has the topic 'missing'"):
+        with pytest.raises(NoRouteError, match="no registered broker has the topic 'missing'"):
             await consumer.fetch_subscribe_message_queues("missing")
         with pytest.raises(BrokerUnreachableError, match="'z'"):
             await consumer.pull(MessageQueue("orders", "z", 0), 0)

@@ -1,4 +1,4 @@
-"""Taking back what waits: whom the client asks, what it makes of the answers, and when it claims nothing.
+"""Recalls: the brokers that the client asks, the merged answers, and when it claims nothing.
 
 Mechanism D7.
 """
@@ -113,7 +113,7 @@ class TestAnswers:
     async def test_nothing_anywhere_is_unknown(self) -> None:
         cluster, _ = FakeCluster.of("broker-a", "broker-b")
         async with Producer("shop", cluster.url) as producer:
-            result = await producer.recall("orders", key="nobody")
+            result = await producer.recall("orders", key="unknown")
         assert (result.outcome, result.messages, result.broker_names) == (UNKNOWN, (), ("broker-a", "broker-b"))
 
     async def test_an_answer_that_is_cut_short_is_asked_for_again(self) -> None:
@@ -161,7 +161,7 @@ def test_the_summary_promises_no_more_than_every_message_keeps(
 
 
 class TestNoAnswer:
-    """One broker has removed the message; what the other one has, nobody knows."""
+    """One broker has removed the message; what the other one has is unknown."""
 
     async def error_of(self, fail: Callable[[FakeBroker], object]) -> MQClientError:
         cluster, (one, two) = FakeCluster.of("broker-a", "broker-b")
@@ -179,10 +179,10 @@ class TestNoAnswer:
         return caught.value
 
     async def test_a_request_that_never_left_can_be_tried_again(self) -> None:
-        gone = BrokerUnreachableError("127.0.0.1:10912: nobody listens")
+        gone = BrokerUnreachableError("127.0.0.1:10912: nothing listens")
         error = await self.error_of(lambda broker: broker.unary_errors[RECALL].append(gone))
         assert isinstance(error, RetryableError)
-        assert str(error).startswith("127.0.0.1:10912: nobody listens")
+        assert str(error).startswith("127.0.0.1:10912: nothing listens")
 
     async def test_a_connection_that_broke_leaves_it_open(self) -> None:
         error = await self.error_of(lambda broker: broker.unary_errors[RECALL].append(ConnectionLostError("it broke")))
@@ -245,7 +245,7 @@ class TestNoAnswer:
         async with Producer("shop", cluster.url) as producer:
             await producer.send(Message("orders", b"x"))
             broker.topics.pop("orders")
-            with pytest.raises(NoRouteError, match="no living broker has the topic 'orders' any more"):
+            with pytest.raises(NoRouteError, match="no registered broker has the topic 'orders' any more"):
                 await producer.recall("orders", key="order-17")
             for server in list(cluster.name_servers.values())[1:]:
                 server.down = True

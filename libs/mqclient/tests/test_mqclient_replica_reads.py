@@ -1,4 +1,5 @@
-"""Consumers of a broker with a slave: who serves the queues, and that nothing is lost by a change (mechanism H4)."""
+"""Consumers of a broker with a slave: which of them serves the queues, and that a change loses nothing (mechanism
+H4)."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_the_only_broker_is_tried_until_the_deadline_and_recognises_the_me
         broker.silent = True
         (send,) = start(producer, b"x")
         await settle()
-        broker.produce(broker.frames[-1])  # stored, and nobody hears of it
+        broker.produce(broker.frames[-1])  # stored, without an answer
         broker.down, broker.silent = True, False
         broker.break_streams()
         await cluster.clock.advance(2.5)
@@ -180,7 +180,7 @@ async def test_the_only_broker_is_tried_until_the_deadline_and_recognises_the_me
         await cluster.clock.advance(0.4)
         assert (await send).queue_offset == 1
     assert broker.bodies == [b"before", b"x"]
-    assert {frame.producer_epoch for frame in broker.frames} == {1, 2}  # refused streams reached nobody
+    assert {frame.producer_epoch for frame in broker.frames} == {1, 2}  # refused streams reached no broker
 
 
 async def test_what_its_deadline_has_ended_is_not_stored_later() -> None:
@@ -198,7 +198,7 @@ async def test_what_its_deadline_has_ended_is_not_stored_later() -> None:
         assert isinstance(left[0].exception(), RequestTimeoutError)
         error = stayed[0].exception()
         assert isinstance(error, BrokerUnreachableError)
-        assert "could not leave in time; the last connection failed: 127.0.0.1:10911: nobody listens" in str(error)
+        assert "could not leave in time; the last connection failed: 127.0.0.1:10911: nothing listens" in str(error)
         broker.down = False
         await producer.send(Message("orders", b"after"))
     assert broker.bodies == [b"before", b"after"]

@@ -135,7 +135,7 @@ async def test_a_synchronous_send_goes_elsewhere_after_a_retryable_code_and_rais
         await producer.shutdown()
 
 
-ANSWERS = [code for code in CODES if code != ResponseCode.NOT_LEADER_FOR_QUEUE]  # that one is nobody's answer
+ANSWERS = [code for code in CODES if code != ResponseCode.NOT_LEADER_FOR_QUEUE]  # that one counts as no answer
 
 
 @pytest.mark.mechanism("P8")

@@ -25,7 +25,7 @@ class Source:
     async def look_up(self) -> tuple[str, ...]:
         self.asked += 1
         if not self.addresses:
-            raise NoRouteError("nobody knows the name servers")
+            raise NoRouteError("the name servers are unknown")
         return self.addresses
 
 

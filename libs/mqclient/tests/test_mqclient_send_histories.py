@@ -101,7 +101,7 @@ class History:
                 one.ended = self.step
 
     async def finish(self) -> None:
-        """Everybody is well again, and time enough passes for every send to end."""
+        """End all faults, and let enough time pass for every send to end."""
         for broker in self.brokers:
             broker.down = broker.silent = False
             broker.frame_faults.clear()
@@ -193,7 +193,8 @@ def check_wire(history: History) -> None:
                     assert meaning.setdefault((*queue, sequence), record) == record
 
 
-# A batch whose outcome is unknown behind one that was answered; then nobody listens until the deadline has passed.
+# A batch whose outcome is unknown behind one that was answered; then the broker is unreachable until the deadline has
+# passed.
 LATE = [
     ("send", 3, None, 0),
     ("fault", 0, FrameFault.BREAK_AFTER_STORE),

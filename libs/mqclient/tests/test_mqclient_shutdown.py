@@ -1,4 +1,4 @@
-"""Leaving takes no longer than it may, whatever hangs, and leaves nothing behind, whoever is cancelled.
+"""A shutdown ends in time, whatever hangs, and leaves nothing behind, whichever task is cancelled.
 
 Mechanism L14.
 """
@@ -70,7 +70,7 @@ async def does_nothing() -> None:
 
 
 def fall_silent(cluster: FakeCluster) -> None:
-    """Nobody answers anything any more; every connection stays open."""
+    """No server answers any more; every connection stays open."""
     for broker in cluster.brokers.values():
         broker.silent = True
         broker.unary_gate = asyncio.Event()
@@ -90,7 +90,7 @@ async def begin_work(made: Leaves, broker: FakeBroker) -> list[asyncio.Task[Any]
         return [
             asyncio.create_task(made.send_oneway(Message("orders", b"x"))),  # whose result may be None
             asyncio.create_task(made.send(Message("orders", b"x"), timeout=60.0)),
-            asyncio.create_task(made.send(Message("nobody-has-asked-for-this-yet", b"x"), timeout=60.0)),
+            asyncio.create_task(made.send(Message("not-cached-yet", b"x"), timeout=60.0)),
             asyncio.create_task(called_back.wait()),
         ]
     if isinstance(made, Admin):

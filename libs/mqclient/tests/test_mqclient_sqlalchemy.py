@@ -211,7 +211,7 @@ class Shop:
         for id_ in list(self.broker.transactions.open):
             self.broker.check(id_)
         async with asyncio.timeout(10):
-            while self.broker.transactions.open:  # noqa: ASYNC110 - a fake tells nobody
+            while self.broker.transactions.open:  # noqa: ASYNC110 - a fake sets no event
                 await asyncio.sleep(0.001)
 
     async def delivered(self) -> list[str]:
@@ -253,7 +253,7 @@ class TestCrashPoints:
         shop.broker.silent = True
         placing_ = asyncio.create_task(shop.place("order-17"))
         await shop.cluster.clock.advance(3.1)
-        shop.broker.produce(shop.broker.frames[0])  # the half is stored, and nobody has heard of it
+        shop.broker.produce(shop.broker.frames[0])  # the half is stored, without an answer
         with pytest.raises(TransactionNotBegunError):
             await placing_
         shop.broker.silent = False

@@ -210,7 +210,7 @@ async def test_a_silent_name_server_delays_the_questions_of_many_topics_once() -
         silent.silent = True
         instance = acquire_instance(cluster.url, ClientConfig())
         first = asyncio.create_task(instance.routes.refresh("orders"))
-        await finished(cluster, first)  # from now on the living one is asked first
+        await finished(cluster, first)  # from now on the one that answers is asked first
         began = cluster.clock.monotonic()
         sends = [asyncio.create_task(producer.send(Message("one", b"x")))]
         await finished(cluster, *sends)

@@ -98,7 +98,7 @@ async def test_a_broker_that_has_just_left_the_routes_delays_no_start() -> None:
         gone.down = True
         gone.break_streams()
         await cluster.clock.advance(25.5)  # the refresh has come, the cleaning has not
-        async with consumer_of(cluster, RecordingListener()):  # nobody moves the clock
+        async with consumer_of(cluster, RecordingListener()):  # the clock stands still
             pass
 
 
@@ -109,7 +109,7 @@ async def test_only_the_answer_to_the_heartbeat_that_names_the_group_counts() ->
         await settle()
         (session,) = [stream for stream in broker.streams if stream.path == methods.SESSION.path]
         broker.silent = True
-        await cluster.clock.advance(1.1)  # the producer's next heartbeat, which nobody has answered yet
+        await cluster.clock.advance(1.1)  # the producer's next heartbeat, which is not answered yet
         starting = asyncio.create_task(consumer_of(cluster, RecordingListener()).start())
         await settle()
         session.answer(broker_pb.SessionResponse(heartbeat_ack=broker_pb.HeartbeatAck()))

@@ -44,7 +44,7 @@ WAIT_S = 10
 def own_threads() -> list[str]:
     """Those that mqclient has started."""
     for thread in threading.enumerate():
-        if thread.name.startswith("mqclient-callback"):  # idle, and told to end, and nobody waits for it
+        if thread.name.startswith("mqclient-callback"):  # idle, and told to end, without a wait for it
             thread.join(WAIT_S)
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("mqclient"))
 

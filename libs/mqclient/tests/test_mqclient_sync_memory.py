@@ -78,7 +78,7 @@ def test_a_transaction_is_in_this_thread_and_its_message_is_there_when_the_queue
             return LocalTransactionState.COMMIT_MESSAGE
 
         def check_local_transaction(self, _: MessageExt) -> LocalTransactionState:
-            raise AssertionError("nobody asks")
+            raise AssertionError("there is no check")
 
     listener = Listener()
     transactions = SyncTransactionProducer("shop", sync_broker.url, transaction_listener=Transaction())

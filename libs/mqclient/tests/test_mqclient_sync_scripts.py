@@ -29,7 +29,7 @@ URL = sys.argv[1]
 
 def others():
     if not any(thread.name.startswith("mqclient") for thread in threading.enumerate()):
-        for thread in threading.enumerate():  # gRPC's own, which is told to end, and nobody waits for it
+        for thread in threading.enumerate():  # gRPC's own, which is told to end, without a wait for it
             if "_poll_wrapper" in thread.name:
                 thread.join(timeout=10)
     return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -209,7 +209,7 @@ async def test_ctrl_c_abandons_the_wait_and_not_the_loop(tmp_path: Path) -> None
         loopback.broker.silent = True
         process.stdin.write(b"\n")
         async with asyncio.timeout(LIMIT_S):
-            while len(loopback.broker.frames) < 2:  # noqa: ASYNC110 - a fake tells nobody
+            while len(loopback.broker.frames) < 2:  # noqa: ASYNC110 - a fake sets no event
                 await asyncio.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert await line_of(process) == "interrupted"

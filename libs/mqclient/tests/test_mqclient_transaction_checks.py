@@ -189,7 +189,7 @@ async def test_five_run_2000_wait_and_the_rest_is_dropped_and_logged(caplog: pyt
     assert world.listener.running == CHECKS_AT_ONCE
     assert caplog.text.count("is dropped, it will come again: 2,000 others are waiting") == 3
     world.listener.gate.set()
-    while len(world.answered) < everything:  # noqa: ASYNC110 - the list tells nobody
+    while len(world.answered) < everything:  # noqa: ASYNC110 - a list sets no event
         await asyncio.sleep(0)
     assert set(world.answered) == {f"{number}" for number in range(everything)}
     await world.checks.close(0.0)

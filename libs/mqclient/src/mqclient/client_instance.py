@@ -1,8 +1,8 @@
 """What the producers, consumers and admins of one client id share.
 
-Invariants: one instance per event loop, URL and client id, made by whichever comes first and shut down by whichever
-leaves last; no two living instances have the same client id, unless two processes are given the same `instance_name`,
-of which brokers reject the second; after its shutdown no task, timer or connection of it is left, whatever hangs.
+Invariants: one instance per event loop, URL and client id, made for its first user and shut down with its last one; no
+two running instances have the same client id, unless two processes are given the same `instance_name`, of which brokers
+reject the second; after its shutdown no task, timer or connection of it is left, whatever hangs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _instances_lock = threading.Lock()  # each event loop has a thread of its own
 
 
 class ClientInstance:
-    """Made by `acquire_instance`, and used by whoever registers at once; given back with `leave` or `release`."""
+    """Made by `acquire_instance` for a caller that registers at once; given back with `leave` or `release`."""
 
     def __init__(self, client_id: str, url: str, config: ClientConfig, transport: Transport) -> None:
         self.client_id = client_id
@@ -113,7 +113,7 @@ class ClientInstance:
     async def leave(
         self, timeout_s: float, *, finish: Callable[[float], Coroutine[Any, Any, None]], unregister: Callable[[], None]
     ) -> None:
-        """What everybody's shutdown does: finish, unregister, release, within `timeout_s` for all of it.
+        """The shutdown of every user: finish, unregister, release, within `timeout_s` for all of it.
 
         `finish` waits for what is under way until the monotonic time that it is given, and then breaks it off. If it
         is cancelled, or fails, it is called again with a time that has passed, and the rest is done without waiting.
@@ -130,7 +130,7 @@ class ClientInstance:
             await self.release(deadline)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Leave; if nobody is registered any more, the instance is shut down, by `deadline` (monotonic) or at once."""
+        """Leave; the last user shuts the instance down, by `deadline` (monotonic) or at once."""
         if not self._registrations.is_empty:
             return
         with _instances_lock:
@@ -170,14 +170,14 @@ class ClientInstance:
         return self._brokers.to(address)
 
     def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
-        """Broker ids and addresses of those who can serve reads of this name, the best first; empty without a route.
+        """Ids and addresses of the brokers that serve reads of this name, the best first; empty without a route.
 
-        The one with the wanted id, else the master, else a slave; who could not be reached just now comes last.
+        The one with the wanted id, else the master, else a slave; those that could not be reached just now come last.
         """
         return self._brokers.readers(broker_name, wanted_id)
 
     async def unreachable(self, address: str) -> None:
-        """A request could not be served there: pass that broker over for a while, and ask who stands in its place."""
+        """A request could not be served there: pass that broker over for a while, and look its successor up."""
         self._brokers.mark_unreachable(address)
         await self.routes.refresh_brokers()
 
@@ -197,7 +197,7 @@ class ClientInstance:
         return self._brokers.refusals()
 
     def id_in_use(self) -> BrokerRejectedError | None:
-        """What a broker has said that knows another living process by this client's id; None when none does."""
+        """The answer of a broker at which another running process has this client's id; None when there is none."""
         return self._brokers.id_in_use()
 
     def _synchronize_connections(self) -> None:
@@ -236,7 +236,7 @@ class ClientInstance:
         self._registrations.remove_admin(admin)
 
     def in_flight(self) -> list[str]:
-        """What its producers and consumers have under way, for people."""
+        """The calls in flight of its producers and consumers, for people."""
         return list(self._registrations.in_flight())
 
     def _membership_changed(self) -> None:
@@ -246,7 +246,7 @@ class ClientInstance:
     # ------------------------------------------------------------------------------------- what sessions ask and say
 
     def heartbeat(self, address: str) -> broker_pb.Heartbeat:
-        """The whole truth about this client, as far as it concerns the broker there."""
+        """All groups of this client that concern the broker at `address`."""
         to_slave = self.routes.broker_name(address) is not None and not self.routes.is_master(address)
         return self._registrations.heartbeat(to_slave=to_slave)
 
@@ -295,7 +295,7 @@ _instances: dict[_Key, ClientInstance] = {}
 def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
     """The running instance for this loop, URL and client id, started if it is the first (mechanism L4).
 
-    Who gets it registers before it awaits anything, or releases it. Raises UnknownTransportError and
+    The caller registers before it awaits anything, or releases it. Raises UnknownTransportError and
     IllegalArgumentError for the URL, IllegalStateError when the client id runs with another configuration.
     """
     key = (asyncio.get_running_loop(), url, config.instance_name, config.unit_name)
@@ -317,7 +317,7 @@ def acquire_instance(url: str, config: ClientConfig) -> ClientInstance:
 
 
 def in_flight(url: str) -> list[str]:
-    """What the clients of this URL in this process have under way, for people; empty when nothing is."""
+    """The calls in flight of the clients of this URL in this process, for people."""
     with _instances_lock:
         instances = [instance for (_, known, *_), instance in _instances.items() if known == url]
     return [one for instance in instances for one in instance.in_flight()]

@@ -2,14 +2,14 @@
 
 MQClientError
  ├─ RetryableError               nothing was stored: try again, now or later
- │   ├─ NoRouteError             no name server answered, or no living broker has a queue for the topic
+ │   ├─ NoRouteError             no name server answered, or no registered broker has a queue for the topic
  │   ├─ BrokerUnreachableError   there was no connection that the request could leave by
  │   ├─ BrokerRefusedError       the broker said no for now (SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, ...)
  │   ├─ NotSentError             the time ran out before the request left
  │   ├─ EarlierSendFailedError   an earlier message to the same queue failed, so that this one could not keep its place
  │   ├─ TooManyRequestsError     too many sends are under way already
  │   ├─ TransactionNotBegunError no half message was acknowledged, so the local transaction was not run
- │   └─ TransactionTombstonedError a check-back has rolled the transaction back before it could commit
+ │   └─ TransactionTombstonedError a check has rolled the transaction back before it could commit
  ├─ OutcomeUnknownError          it may be stored, it may not: trying again can store it twice
  │   ├─ RequestTimeoutError      it left, and no answer came in time
  │   └─ ConnectionLostError      it left, and the connection broke before the answer
@@ -20,7 +20,7 @@ MQClientError
      ├─ BrokerRejectedError      the broker said no for good (NO_PERMISSION, MESSAGE_ILLEGAL, ...)
      ├─ UnreadableBodyError      the body is compressed in a way that this client cannot undo
      ├─ IllegalStateError        the producer, consumer or instance is not in a state that allows the call
-     └─ UnknownTransportError    nobody has registered the scheme of the URL
+     └─ UnknownTransportError    no transport is registered for the scheme of the URL
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RetryableError(MQClientError):
 
 
 class NoRouteError(RetryableError):
-    """No living broker is known that could serve the topic."""
+    """No registered broker serves the topic."""
 
 
 class BrokerUnreachableError(RetryableError):

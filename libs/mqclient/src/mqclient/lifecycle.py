@@ -4,11 +4,10 @@ Invariants of states: a state only changes along the table; an event that the ta
 nothing. A start first sets START_FAILED, so that a start that raises half-way leaves the truth behind.
 
 Invariants of tasks: after `close` no task of an owner is left, unless it ignores that it is cancelled, which is logged;
-an exception that nobody expected is always logged, with its trace, and never ends a periodic task.
+an unexpected exception is always logged, with its trace, and never ends a periodic task.
 
 Invariants of threads: at most `count_max` functions run at once; no thread is started while one is idle; a thread ends
-when it has done its work after `close`, and holds up nobody who leaves: a function that hangs is left behind, and
-reported.
+when it has done its work after `close`, and holds up no shutdown: a function that hangs is left behind, and reported.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ServiceState(Enum):
 
 
 class LifecycleEvent(Enum):
-    """What can happen to a service."""
+    """The events of a service's life."""
 
     START = "start"
     STARTED = "finish its start"
@@ -125,7 +124,7 @@ class BackgroundTasks:
     def start(
         self, coroutine: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False, in_span: bool = False
     ) -> asyncio.Task[Any]:
-        """Run `coroutine` as a task called `name`; with `awaited`, somebody awaits it and hears of its errors.
+        """Run `coroutine` as a task called `name`; with `awaited`, a caller awaits it and gets its errors.
 
         It leaves the current span, which most tasks outlive by far, unless it is a part of that and is `in_span`.
         """
@@ -197,7 +196,7 @@ class BackgroundTasks:
     def _answered(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled():
-            task.exception()  # looked at, because those who awaited it may all have given up meanwhile
+            task.exception()  # retrieved, because all its callers may have been cancelled meanwhile
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
@@ -254,7 +253,7 @@ class SharedCalls(Generic[KeyT, T]):
             task = self._running[key] = self._tasks.start(call(), name, awaited=True)
             task.add_done_callback(lambda _: self._running.pop(key, None))
         try:
-            # Shielded: the result is everybody's, also when the caller who asked first gives up.
+            # Shielded: the result is for all callers, also when the first one is cancelled.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
@@ -279,7 +278,7 @@ class WorkerThreads:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns or raises, run when a thread is free, in the span that is current here.
 
-        Who is cancelled leaves it running.
+        A cancelled caller leaves it running.
 
         Raises IllegalStateError after `close`.
         """
@@ -324,9 +323,9 @@ class WorkerThreads:
 
 
 def call_for(loop: asyncio.AbstractEventLoop, result: asyncio.Future[T], function: Callable[[], T]) -> None:
-    """Call `function` in this thread, and give what it returns or raises to whoever awaits `result` on `loop`.
+    """Call `function` in this thread, and set the outcome of `result` on `loop`.
 
-    Nobody may wait any more: then it is dropped. What is no Exception is raised here, and there a RuntimeError.
+    The outcome is dropped when `result` was cancelled. What is no Exception is raised here, and there a RuntimeError.
     """
     try:
         value = function()
@@ -351,4 +350,4 @@ def _settle(loop: asyncio.AbstractEventLoop, result: asyncio.Future[T], error: E
     try:
         loop.call_soon_threadsafe(settle)
     except RuntimeError:
-        return  # the loop has been closed, so nobody waits any more
+        return  # the loop has been closed, and its tasks with it

@@ -183,7 +183,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 class IllegalDelayError(ValueError):
-    """Nobody waits like that; the sentence says what is allowed."""
+    """A delay that is not allowed; the message says what is."""
 
 
 def checked_delay_ms(delay_ms: object) -> int:
@@ -200,9 +200,7 @@ def check_deliver_at(deliver_at: object) -> None:
     if not isinstance(deliver_at, datetime):
         raise IllegalDelayError(f"deliver_at has to be a datetime, not {type(deliver_at).__name__}")
     if deliver_at.utcoffset() is None:
-        raise IllegalDelayError(
-            f"deliver_at is {deliver_at.isoformat()}, and nobody knows in which time zone; give it a tzinfo"
-        )
+        raise IllegalDelayError(f"deliver_at is {deliver_at.isoformat()}, without a time zone; give it a tzinfo")
 
 
 def deliver_timestamp_ms(deliver_at: datetime) -> int:

@@ -3,8 +3,8 @@
 The name servers never talk to each other, and one of them may be cut off from brokers (ADR 110).
 
 Invariants: a list of addresses stays until another one that is not empty replaces it; there is a channel to listed
-addresses only; whoever asks has asked every listed name server once before it hears that none answers; a doubtful
-answer counts only when every other name server has been asked, too, within the last OPINION_PAUSE_S.
+addresses only; a query fails only after every listed name server was asked once; a doubtful answer counts only when
+every other name server has been asked, too, within the last OPINION_PAUSE_S.
 
 An answer is doubtful when it names no queue, or no master for a broker name, or a master with a lower epoch than one
 that is known, or when the name server says that it is uncertain. Of several answers the best one counts, and its name
@@ -63,7 +63,7 @@ class TopicRoute:
     brokers: Mapping[str, Mapping[int, str]]
 
     def publish_queues(self) -> tuple[MessageQueue, ...]:
-        """Queues that can be written: allowed, and on a broker whose master lives. Sorted."""
+        """Queues that can be written: allowed, and on a broker that has a master. Sorted."""
         return tuple(
             sorted(
                 MessageQueue(self.topic, queues.broker_name, queue_id)
@@ -86,7 +86,7 @@ class TopicRoute:
 
     @property
     def waits_for_master(self) -> bool:
-        """Whether there are queues that could be written if the master of their broker lived."""
+        """Whether there are queues that only a missing master keeps from being written."""
         return any(
             queues.perm & Permission.WRITE
             and queues.write_queue_count
@@ -228,8 +228,8 @@ class NameServers:
         names = ", ".join(broker.broker_name for broker in brokers[:NAMED_MAX])
         more = f" and {len(brokers) - NAMED_MAX} more" if len(brokers) > NAMED_MAX else ""
         return (
-            f"no living broker has the topic {topic!r}, and none creates topics by itself (autoCreateTopicEnable=false "
-            f"at {names}{more}); create it: mqadmin updateTopic -t {topic}"
+            f"no registered broker has the topic {topic!r}, and none creates topics by itself "
+            f"(autoCreateTopicEnable=false at {names}{more}); create it: mqadmin updateTopic -t {topic}"
         )
 
     async def away_brokers(self, topic: str) -> list[str]:
@@ -240,7 +240,7 @@ class NameServers:
         return sorted({name for answer in answers for name in answer.away_brokers} - living)
 
     async def list_topics(self, *, with_away: bool = False) -> list[str]:
-        """Every topic that a living broker has, or one that is away, as far as any name server knows, sorted."""
+        """Every topic that a registered broker has, or one that is away, as far as any name server knows, sorted."""
         topics, after = set[str](), ""
         while True:
             request = name_pb.ListTopicsRequest(after=after, topics_max=TOPICS_PER_PAGE, with_away=with_away)
@@ -254,7 +254,7 @@ class NameServers:
     async def list_brokers(
         self, is_enough: Callable[[Brokers], bool] = lambda _: False, question: str = ""
     ) -> list[name_pb.BrokerData]:
-        """Every living broker as far as any name server knows, sorted by name.
+        """Every registered broker as far as any name server knows, sorted by name.
 
         One name server is asked if its answer is neither doubtful nor fails `is_enough`. Callers that ask again and
         again name their `question`.
@@ -277,7 +277,7 @@ class NameServers:
         return brokers
 
     async def close(self) -> None:
-        """Let every connection go; whoever asks from now on hears a NoRouteError."""
+        """Close every connection; queries raise NoRouteError from now on."""
         self._closed = True
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close() for channel in channels))

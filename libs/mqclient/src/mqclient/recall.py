@@ -1,9 +1,9 @@
 """Messages that wait, taken back or given another time: what producers and admins do alike.
 
 Invariants: every master that the topic's route names is asked, because a message waits on one of them and several
-messages may have the key; there is a result only when each of them has answered, so that UNKNOWN means that no living
-broker of the topic has such a message, and never that one of them was out of reach. A topic that no broker has has no
-messages: UNKNOWN is the answer when every name server knows brokers and none with the topic.
+messages may have the key; there is a result only when each of them has answered, so that UNKNOWN means that no
+registered broker of the topic has such a message, and never that one of them was out of reach. A topic that no broker
+has has no messages: UNKNOWN is the answer when every name server knows brokers and none with the topic.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _GRAVEST_FIRST: tuple[type[MQClientError], ...] = (OutcomeUnknownError, Rejected
 
 
 class RecallOutcome(Enum):
-    """What became of a message that somebody wanted back.
+    """The outcome of a recall for one message.
 
     REMOVED: it is never delivered; this call or an earlier one has taken it back. RESCHEDULED: it waits for its new
     time. ALREADY_DELIVERED: it was too late. UNKNOWN: no broker has such a message that waits or has waited; that is
@@ -180,7 +180,7 @@ async def _ask_all(instance: ClientInstance, request: broker_pb.RecallMessageReq
     if route is None:
         if instance.routes.knows(request.topic):
             raise NoRouteError(
-                f"no living broker has the topic {request.topic!r} any more: its messages may wait on one"
+                f"no registered broker has the topic {request.topic!r} any more: its messages may wait on one"
             )
         return RecallResult((), ())
     names = sorted({queues.broker_name for queues in route.queues})

@@ -71,12 +71,13 @@ class RouteTable:
         return queues
 
     def waits_for_master(self, topic: str) -> bool:
-        """Whether the topic has queues that nobody can write only because the masters of their brokers are away."""
+        """Whether the topic has queues that cannot be written only because the masters of their brokers are away."""
         route = self._routes.get(topic) or self._guesses.get(topic)
         return route is not None and route.waits_for_master
 
     async def subscribe_route(self, topic: str) -> TopicRoute | None:
-        """The route for reading `topic`; None when it does not exist. Raises NoRouteError when nobody answers."""
+        """The route for reading `topic`; None when it does not exist. Raises NoRouteError when no name server
+        answers."""
         return self._routes.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute | None:
@@ -98,7 +99,7 @@ class RouteTable:
 
     @property
     def follows_all_masters(self) -> bool:
-        """Whether every living master is known, and not only those of the routes."""
+        """Whether every registered master is known, and not only those of the routes."""
         return self._follows_all_masters
 
     def knows(self, topic: str) -> bool:
@@ -106,7 +107,8 @@ class RouteTable:
         return topic in self._routes or topic in self._guesses
 
     async def follow_all_masters(self) -> None:
-        """From now on know every living master, whatever its topics. Raises NoRouteError when nobody answers.
+        """From now on know every registered master, whatever its topics. Raises NoRouteError when no name server
+        answers.
 
         Also after an error the masters are asked for with every refresh.
         """
@@ -130,17 +132,17 @@ class RouteTable:
                     return  # no name server answers, so none would answer for the others either
 
     async def refresh_brokers(self) -> None:
-        """Ask a name server anew where the known brokers are: for who finds a master that does not serve.
+        """Ask a name server anew where the known brokers are: for callers that find a master that does not serve.
 
-        If it knows nothing new, the other name servers are asked, too. Raises nothing. All who want it at the same
-        time share one question, and REFRESH_INTERVAL_S later there may be the next one.
+        If it knows nothing new, the other name servers are asked, too. Raises nothing. Concurrent calls share one
+        query, and REFRESH_INTERVAL_S later there may be the next one.
         """
         if self._clock.monotonic() < self._brokers_asked_at + REFRESH_INTERVAL_S:
             return
         try:
             await self._asking.run("brokers", self._refresh_brokers, "mqclient addresses of the brokers")
         except MQClientError as error:
-            logger.info("nobody tells where the brokers are now: %s", error)
+            logger.info("the addresses of the brokers could not be refreshed: %s", error)
 
     def addresses(self, broker_name: str) -> Mapping[int, str]:
         """Where the brokers of this name listen, by broker id; 0 is the master. Empty when no route names any."""
@@ -192,7 +194,7 @@ class RouteTable:
             self._take_over(listed)
 
     async def _list(self, is_enough: Callable[[Iterable[name_pb.BrokerData]], bool]) -> dict[str, Mapping[int, str]]:
-        """The addresses of all living brokers, by name and id; of one name server if that `is_enough`."""
+        """The addresses of all registered brokers, by name and id; of one name server if that `is_enough`."""
         brokers = await self._name_servers.list_brokers(is_enough, "where the brokers are")
         return {broker.broker_name: dict(broker.addresses) for broker in brokers}
 

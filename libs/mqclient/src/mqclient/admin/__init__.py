@@ -1,4 +1,4 @@
-"""What an operator asks of the cluster: topics, groups, brokers, messages.
+"""The operator's interface to the cluster: topics, groups, brokers, messages.
 
 One module a subject; `Admin` puts them together.
 """
@@ -85,12 +85,12 @@ __all__ = [
 class Admin(
     DeadLetterAdmin, ConsumerAdmin, ReplicationAdmin, LifeAdmin, WaitingMessageAdmin, TransactionAdmin, BackupAdmin
 ):
-    """What an operator asks of the cluster.
+    """The operator's interface to the cluster.
 
     A change goes to every master that a name server knows, or to those of `cluster_name`, or to the broker at
     `broker_address` alone. The brokers are asked one after the other, in the order of their names. The first error ends
-    the call; it is the error of the broker that made it, and names those that had done what was asked before. Nothing
-    is taken back there: every change can be asked for again.
+    the call; it is the error of the broker that made it, and names those that had done what was asked before. Changes
+    are not rolled back there: every change can be repeated.
 
         async with Admin("mq://127.0.0.1:9876") as admin:
             await admin.update_topic("orders", read_queue_count=8, write_queue_count=8)

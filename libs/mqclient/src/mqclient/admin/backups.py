@@ -108,7 +108,7 @@ class BackupDescription:
         ).checked()
 
     def checked(self) -> BackupDescription:
-        """Itself. Raises ValueError when it describes no copy of a store."""
+        """This description. Raises ValueError when it describes no copy of a store."""
         paths = [str(check_path(file.path)) for file in self.files]
         if len(set(paths)) < len(paths) or DESCRIPTION_NAME in paths:
             raise ValueError("a file of it is named twice")
@@ -193,7 +193,7 @@ class _Writer:
         await self._ask_disk(self.folder, self._make, self.folder)
 
     async def take(self, part: admin_pb.BackupStoreResponse) -> BackupDescription | None:
-        """Go on with what has come; the description when that was the end."""
+        """Write the next part of the copy; the description after the last part."""
         match part.WhichOneof("part"):
             case "file":
                 await self._begin_file(part.file)
@@ -221,7 +221,7 @@ class _Writer:
         self._crc = zlib.crc32(content, self._crc)
 
     async def _finish(self, end: admin_pb.BackupEnd) -> BackupDescription:
-        """That was all of it: make it durable, and say so in backup.json."""
+        """Make the complete copy durable, and write backup.json."""
         await self._end_file()
         found = BackupDescription(
             end.broker_name, end.timestamp_ms, end.log_min_offset, end.log_max_offset, tuple(self._files)

@@ -1,4 +1,4 @@
-"""Brokers: which ones live, how they are, and how all of an operator's calls ask them.
+"""Brokers: which ones are registered, their state, and how an operator's calls reach them.
 
 Invariants: brokers are asked one after the other, by name, so that what was done before an error can be told; an answer
 other than SUCCESS raises, and says which broker gave it.
@@ -34,7 +34,7 @@ _ANSWERED = (BrokerRefusedError, BrokerRejectedError)
 
 
 class CodedAnswer(Protocol):
-    """An answer that says by its code whether it is one."""
+    """An answer with a response code; only SUCCESS has a result."""
 
     @property
     def code(self) -> int: ...
@@ -98,7 +98,7 @@ class AdminCalls(Service):
             if MASTER_ID in broker.addresses and cluster_name in (None, broker.cluster_name)
         ]
         if not masters:
-            raise NoRouteError(f"no master lives in {'any cluster' if cluster_name is None else cluster_name}")
+            raise NoRouteError(f"no master is registered in {'any cluster' if cluster_name is None else cluster_name}")
         return masters
 
     def _target_at(self, broker_address: str) -> Target:
@@ -106,11 +106,11 @@ class AdminCalls(Service):
         return Target(broker_address, self._instance.connection_to(broker_address))
 
     async def _target_named(self, broker_name: str) -> Target:
-        """The living master of this name. Raises NoRouteError."""
+        """The registered master of this name. Raises NoRouteError."""
         for target in await self._targets():
             if target.name == broker_name:
                 return target
-        raise NoRouteError(f"no master lives that is called {broker_name!r}")
+        raise NoRouteError(f"no master is registered as {broker_name!r}")
 
 
 async def answer_of(
@@ -154,7 +154,7 @@ async def on_each(
 
 @dataclass(frozen=True, slots=True)
 class ClusterBroker:
-    """One living broker process; id 0 is the master of its name."""
+    """One registered broker process; id 0 is the master of its name."""
 
     cluster_name: str
     broker_name: str
@@ -220,7 +220,7 @@ class BrokerAdmin(AdminCalls):
     """Calls about brokers."""
 
     async def cluster_list(self) -> list[ClusterBroker]:
-        """Every living broker, by cluster, name and id. Raises NoRouteError when no name server answers."""
+        """Every registered broker, by cluster, name and id. Raises NoRouteError when no name server answers."""
         self._lifecycle.require_running()
         brokers = [
             ClusterBroker(broker.cluster_name, broker.broker_name, broker_id, address)

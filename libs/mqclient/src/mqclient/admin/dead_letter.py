@@ -3,8 +3,8 @@
 A mark is a small message in the dead-letter topic itself, in the queue of its letter and behind it: seen by every
 operator, kept by the log. The property DEAD_LETTER_MARK names what was done and the letter's queue offset, the tag of
 the same name lets the broker pick the marks out, and the body is a sentence for people. The tag alone makes no mark: an
-application may use it too, the property it may not. Nor is it a mark what has itself died, of a group that consumes a
-dead-letter topic: that names a topic that it comes from.
+application may use it too, the property it may not. Nor is a dead letter of a group that consumes a dead-letter topic a
+mark: it names the topic that it comes from.
 
 Invariants: a letter's state is that of its newest mark; marks are read once, in order, and of each only the letter's
 offset and state are kept, as long as the letter is in the log (about 8 MB for 100,000 of them).
@@ -45,7 +45,7 @@ class DeadLetterState(Enum):
 
 
 class ReplayTarget(Enum):
-    """Who gets a dead letter again."""
+    """The groups that get a dead letter again."""
 
     GROUP = "group"  # its own group alone, through the group's retry topic
     TOPIC = "topic"  # every group that reads the topic it was sent to first
@@ -103,8 +103,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are wanted: those for which all of this is true; by default those with which nobody has done
-    anything.
+    """Which dead letters are wanted: those for which all of this is true; by default those without a mark.
 
     `topic` is the one that they were sent to first, `expression` is "*" or tags as "A || B", `key` one of their keys.
     `begin_ms` and `end_ms` bound the time since when they are dead: from, and before. `contains` is a part of the body,
@@ -121,7 +120,7 @@ class DeadLetterFilter:
     states: frozenset[DeadLetterState] = frozenset({DeadLetterState.OPEN})
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Whether what the queue's reader has not looked at is true. Raises UnreadableBodyError."""
+        """Whether the conditions hold that the queue's reader has not checked. Raises UnreadableBodyError."""
         return (
             letter.state in self.states
             and self.topic in (None, letter.topic)

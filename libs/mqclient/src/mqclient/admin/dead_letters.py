@@ -165,7 +165,7 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
         return marked
 
     async def _require_open(self, letter: DeadLetter) -> None:
-        """Raises IllegalStateError unless nobody has done anything with the letter by now."""
+        """Raises IllegalStateError when the letter has a mark by now."""
         marked = await self._caught_up(letter.message.message_queue)
         state = marked.state_at(letter.message.queue_offset)
         if state is not DeadLetterState.OPEN:
@@ -184,7 +184,7 @@ class DeadLetterAdmin(TopicAdmin, GroupAdmin, MessageAdmin):
         except MQClientError as error:
             raise OutcomeUnknownError(
                 f"the dead letter {letter.message.message_id} was {sentence}, and could not be marked as replayed, so "
-                f"that it may look as if nobody had replayed it: {error}"
+                f"that it may still look as if it were not replayed: {error}"
             ) from error
         return sent
 

@@ -1,4 +1,4 @@
-"""Consumer groups: their settings, how far they are, where they begin anew, and their active members."""
+"""Consumer groups: their settings, progress, offset resets, and active members."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class QueueConsumeStats:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """How far a group is, over all masters: its queues, sorted, and its living members."""
+    """The progress of a group, over all masters: its queues, sorted, and its active members."""
 
     group: str
     queues: tuple[QueueConsumeStats, ...]
@@ -134,7 +134,7 @@ class GroupAdmin(AdminCalls):
         """Delete the group's settings, durably; with `clean_offsets` its offsets and its retry topic too.
 
         Its dead letters stay: `delete_topic("%DLQ%" + group)` deletes them. A broker without the group is passed over;
-        when none has it, SUBSCRIPTION_GROUP_NOT_EXIST is raised; NO_PERMISSION while it has living members. Raises
+        when none has it, SUBSCRIPTION_GROUP_NOT_EXIST is raised; NO_PERMISSION while it has active members. Raises
         IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal of a broker.
         """
         _check_group(group, check_group_name)
@@ -192,7 +192,7 @@ class GroupAdmin(AdminCalls):
     ) -> dict[MessageQueue, OffsetChange]:
         """Let the group go on at the first message stored at or after `timestamp_ms` (-1: at the end of each queue).
 
-        Without `force` an offset only moves back. The offsets are durable and the living members have been told on
+        Without `force` an offset only moves back. The offsets are durable and the active members have been told on
         return; what they commit late changes nothing. A broker that lacks the topic or the group is passed over, and
         its queues are not in the result; when all lack it, TOPIC_NOT_EXIST or SUBSCRIPTION_GROUP_NOT_EXIST is raised.
         Raises IllegalArgumentError, NoRouteError when there is no broker, and the first other refusal.
@@ -214,9 +214,9 @@ class GroupAdmin(AdminCalls):
     ) -> dict[MessageQueue, OffsetChange]:
         """Let the group go on at these offsets, forward as well as back; its other queues stay as they are.
 
-        Durable, and told to the living members, as with `reset_offset_by_time`. Returns the changes of these queues.
-        Raises IllegalArgumentError, NoRouteError when no living broker has a queue, and the first refusal of a broker,
-        which has changed nothing of that topic then.
+        Durable, and told to the active members, as with `reset_offset_by_time`. Returns the changes of these queues.
+        Raises IllegalArgumentError, NoRouteError when no registered broker has a queue, and the first refusal of a
+        broker, which has changed nothing of that topic then.
         """
         _check_group(group)
         if any(offset < 0 for offset in offsets.values()):
@@ -251,7 +251,7 @@ def _check_group(group: str, check: Callable[[str], None] = check_group) -> None
 
 
 class ConsumeResult(IntEnum):
-    """What a listener made of a message that it got directly, with RocketMQ's names."""
+    """The outcome of a message that a listener got directly, with RocketMQ's names."""
 
     CR_UNSPECIFIED = 0
     CR_SUCCESS = 1
@@ -261,7 +261,7 @@ class ConsumeResult(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """What a member wants of one topic; `expression_type` is TAG or SQL92."""
+    """A member's subscription to one topic; `expression_type` is TAG or SQL92."""
 
     topic: str
     expression: str
@@ -330,10 +330,10 @@ class ConsumeDirectlyResult:
 
 
 class ConsumerAdmin(AdminCalls):
-    """Calls about the living members of consumer groups."""
+    """Calls about the active members of consumer groups."""
 
     async def consumer_connections(self, group: str) -> list[ConsumerConnection]:
-        """The group's living members over all masters, by client id.
+        """The group's active members over all masters, by client id.
 
         Raises NoRouteError when there is no broker, SUBSCRIPTION_GROUP_NOT_EXIST as a refusal when no broker knows the
         group, and the first other refusal.

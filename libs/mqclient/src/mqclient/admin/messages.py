@@ -88,8 +88,8 @@ class MessageAdmin(AdminCalls):
     ) -> PullResult:
         """Messages of the queue from `offset` on, at once, whether there are any or not; all, or those that are wanted.
 
-        Nobody's offset moves and no group is made: the broker is asked in the name of RocketMQ's TOOLS_CONSUMER.
-        Raises IllegalArgumentError, NoRouteError when no living broker has the queue, and the broker's refusal.
+        No offset moves and no group is made: the broker is asked in the name of RocketMQ's TOOLS_CONSUMER. Raises
+        IllegalArgumentError, NoRouteError when no registered broker has the queue, and the broker's refusal.
         """
         subscription = parse_subscription(queue.topic, expression)
         target = await self._target_named(queue.broker_name)
@@ -128,7 +128,7 @@ class MessageAdmin(AdminCalls):
     async def queue_offsets(self, queue: MessageQueue) -> tuple[int, int]:
         """(first offset that can be read, offset of the next message to come).
 
-        Raises NoRouteError when no living broker has the queue, and the broker's refusal.
+        Raises NoRouteError when no registered broker has the queue, and the broker's refusal.
         """
         target = await self._target_named(queue.broker_name)
         return await offsets_of(target.connection, queue)
@@ -136,7 +136,7 @@ class MessageAdmin(AdminCalls):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of the queue that was stored at or after the time; its end when all are older.
 
-        Raises NoRouteError when no living broker has the queue, and the broker's refusal.
+        Raises NoRouteError when no registered broker has the queue, and the broker's refusal.
         """
         target = await self._target_named(queue.broker_name)
         return await offset_at(target.connection, queue, timestamp_ms)
@@ -223,7 +223,7 @@ class TransactionAdmin(AdminCalls):
     async def decide_transaction(self, transaction_id: str, *, commit: bool) -> TransactionPhase:
         """Commit a transaction that is open or parked, or roll it back; durable on return.
 
-        Returns how it has ended: COMMITTED or ROLLED_BACK, by this call or by an earlier word, which then stands.
+        Returns how it has ended: COMMITTED or ROLLED_BACK, by this call or by an earlier decision, which then stands.
         Raises as `transaction`, and the refusal of the broker that has it.
         """
         state = broker_pb.COMMIT_MESSAGE if commit else broker_pb.ROLLBACK_MESSAGE

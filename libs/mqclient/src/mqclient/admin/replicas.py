@@ -1,7 +1,7 @@
 """What brokers say of their replication, and the calls by which their roles change, to one replica after the other.
 
-A replica that changes its role closes its port and opens it again, so the answer to what it has done may get lost. Who
-asks for a change therefore looks at the replica until the change is there.
+A replica that changes its role closes its port and opens it again, so the answer to what it has done may get lost. A
+caller that requests a change therefore polls the replica until the change is there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNANSWERED = (*UNSENT, OutcomeUnknownError)
 
 
 class BrokerRole(IntEnum):
-    """Who writes, and when a message is acknowledged (mechanisms H1, H4); admin_service.proto has the same ones."""
+    """Which broker writes, and when a message is acknowledged (mechanisms H1, H4), as in admin_service.proto."""
 
     UNSPECIFIED = 0
     ASYNC_MASTER = 1
@@ -110,7 +110,7 @@ class HaStatus:
 
     @property
     def has_lost_its_place(self) -> bool:
-        """Whether it was the master and is nobody's slave yet: it has stepped down, or was superseded."""
+        """Whether it was the master and is not a slave yet: it has stepped down, or was superseded."""
         return not self.leads and (self.role.is_master or self.broker_id == FORMER_MASTER_ID)
 
     @property
@@ -175,14 +175,14 @@ def _replica(replica: admin_pb.ReplicaStatus) -> ReplicaStatus:
 
 
 class Patience:
-    """Until when somebody waits."""
+    """The deadline of a caller that polls."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
         self._deadline = clock.monotonic() + timeout_s
 
     async def pause(self) -> bool:
-        """A moment later; False when the time is over."""
+        """Wait for the next look; False when the time is over."""
         if self._clock.monotonic() >= self._deadline:
             return False
         await self._clock.sleep(LOOK_INTERVAL_S)
@@ -191,7 +191,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """What a master of `epoch` leaves: where its log ends, the role that it had, and the locks of orderly groups.
+    """What a master of `epoch` hands over: where its log ends, the role that it had, and the locks of orderly groups.
 
     `whole`: it has stepped down, and its log ends there for good. `queue_locks` is for the successor to read; empty
     where the master could not be asked.

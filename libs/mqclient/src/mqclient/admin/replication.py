@@ -51,7 +51,7 @@ SWITCH_TIMEOUT_S = 30.0
 class SwitchPlan:
     """`target` becomes the master of `term`, unless it is (`promote` is False then).
 
-    `giver` steps down first, and the target has to have its whole log; None when there is nobody. Afterwards the
+    `giver` steps down first, and the target has to have its whole log; None when no master is left. Afterwards the
     `leftovers` become slaves, each with the id beside it.
     """
 
@@ -63,7 +63,7 @@ class SwitchPlan:
 
 
 def plan_switch(answers: Sequence[HaAnswer], to: int | str, *, force: bool, timeout_s: float) -> SwitchPlan:
-    """With an old master that lives. Raises IllegalStateError, IllegalArgumentError, and why the target is silent."""
+    """With an old master that answers. Raises IllegalStateError, IllegalArgumentError, and the target's own error."""
     target = _named(answers, to)
     leader = _leader(answers, target)
     if leader is None:
@@ -72,7 +72,7 @@ def plan_switch(answers: Sequence[HaAnswer], to: int | str, *, force: bool, time
         return _plan(answers, target, giver=None, promote=False)
     if target.has_lost_its_place and not target.connected:
         raise IllegalStateError(
-            f"{target.address} has lost its place as master and is nobody's slave yet; "
+            f"{target.address} has lost its place as master and is not a slave yet; "
             f"switch to {leader.address}, the master, which makes a slave of it"
         )
     _check_slave(leader, target, force=force, timeout_s=timeout_s)
@@ -94,7 +94,7 @@ def plan_after_loss(answers: Sequence[HaAnswer], to: int | str | None, *, force:
     for one in living:
         if one.connected:
             raise IllegalStateError(
-                f"the master lives: {one.address} hears from it, at {one.master_ha_address}; stop it for good before"
+                f"the master is running: {one.address} hears from it, at {one.master_ha_address}; stop it first"
             )
     if best.progress > target.progress and not force:
         raise IllegalStateError(
@@ -131,7 +131,7 @@ def _without_leader(answers: Sequence[HaAnswer], target: HaStatus) -> SwitchPlan
     """A switch that was not finished is finished, or taken back when it goes to the old master itself."""
     if silent := _silent(answers):
         raise IllegalStateError(
-            f"nobody is the master, and it could be one that does not answer: {silent}; "
+            f"no broker that answers is the master; one that does not answer may be: {silent}; "
             f"when it is lost for good, {AFTER_A_LOSS}"
         )
     former = [one for one in _statuses(answers) if one.has_lost_its_place]
@@ -183,7 +183,7 @@ def _plan(answers: Sequence[HaAnswer], target: HaStatus, giver: HaStatus | None,
 
 
 def _free_ids(first_choice: int, taken: set[int], count: int) -> list[int]:
-    """Ids for slaves: the one that the new master had, then the lowest that nobody has."""
+    """Ids for slaves: the one that the new master had, then the lowest that no replica has."""
     good = [first_choice] if first_choice not in {MASTER_ID, FORMER_MASTER_ID, *taken} else []
     free = (number for number in range(MASTER_ID + 1, FORMER_MASTER_ID) if number not in {*taken, *good})
     return [*good, *(next(free) for _ in range(count))][:count]
@@ -207,7 +207,7 @@ def _id_of(answer: HaAnswer) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MasterSwitch:
-    """What has come of a switch. `promoted` is False when the target was the master already.
+    """The outcome of a switch. `promoted` is False when the target was the master already.
 
     `slaves` are those that were made slaves, with their ids; `log_end` is where the log of the new epoch begins.
     """
@@ -306,7 +306,7 @@ class Switching:
         try:
             again = await self._promoted(giver, replace(left, whole=False))
         except MQClientError as error:
-            raise with_more(error, f"; before that: {problem}; nobody takes writes until it is repeated") from error
+            raise with_more(error, f"; before that: {problem}; no broker takes writes until it is repeated") from error
         raise IllegalStateError(f"{problem}; {giver.address} is the master again, in epoch {again.epoch}")
 
     async def _promoted(self, replica: HaStatus, left: HandOver) -> HaStatus:
@@ -353,7 +353,7 @@ class Switching:
                 raise RequestTimeoutError(f"{former.address} does not answer as a slave{told}: {self._again}")
 
     async def _ask_to_follow(self, former: HaStatus, broker_id: int, master: HaStatus) -> None:
-        if former.leads and former is not self._plan.giver:  # nobody has told it that there is another master
+        if former.leads and former is not self._plan.giver:  # it has not heard that there is another master
             await self._calls.step_down(former.address, former.epoch)
         await self._calls.become_slave(former.address, broker_id, master)
 
@@ -373,7 +373,7 @@ class ReplicationAdmin(BrokerAdmin):
         """What each broker process says of its replication, masters and slaves, by cluster, name and id.
 
         Those of all clusters or of one; `broker` is a broker's name or an address, which no name server has to know.
-        Who does not answer is in the list with the error. Raises NoRouteError when no such broker is known.
+        A process that does not answer is in the list with the error. Raises NoRouteError when no such broker is known.
         """
         known = [one for one in await self.cluster_list() if cluster_name in (None, one.cluster_name)]
         if broker is not None:
@@ -382,7 +382,8 @@ class ReplicationAdmin(BrokerAdmin):
             known = [ClusterBroker("", "", 0, broker)]
         if not known:
             where = "" if cluster_name is None else f" in the cluster {cluster_name!r}"
-            raise NoRouteError(f"no broker lives{where}" if broker is None else f"no broker {broker!r} lives{where}")
+            named = "" if broker is None else f" {broker!r}"
+            raise NoRouteError(f"no broker{named} is registered{where}")
         return await self._ask_all(known)
 
     async def switch_master(
@@ -430,7 +431,7 @@ class ReplicationAdmin(BrokerAdmin):
         """
         known = [one for one in await self.cluster_list() if one.broker_name == broker_name]
         if not known and address is None:
-            raise NoRouteError(f"no broker lives that is called {broker_name!r}")
+            raise NoRouteError(f"no broker is registered as {broker_name!r}")
         cluster = known[0].cluster_name if known else ""
         if address is not None and address not in {one.address for one in known}:
             known.append(ClusterBroker(cluster, broker_name, 0, address))

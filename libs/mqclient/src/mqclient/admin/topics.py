@@ -107,7 +107,7 @@ class TopicAdmin(AdminCalls):
         )
 
     async def topic_list(self, *, with_away: bool = False) -> list[str]:
-        """Every topic that a living broker has, sorted; `with_away`: or that one had which left a moment ago.
+        """Every topic that a registered broker has, sorted; `with_away`: or that a broker had which left a moment ago.
 
         Raises NoRouteError when no name server answers.
         """
@@ -134,7 +134,7 @@ class TopicAdmin(AdminCalls):
         self._lifecycle.require_running()
         route = await self._instance.name_servers.query_route(topic)
         if route is None:
-            raise NoRouteError(f"no living broker has the topic {topic!r}")
+            raise NoRouteError(f"no registered broker has the topic {topic!r}")
         return route
 
     async def topic_stats(self, topic: str) -> list[QueueStats]:

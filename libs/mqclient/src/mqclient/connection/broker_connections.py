@@ -43,7 +43,7 @@ from osenv import Clock
 
 logger = logging.getLogger("mqclient.connection.broker_connections")
 
-# How long a broker that could not be reached is passed over by those who can ask another one of its name.
+# How long an unreachable broker is passed over where another one of its name can be asked.
 PASSED_OVER_S = 2.0
 
 PAUSE_MIN_S = 0.1  # doubled from one try to the next
@@ -69,7 +69,7 @@ class BrokerConnection:
         self.session = Session(address, self.stream_channel, handler, config, transport.clock)
 
     def _left_out(self, progress: broker_pb.GroupProgress) -> None:
-        """A report was of before somebody has set the offsets: as if the broker said so over the session."""
+        """A report is older than an offset reset: handled like a reset that comes over the session."""
         reset = broker_pb.ResetConsumerOffset(group=progress.group, queues=progress.queues)
         self._handler.command(self.address, broker_pb.SessionResponse(reset_consumer_offset=reset), lambda _: None)
 
@@ -111,7 +111,7 @@ class BrokerConnection:
 
 
 class BrokerConnections:
-    """By address. `handler` is who the sessions speak for."""
+    """By address. `handler` serves the sessions."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class BrokerConnections:
         return connection
 
     def readers(self, broker_name: str, wanted_id: int = MASTER_ID) -> list[tuple[int, str]]:
-        """Broker ids and addresses of those who can serve reads of this name, in the order in which to ask them.
+        """Ids and addresses of the brokers that serve reads of this name, in the order in which to ask them.
 
         First the one with the wanted id, then the master, then the slaves by their ids; those that could not be reached
         a moment ago come last.
@@ -184,9 +184,9 @@ class BrokerConnections:
             self._end_polls(self._routes.addresses(name))
 
     def follow_routes(self, *, producers: bool, consumers: bool) -> None:
-        """The routes have changed, or who is registered has: open the sessions that are missing, move what has moved.
+        """The routes have changed, or the registered groups have: open missing sessions, move what has moved.
 
-        Masters get sessions while there is anybody, slaves while there are consumers (RocketMQ's heartbeats).
+        Masters get sessions while a group is registered, slaves while a consumer is (RocketMQ's heartbeats).
         """
         self._masters.clear()
         if self._closed:
@@ -214,7 +214,7 @@ class BrokerConnections:
                 self._tasks.start(self._connections.pop(address).close(), f"mqclient close {address}")
 
     def _move_polls(self) -> None:
-        """Ask anew who serves the queues of the names whose brokers have changed; tell brokers in a new role of us."""
+        """End the polls at names whose brokers have changed; send a heartbeat to brokers in a new role."""
         before, self._known = self._known, {name: self._routes.addresses(name) for name in self._routes.broker_names()}
         for name, old in before.items():
             new = self._known.get(name, {})
@@ -230,12 +230,12 @@ class BrokerConnections:
                 self._connections[address].poll.end_held()
 
     def heartbeat_all(self) -> None:
-        """Tell every broker the whole truth about this client."""
+        """Send a heartbeat to every broker."""
         for connection in self._sessions():
             connection.session.heartbeat_now()
 
     def heartbeat_answered(self) -> None:
-        """Wake those who wait for it."""
+        """Wake the tasks that wait for it."""
         self._answered.set()
 
     async def wait_for_answers(self, seconds: float) -> bool:
@@ -306,7 +306,7 @@ class Answer(Generic[ResponseT]):
 
 
 class Readers:
-    """Whoever serves reads of `broker_name`; asked as one broker is."""
+    """The brokers that serve reads of `broker_name`; asked as one broker is."""
 
     def __init__(self, calls: BrokerCalls, broker_name: str) -> None:
         self._calls = calls
@@ -343,7 +343,7 @@ class BrokerCalls:
             except (BrokerUnreachableError, BrokerRefusedError) as error:
                 await self._routes.refresh_brokers()
                 if self._routes.master_address(broker_name) not in {None, *tried}:
-                    continue  # somebody else, and nobody twice: name servers may contradict each other
+                    continue  # another broker, and each only once: name servers may contradict each other
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
                     raise
@@ -373,7 +373,7 @@ class BrokerCalls:
         raise error
 
     def readers(self, broker_name: str) -> Readers:
-        """For what only wants to know something."""
+        """For requests that only read."""
         return Readers(self, broker_name)
 
     async def _ask_master(self, broker_name: str, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT:

@@ -385,7 +385,7 @@ class SequenceAllocator:
 
 
 def failure_of(batch: Batch, *, left: bool, gone: bool, error: MQClientError) -> MQClientError | None:
-    """What becomes of an unanswered batch when its stream breaks: the error for its callers, None to send it again.
+    """The outcome of an unanswered batch when its stream breaks: the error for its callers, None to send it again.
 
     `left`: the broker may have stored it. `gone`: it takes nothing, and no other broker has taken its place yet.
 

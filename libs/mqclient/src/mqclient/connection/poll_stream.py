@@ -32,7 +32,7 @@ POLLS_PER_STREAM = 8_192  # half of what a broker allows: it may not have forgot
 
 
 class _Opened(Generic[RequestT, ResponseT]):
-    """One stream and what it still owes."""
+    """One stream and its unanswered polls."""
 
     def __init__(self, stream: Stream[RequestT, ResponseT]) -> None:
         self.stream = stream
@@ -115,7 +115,8 @@ class RequestStream(Generic[RequestT, ResponseT]):
 
 
 class PollEndedError(ConnectionLostError):
-    """The client has ended the poll itself, because another broker may have to serve it now: ask anew who does."""
+    """The client has ended the poll itself, because another broker may have to serve it now: look the broker up
+    again."""
 
 
 class PollStreams:

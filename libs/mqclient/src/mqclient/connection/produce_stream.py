@@ -70,7 +70,7 @@ class ReconnectBackoff:
         self._backoff_min_s = backoff_min_s
         self._backoff_max_s = backoff_max_s
         self._fruitless = 0  # in a row, without an answer
-        self._refused = 0  # in a row, with nobody who listened, or with a broker that is no master
+        self._refused = 0  # in a row, without a connection, or with a broker that is no master
         self.last_error: MQClientError | None = None  # since the last answer
 
     def opened(self) -> None:
@@ -78,7 +78,7 @@ class ReconnectBackoff:
         self._fruitless += 1
 
     def answered(self) -> None:
-        """The broker lives."""
+        """The broker has answered."""
         self._fruitless = self._refused = 0
         self.last_error = None
 
@@ -88,7 +88,7 @@ class ReconnectBackoff:
         self._refused = self._refused + 1 if isinstance(error, (BrokerUnreachableError, BrokerRefusedError)) else 0
 
     def moved(self) -> None:
-        """The next stream goes to another broker, of which nothing bad is known."""
+        """The next stream goes to another broker, whose history is empty."""
         self._fruitless = self._refused = 0
 
     @property
@@ -99,8 +99,8 @@ class ReconnectBackoff:
     def pause_s(self, left_s: float) -> float:
         """How long to wait before the next stream, when the next deadline is `left_s` away.
 
-        Not at all the first time that a connection breaks; longer and longer while nobody listens, but never so long
-        that a message is left to its deadline.
+        Not at all the first time that a connection breaks; longer and longer while the broker cannot be reached, but
+        never so long that a message is left to its deadline.
         """
         if self._fruitless <= 1 and not self._refused:
             return 0.0
@@ -378,7 +378,7 @@ class ProduceStream:
         batch.stored(result)
 
     def _fail_batch(self, batch: Batch, error: MQClientError) -> None:
-        """The batch has failed for all who wait for it."""
+        """Fail the futures of the batch."""
         if not batch.given_up:
             batch.fail(error)
             if batch.terms.ordered:

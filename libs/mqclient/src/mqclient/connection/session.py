@@ -36,10 +36,10 @@ Reply = Callable[[broker_pb.CommandAnswer], None]
 
 
 class SessionHandler(Protocol):
-    """Who says what the heartbeat holds, and who carries the commands out."""
+    """Fills in heartbeats, and carries commands out."""
 
     def heartbeat(self, address: str) -> broker_pb.Heartbeat:
-        """The whole truth about this client, as far as it concerns the broker there."""
+        """All groups of this client that concern the broker at `address`."""
 
     def session_opened(self, address: str) -> None:
         """The broker has answered the first heartbeat of a stream: it knows the groups that it has not refused."""
@@ -53,7 +53,7 @@ class SessionHandler(Protocol):
     def command(self, address: str, response: broker_pb.SessionResponse, reply: Reply) -> None:
         """The broker wants something of this client, and, perhaps, an answer by `reply`, now or later. Raises nothing.
 
-        An answer whose stream is gone is dropped: nobody waits for it any more.
+        An answer whose stream is gone is dropped.
         """
 
 
@@ -211,7 +211,7 @@ class InnerConsumer(Protocol):
 
 
 class Registrations:
-    """The producers and consumers of one client by group, and its admins, who have none."""
+    """The producers and consumers of one client by group, and its admins, which have none."""
 
     def __init__(self, client_id: str, incarnation: str = "") -> None:
         self._client_id = client_id
@@ -222,7 +222,7 @@ class Registrations:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is left."""
+        """Whether none is registered."""
         return not (self.producers or self.consumers or self._admins)
 
     def in_flight(self) -> Iterator[str]:
@@ -262,7 +262,7 @@ class Registrations:
         self._admins.discard(admin)
 
     def heartbeat(self, *, to_slave: bool = False) -> broker_pb.Heartbeat:
-        """The whole truth about this client; a slave hears nothing of producers, whom it never asks for anything."""
+        """All groups of this client; without the producers for a slave, which never asks them for anything."""
         producers = () if to_slave else sorted(self.producers)
         return broker_pb.Heartbeat(
             client_id=self._client_id,
@@ -279,7 +279,7 @@ class Registrations:
 
 
 class BrokerNames(Protocol):
-    """Who stands at an address: the route table."""
+    """The brokers by address: the route table."""
 
     def broker_name(self, address: str) -> str | None: ...
 
@@ -289,7 +289,7 @@ class BrokerNames(Protocol):
 
 
 class ReverseCommands:
-    """Carries commands out with the help of those who are registered.
+    """Carries commands out with the registered producers and consumers.
 
     `routes` know whose address that is; what takes its time runs in `tasks`.
     """

@@ -80,7 +80,7 @@ class QueueLocks:
         return answers
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Somebody else may have them at once; what cannot be given back now becomes free by itself."""
+        """Other members may have them at once; locks that cannot be given back now expire."""
         for broker_name, given_back in by_broker(queues):
             request = broker_pb.UnlockQueuesRequest(
                 group=self._group,
@@ -261,10 +261,10 @@ class QueueAssignment:
                 self._tasks.start(self._leave(process_queue), f"mqclient leave {queue}")
 
     def reset_offsets(self, progress: Mapping[MessageQueue, Progress], *, only_newer: bool = False) -> None:
-        """Somebody has set these offsets: forget what was pulled, and go on there; what others have is left out.
+        """These offsets were set: forget what was pulled, and go on there. Queues of other members are left out.
 
         A listener that runs may finish, but what it finishes no longer counts (RocketMQ's resetOffset). `only_newer`:
-        who says so may not know of the newest offsets yet, and what has an older version is left out.
+        the sender may not have the newest offsets yet, so older versions are left out.
         """
         if self._stopped:
             return

@@ -304,7 +304,7 @@ class BroadcastOffsetStore:
         """The file keeps what it has: the queue may come back."""
 
     def invalidate(self) -> None:
-        """Nobody else sets these offsets."""
+        """No other process sets these offsets."""
 
     async def close(self) -> None:
         """Let another process have the file."""

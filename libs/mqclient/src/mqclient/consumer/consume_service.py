@@ -33,7 +33,7 @@ BY_RECONSUME_TIMES, TO_DEAD_LETTERS = 0, -1  # as delay levels
 
 
 class ProcessQueue:
-    """State only; who fills and empties it is the pull loop's and the consume service's business."""
+    """State only: the pull loop fills it, the consume service empties it."""
 
     def __init__(self, queue: MessageQueue, begin: Progress, flow_control: FlowControl | None = None) -> None:
         self.queue = queue
@@ -220,7 +220,7 @@ Finish = Callable[[ProcessQueue, Sequence[MessageExt]], None]  # takes messages 
 
 
 class GiveBack(Protocol):
-    """What becomes of a message that was not consumed: back to its broker, or out into the log (broadcasting)."""
+    """The handling of a message that was not consumed: send it back, or log it (broadcasting)."""
 
     async def __call__(
         self,
@@ -253,7 +253,7 @@ class ConsumeService(Protocol):
         """Let at most so many listeners run at the same time from now on."""
 
     async def finish(self, queue: MessageQueue) -> None:
-        """Return when no listener runs for this queue that would have to end before somebody else consumes it."""
+        """Return when no listener runs for this queue that has to end before another member consumes it."""
 
     async def close(self, timeout_s: float) -> bool:
         """Let the listeners that run finish within `timeout_s`, and say whether all have.
@@ -311,7 +311,7 @@ class Slots:
         self._leave()
 
     def resize(self, count: int) -> None:
-        """More may come in at once; those who are in stay, also when they are too many now."""
+        """Change the limit. Listeners that run go on, also when they exceed it."""
         self._count = count
         self._admit()
 

@@ -144,7 +144,7 @@ class ConsumeMessageConcurrentlyService:
         failure: object,
         delay_level: int = BY_RECONSUME_TIMES,
     ) -> list[MessageExt]:
-        """Those that no broker has taken back, and that stay here."""
+        """The messages that no broker has taken back, and that stay here."""
         failed = []
         for message in messages:
             if not process_queue.holds(message):

@@ -1,4 +1,4 @@
-"""A started push consumer: its parts, put together for what it is to do.
+"""A started push consumer: its parts, put together for its configuration.
 
     Rebalance -> QueueAssignment -> PullLoop, one for each queue -> ProcessQueue -> ConsumeService -> ListenerInvoker
                                                                         |

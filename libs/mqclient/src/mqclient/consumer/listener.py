@@ -198,7 +198,7 @@ class ListenerInvoker:
         self._takes_context = takes_context(listener)
         self._hooks = hooks
         self._stats = stats
-        # Who calls `listen` bounds the number of threads.
+        # The caller of `listen` bounds the number of threads.
         self._threads = None if is_async(listener) else WorkerThreads(f"mqclient consume {group}", sys.maxsize)
 
     async def listen(

@@ -1,13 +1,13 @@
 """A group's offsets, kept by the brokers: how far it has come in each queue.
 
-A broker joins what it is told to what it has, so that nothing that comes late moves an offset back; what somebody has
-set anew meanwhile is found out by its version. While a master is away its slave is asked and told, and the brokers join
-what both have heard; a slave that has an older version is only late.
+A broker joins what it is told to what it has, so that nothing that comes late moves an offset back; an offset reset is
+recognised by its version. While a master is away its slave is asked and told, and the brokers join what both have
+heard; a slave that has an older version is only late.
 
 Invariants: the ranges of a Progress ascend, are apart from each other, and lie beyond the offset. Progress goes to the
 broker only when it differs from what is there as far as this client knows; one commit at a time is under way to a
-broker. A pull consumer reports an offset with the version that it has last asked for or set, so that it does not undo
-what somebody else has set since; only `set_to` sets an offset whatever the broker has, and only the master does that.
+broker. A pull consumer reports an offset with the version that it has last asked for or set, so that it does not undo a
+reset since; only `set_to` sets an offset whatever the broker has, and only the master does that.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Calls = Callable[[MessageQueue], Awaitable[BrokerCalls]]
 class Progress:
     """Everything below `offset` is finished, and so are the ranges [begin, end).
 
-    `version` grows each time that somebody sets the offset anew; what is reported with another one does not count.
-    What was sent back is finished because its retry stands in the log: it depends on the broker's log up to `log_end`.
+    `version` grows with each offset reset; what is reported with another one does not count. What was sent back is
+    finished because its retry stands in the log: it depends on the broker's log up to `log_end`.
     """
 
     offset: int
@@ -57,7 +57,7 @@ class Progress:
     log_end: int = 0
 
     def differs_from(self, version: int, *, only_newer: bool) -> bool:
-        """Whether somebody has set the offset anew; with `only_newer`, an older version is one that is late."""
+        """Whether the offset was reset; with `only_newer`, an older version is a late report and no reset."""
         return self.version > version if only_newer else self.version != version
 
 
@@ -127,7 +127,7 @@ class OffsetStore(Protocol):
     """Where a group's offsets are kept: by the brokers (clustering), or on this machine (broadcasting)."""
 
     async def open(self) -> None:
-        """Get ready. Raises IllegalStateError when somebody else keeps the same offsets."""
+        """Get ready. Raises IllegalStateError when another process keeps the same offsets."""
 
     async def begin(self, queue: MessageQueue, *, from_first: bool = False) -> Progress:
         """Where to begin with a queue that was just assigned, `from_first` if nothing is kept of it.
@@ -142,10 +142,10 @@ class OffsetStore(Protocol):
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """This consumer does not have the queue any more, or somebody has set its offset."""
+        """This consumer does not have the queue any more, or its offset was reset."""
 
     def invalidate(self) -> None:
-        """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
+        """Resets may have been missed while there was no connection: commit everything next time."""
 
     async def close(self) -> None:
         """Nothing is committed any more."""
@@ -154,7 +154,7 @@ class OffsetStore(Protocol):
 class RemoteBrokerOffsetStore:
     """Reads and writes the offsets of `group`; a group that has none begins at `begin`.
 
-    `reset_offsets` is told of queues whose offsets have been set by somebody else, and where they go on.
+    `reset_offsets` is called with the queues whose offsets were reset elsewhere, and where they go on.
     """
 
     def __init__(
@@ -202,11 +202,11 @@ class RemoteBrokerOffsetStore:
         return all(answered)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Somebody else sets this queue's offset: the member it belongs to now, or an operator."""
+        """The queue's offset is set elsewhere: by the member it belongs to now, or by an operator."""
         self._committed.pop(queue, None)
 
     def invalidate(self) -> None:
-        """Somebody may have set offsets while this client could not hear of it: commit everything next time."""
+        """Resets may have been missed while there was no connection: commit everything next time."""
         self._committed.clear()
 
     async def close(self) -> None:
@@ -311,7 +311,7 @@ class GroupOffsets:
     async def grow(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
         """Report that everything below the offsets is finished. A broker that has a larger one keeps it.
 
-        Returns the queues that were left out, because somebody has set their offset anew: `query` tells where.
+        Returns the queues that were left out, because their offset was reset: `query` tells where.
         """
         for queue in offsets.keys() - self._heard.keys():
             await self.query(queue)

@@ -3,7 +3,7 @@
 Invariants: it changes nothing at a broker but the offsets of its group, and those only by `commit`, `reset` and
 `commit_all`, and for a group that has none yet by the first `poll`. A queue that is not paused has one pull at most,
 under way or waiting to be handed out, and it began at the queue's position; a position moves when messages are handed
-out or when somebody seeks, and in no other way.
+out or by a seek, and in no other way.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PullConsumer(Service):
     async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues that can be read now, sorted, as a name server knows them now.
 
-        Raises NoRouteError when nobody knows the topic, or no name server answers.
+        Raises NoRouteError when no name server knows the topic, or none answers.
         """
         self._lifecycle.require_running()
         route = await self._instance.routes.refresh(topic)
@@ -167,7 +167,7 @@ class PullConsumer(Service):
         max_messages: int = 32,
         block_s: float = 0.0,
     ) -> PulledFrame:
-        """As `pull`, but the records as the bytes that came, for who takes many of them apart in a way of its own.
+        """As `pull`, but the records as the bytes that came, for callers that decode many of them in their own way.
 
         Nothing of them is checked, not even their CRC. Raises as `pull`, which is not for damaged records then.
         """
@@ -178,31 +178,31 @@ class PullConsumer(Service):
     # ---------------------------------------------------------------------------------- offsets kept by the brokers
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in this queue, as its broker knows; None when nobody has ever committed.
+        """Where the group goes on in this queue, as its broker knows; None when it has never committed.
 
         Raises as `min_offset`.
         """
         return await self._running_offsets.query(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Let the broker know that everything below `offset` is finished: what to call after processing.
+        """Commit that everything below `offset` is finished; call it after processing.
 
-        This only grows. A broker that has a larger offset keeps it; `reset` is what goes back. When somebody, an
-        operator perhaps, has set the offset since this consumer last asked, nothing is committed, and IllegalStateError
-        is raised: ask `committed` where to go on. Raises as `min_offset` otherwise.
+        This only grows. A broker that has a larger offset keeps it; `reset` is what goes back. When the offset was
+        reset, by an operator perhaps, since this consumer last asked, nothing is committed, and IllegalStateError is
+        raised: ask `committed` where to go on. Raises as `min_offset` otherwise.
         """
         if await self._running_offsets.grow({queue: offset}):
             raise IllegalStateError(
-                f"somebody has set the offset of group {self.group} in {queue} since it was asked for; "
+                f"the offset of group {self.group} in {queue} was reset since it was asked for; "
                 f"committed() tells where to go on"
             )
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset to exactly `offset`, back or forward: what to call to consume again, or to skip.
+        """Set the group's offset to exactly `offset`, back or forward: to consume again, or to skip.
 
-        It holds for all who consume as this group, and what is still reported from before does not count any more. Only
-        the broker's master does that.
-        A queue that is assigned here goes on there. Raises as `min_offset`.
+        It holds for every process that consumes as this group, and what is still reported from before does not count
+        any more. Only the broker's master does that. A queue that is assigned here goes on there. Raises as
+        `min_offset`.
         """
         await self._running_offsets.set_to({queue: offset})
         self._assigned.follow(queue, offset)
@@ -272,8 +272,8 @@ class PullConsumer(Service):
     async def commit_all(self) -> None:
         """Let the brokers know the positions: everything that `poll` has returned so far counts as finished.
 
-        A queue whose offset somebody else has set since goes on there instead. Raises MQClientError when a broker does
-        not take it, and can be called again then.
+        A queue whose offset was reset since goes on there instead. Raises MQClientError when a broker does not take it,
+        and can be called again then.
         """
         assigned, offsets = self._running_assigned, self._running_offsets
         sought, others = assigned.to_commit()
@@ -287,7 +287,7 @@ class PullConsumer(Service):
     # ------------------------------------------------------------------------------------------------------ inside
 
     async def _calls(self, queue: MessageQueue) -> BrokerCalls:
-        """To the queue's broker, also when nobody has asked for its topic yet. Raises NoRouteError, MQClientError."""
+        """To the queue's broker, also when its topic has no cached route yet. Raises NoRouteError, MQClientError."""
         self._lifecycle.require_running()
         routes = self._instance.routes
         route = _existing(queue.topic, await routes.subscribe_route(queue.topic))
@@ -326,7 +326,7 @@ class PullConsumer(Service):
 
 @dataclass(slots=True)
 class _Queue:
-    """`position` is None before it is known. `sought`: somebody has moved it since it was last committed."""
+    """`position` is None before it is known. `sought`: a seek has moved it since it was last committed."""
 
     position: int | None = None
     sought: bool = False
@@ -341,7 +341,7 @@ class _Queue:
 
 
 class AssignedQueues:
-    """`begin` tells where to begin with a queue for which nobody has sought; `assign` tells how to pull."""
+    """`begin` tells where to begin with a queue without a seek; `assign` tells how to pull."""
 
     def __init__(self, clock: Clock, begin: Begin) -> None:
         self._clock = clock
@@ -407,7 +407,7 @@ class AssignedQueues:
             return []
 
     def to_commit(self) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """The positions that somebody has sought, and the others that are known."""
+        """The positions that were sought, and the others that are known."""
         known = {queue: state.position for queue, state in self._queues.items() if state.position is not None}
         sought = {queue: position for queue, position in known.items() if self._queues[queue].sought}
         return sought, {queue: position for queue, position in known.items() if queue not in sought}
@@ -419,14 +419,14 @@ class AssignedQueues:
                 state.sought = False
 
     def follow(self, queue: MessageQueue, offset: int) -> None:
-        """Somebody else has set the group's offset: go on there."""
+        """The group's offset was reset elsewhere: go on there."""
         if queue in self._queues:
             logger.info("%s: the offset of the group was set to %d", queue, offset)
             self.seek(queue, offset)
             self._queues[queue].sought = False
 
     async def close(self) -> None:
-        """Pull nothing more; whoever waits in `poll` gets IllegalStateError."""
+        """Pull nothing more; a `poll` that waits raises IllegalStateError."""
         self._closed = True
         self._changed.set()
         await self._tasks.close()
@@ -479,5 +479,5 @@ def _check_block(block_s: float) -> None:
 
 def _existing(topic: str, route: TopicRoute | None) -> TopicRoute:
     if route is None:
-        raise NoRouteError(f"no living broker has the topic {topic!r}")
+        raise NoRouteError(f"no registered broker has the topic {topic!r}")
     return route

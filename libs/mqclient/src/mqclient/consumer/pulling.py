@@ -1,4 +1,4 @@
-"""What a queue holds, asked of its broker: which messages of a topic, and of which broker of a name.
+"""Reads from queues: the subscription to a topic, and which broker of a name serves the pulls.
 
 Pull consumers and operators read in the same way as members of a group; they differ in the group that they name.
 Tags are checked twice: the broker compares hashes, and the client the text. A condition in SQL92 is the broker's alone.
@@ -136,7 +136,7 @@ def _parse_sql(topic: str, expression: str) -> Subscription:
 
 
 class Asked(Protocol):
-    """A broker, or whoever serves a broker name."""
+    """A broker, or the brokers that serve a broker name."""
 
     async def unary(self, method: Method[RequestT, ResponseT], request: RequestT) -> ResponseT: ...
 
@@ -293,7 +293,7 @@ class PullFromWhichNode:
         self._suggested: dict[MessageQueue, int] = {}
 
     def reader(self, queue: MessageQueue) -> tuple[int, BrokerConnection]:
-        """The broker id and the connection of who serves the queue now.
+        """The id of the broker that serves the queue now, and its connection.
 
         Raises BrokerUnreachableError when no route names a broker of that name.
         """
@@ -304,7 +304,7 @@ class PullFromWhichNode:
         return broker_id, self._instance.connection_to(address)
 
     async def pull(self, queue: MessageQueue, offset: int, ask: Ask, *, wait_s: float) -> broker_pb.PullResponse:
-        """The answer of whoever can give one; the next broker is asked when one cannot.
+        """The answer of the first broker that can give one.
 
         What a slave has not got is NO_NEW_MSG, after up to `wait_s`. Raises what the last of them raised, and
         BrokerRefusedError or BrokerRejectedError for an answer that is no success.
@@ -336,7 +336,7 @@ class PullFromWhichNode:
         return self._suggested.get(queue, MASTER_ID)
 
     def _remember(self, queue: MessageQueue, broker_id: int, offset: int, response: broker_pb.PullResponse) -> None:
-        """Who is asked next."""
+        """The broker to ask next."""
         if not self._prefers_slaves:
             self._suggested[queue] = response.suggest_broker_id
         elif broker_id == MASTER_ID or response.next_begin_offset > offset:
@@ -345,7 +345,7 @@ class PullFromWhichNode:
             self._suggested[queue] = MASTER_ID
 
     def _brings_on(self, queue: MessageQueue, offset: int, response: broker_pb.PullResponse) -> bool:
-        """Make of a slave's answer what it can tell; False when that brings the consumer nowhere."""
+        """Reduce a slave's answer to what a slave can know; False when the consumer would not advance."""
         if response.HasField("progress"):
             return True
         if response.status == broker_pb.OFFSET_ILLEGAL:

@@ -96,9 +96,9 @@ def _topic_stats(stats: TopicConsumeStats) -> broker_pb.TopicConsumeStats:
 class PushConsumer(Service):
     """One member of a consumer group.
 
-    In clustering (the default) each message goes to one member, in broadcasting to every one; a message that everybody
-    needs is better read by several groups (mechanism C3): they have their offsets with the brokers, and failed messages
-    come again. Every message is delivered at least once, and may come again.
+    In clustering (the default) each message goes to one member, in broadcasting to every one; a message that every
+    process needs is better read by several groups (mechanism C3): they have their offsets with the brokers, and failed
+    messages come again. Every message is delivered at least once, and may come again.
     """
 
     def __init__(

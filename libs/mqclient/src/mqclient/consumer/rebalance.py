@@ -4,7 +4,8 @@ Every member computes its share for itself from the same sorted lists; that they
 members of a group need the same strategy with the same settings. A client that is not among the members gets nothing:
 the broker does not count it as one. In broadcasting every member has all queues.
 
-Every 20 s, and at once when members come or go, each member asks who the members are and takes its share of each topic.
+Every 20 s, and at once when members come or go, each member asks for the list of members and takes its share of each
+topic.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ INCOMPLETE_RETRY_S = 1.0  # doubled up to the interval: a topic that does not ex
 
 
 class AllocateMessageQueueStrategy(Protocol):
-    """Pure: the same lists give the same answer to everybody."""
+    """Pure: the same lists give every member the same answer."""
 
     @property
     def name(self) -> str:
-        """What operators call it; RocketMQ's name."""
+        """Its name for operators; RocketMQ's."""
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -89,12 +90,12 @@ class AllocateMessageQueueAveragelyByCircle:
 
 
 class AllocateMessageQueueByConfig:
-    """This member gets `queues`, of those that exist, and nobody checks what the others were given.
+    """This member gets `queues`, of those that exist; what the other members were given is not checked.
 
-    A queue that no living member was given is consumed by nobody, also while its member is down, and so is a queue that
-    a topic gets later; a queue that two were given is consumed twice. The group's retry topic cannot be given: its
-    queues are shared averagely by all members, because otherwise no retried message would come again (RocketMQ leaves
-    them to nobody). Raises IllegalArgumentError for a queue of a retry topic.
+    A queue that no active member was given is not consumed, also while its member is down, nor is a queue that a topic
+    gets later; a queue that two were given is consumed twice. The group's retry topic cannot be given: its queues are
+    shared averagely by all members, because otherwise no retried message would come again (RocketMQ assigns them to no
+    member). Raises IllegalArgumentError for a queue of a retry topic.
     """
 
     name = "CONFIG"
@@ -123,9 +124,9 @@ class AllocateMessageQueueByMachineRoom:
     """Shares the queues of brokers with names like `room@broker`, for the rooms in `consumer_rooms`.
 
     What is left over when it does not come out even is dealt out from the end of the list: 8 queues for 3 members are
-    q1 q2 q7, q3 q4 q8, q5 q6, as in RocketMQ. Queues of other rooms, and of brokers whose name has no room, are
-    consumed by nobody in the group; so all of its members name the same rooms. Raises IllegalArgumentError when the
-    rooms are one text, or none.
+    q1 q2 q7, q3 q4 q8, q5 q6, as in RocketMQ. Queues of other rooms, and of brokers whose name has no room, are not
+    consumed by the group; so all of its members name the same rooms. Raises IllegalArgumentError when the rooms are one
+    text, or none.
     """
 
     name = "MACHINE_ROOM"
@@ -135,7 +136,7 @@ class AllocateMessageQueueByMachineRoom:
             raise IllegalArgumentError(f"consumer_rooms has to be several texts, such as [{consumer_rooms!r}]")
         self._rooms = frozenset(consumer_rooms)
         if not self._rooms:
-            raise IllegalArgumentError("consumer_rooms is empty; nobody would consume anything")
+            raise IllegalArgumentError("consumer_rooms is empty; the group would consume no queue")
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -157,8 +158,8 @@ class AllocateMessageQueueConsistentHash:
     """Each queue belongs to the member whose point on the ring comes next; a member has `virtual_nodes` points.
 
     Hash and texts are RocketMQ's, so its members would compute the same shares. When a member comes or goes, only
-    queues that are its own before or after change their owner. RocketMQ's articles advise against this strategy: who
-    has which queue is hard to see, and the shares are uneven.
+    queues that are its own before or after change their owner. RocketMQ's articles advise against this strategy: the
+    owner of a queue is hard to see, and the shares are uneven.
 
     Raises IllegalArgumentError unless `virtual_nodes` is at least 1.
     """
@@ -194,7 +195,7 @@ def _hash(text: str) -> int:
 
 
 class MachineRoomResolver(Protocol):
-    """Tells where a broker and where a member is; both in the same words."""
+    """Tells the room of a broker and of a member, by the same names."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str:
         """The room of the queue's broker."""
@@ -206,7 +207,7 @@ class MachineRoomResolver(Protocol):
 class AllocateMachineRoomNearby:
     """Shares the queues of each room among the members there, and those of a room without members among all.
 
-    `strategy` does the sharing. Contrary to AllocateMessageQueueByMachineRoom no queue is left to nobody.
+    `strategy` does the sharing. Contrary to AllocateMessageQueueByMachineRoom every queue has a member.
     """
 
     def __init__(self, strategy: AllocateMessageQueueStrategy, resolver: MachineRoomResolver) -> None:
@@ -346,10 +347,10 @@ class Rebalance:
         return None
 
     async def _members(self, route: TopicRoute) -> Sequence[str]:
-        """The group's living members, from any broker that has the topic: its master, or a slave when that is away.
+        """The group's active members, from any broker that has the topic: its master, or a slave when that is away.
 
-        Whoever does not know this member is not believed: it has just begun, or lost the session, and knows none of
-        those who have not come back. Whoever has refused this member is.
+        The list of a broker that does not know this member is ignored: the broker has just started, or lost the
+        session, and its list may be incomplete. The list of a broker that has rejected this member counts.
         """
         error: MQClientError = NoRouteError(f"no broker with the topic {route.topic} is known")
         for broker_name, addresses in sorted(route.brokers.items()):

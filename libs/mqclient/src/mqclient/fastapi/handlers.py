@@ -72,7 +72,7 @@ class MessageHandlers:
     def __init__(self) -> None:
         # A message is no request: its handler runs in the span of the message, and the metrics of HTTP don't count it.
         self._inner = FastAPI(openapi_url=None, telemetry={"tracing": False, "metrics": False, "logs": False})
-        for kind in (HTTPException, RequestValidationError):  # FastAPI would answer them, and nobody reads the answer
+        for kind in (HTTPException, RequestValidationError):  # FastAPI would answer them, and nothing reads the answer
             self._inner.add_exception_handler(kind, _raise)
 
     def add(self, key: str, endpoint: Callable[..., Any]) -> None:

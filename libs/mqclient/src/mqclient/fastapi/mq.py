@@ -185,7 +185,8 @@ class MQ:
         return Message(topic, self._serializer.encode(body), **fields)
 
     def install_error_handlers(self, app: FastAPI) -> None:
-        """Have routes answer 503 with Retry-After when nothing was stored, and 504 when nobody knows: problem+json."""
+        """Have routes answer 503 with Retry-After when nothing was stored, and 504 when the outcome is unknown:
+        problem+json."""
         install_error_handlers(app)
 
     # --------------------------------------------------------------------------------------------------- the life

@@ -1,4 +1,5 @@
-"""Spans and metrics of the client, after OpenTelemetry's conventions for messaging; only entered while somebody looks.
+"""Spans and metrics of the client, after OpenTelemetry's conventions for messaging; only entered while one of them is
+on.
 
 | span | kind | parent |
 |---|---|---|

@@ -82,7 +82,7 @@ async def _traced(
 
 
 def is_readable(message: MessageExt) -> bool:
-    """Whether there is anything to tell of it; what to do with a broken one is its listener's business."""
+    """Whether its properties can be read; the listener handles a broken message."""
     try:
         return message.properties is not None
     except (RecordError, PropertiesError):

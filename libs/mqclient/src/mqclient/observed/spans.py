@@ -156,7 +156,7 @@ class ClientMetrics:
 
 
 class _Totals:
-    """A counter that is read when somebody collects: adding to it costs a twentieth of OpenTelemetry's own."""
+    """A counter that is read at each collection: adding to it costs a twentieth of OpenTelemetry's own."""
 
     def __init__(self, meter: Meter, name: str, unit: str, description: str) -> None:
         self._lock = threading.Lock()
@@ -180,7 +180,7 @@ def client_metrics() -> ClientMetrics:
 
 @lru_cache(maxsize=4_096)
 def _attributes(series: Series) -> dict[str, str]:
-    """As the conventions name them; nobody may change them."""
+    """As the conventions name them; read-only."""
     operation, kind, topic, group, error = series
     attributes = {
         names.SYSTEM: names.SYSTEM_VALUE,

@@ -1,4 +1,4 @@
-"""Attempts to send: which failed one is followed by another, and who observes each of them.
+"""Attempts to send: which failed one is followed by another, and the hooks around each of them.
 
 Invariants: a broker that may have stored the message never gets it again from the same send, because a new try has a
 new number, by which no broker recognises it; what an earlier try left open is the truth about the whole send. A broker
@@ -68,7 +68,7 @@ class RetryPolicy(NamedTuple):
 def may_retry(error: MQClientError, mode: CommunicationMode) -> bool:
     """Whether another try may help. An asynchronous send takes a broker's answer for an answer (mechanism P8).
 
-    One that is no master has given none: it is as if nobody were there.
+    NOT_LEADER_FOR_QUEUE counts as no answer.
     """
     if isinstance(error, BrokerRefusedError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
         return True
@@ -194,7 +194,7 @@ class MessageType(Enum):
 class SendMessageContext:
     """One try. `props` are the hook's own: what it puts there before, it finds after.
 
-    Afterwards `send_result` or `exception` is set; neither is for a one-way message, of which nobody knows yet. A
+    Afterwards `send_result` or `exception` is set; neither is for a one-way message, whose outcome is unknown. A
     cancelled send has asyncio.CancelledError as its exception.
     """
 

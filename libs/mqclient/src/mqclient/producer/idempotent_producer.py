@@ -88,7 +88,7 @@ class IdempotentProducer(Service):
         client_config: ClientConfig | None = None,
         producer_config: ProducerConfig | None = None,
     ) -> None:
-        """`producer_id` is one of PRODUCER_IDS that nobody else has. Raises IllegalArgumentError."""
+        """`producer_id` is one of PRODUCER_IDS that no other producer has. Raises IllegalArgumentError."""
         if producer_id not in PRODUCER_IDS:
             raise IllegalArgumentError(
                 f"the producer id is {producer_id:#x}; one that comes back is from {PRODUCER_IDS.start:#x} to "
@@ -120,12 +120,12 @@ class IdempotentProducer(Service):
     async def write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The topic's queues that may be written, sorted; also those whose master is away while a slave is there.
 
-        Raises NoRouteError when nobody knows the topic, or no name server answers.
+        Raises NoRouteError when no name server knows the topic, or none answers.
         """
         self._lifecycle.require_running()
         route = await self._instance.routes.refresh(topic)
         if route is None:
-            raise NoRouteError(f"no living broker has the topic {topic!r}")
+            raise NoRouteError(f"no registered broker has the topic {topic!r}")
         return tuple(
             sorted(
                 MessageQueue(topic, queues.broker_name, queue_id)
@@ -217,7 +217,7 @@ class IdempotentProducer(Service):
     async def _until_answered(
         self, broker_name: str, request: broker_pb.SendRequest, timeout_s: float
     ) -> broker_pb.BatchResult:
-        """The answer of the broker's master, whoever that is by then."""
+        """The answer of the broker's current master."""
         clock = self._instance.clock
         until, pause_s = clock.monotonic() + timeout_s, PAUSE_MIN_S
         while True:

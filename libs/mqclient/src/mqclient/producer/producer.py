@@ -52,7 +52,7 @@ class SendCallback(Protocol):
         """The message is stored."""
 
     def on_exception(self, error: Exception) -> Any:
-        """It is not, or nobody knows: the error is what `Producer.send` would have raised."""
+        """It is not, or the outcome is unknown: the error is what `Producer.send` would have raised."""
 
 
 class Producer(Service):
@@ -203,7 +203,7 @@ class Producer(Service):
         selector_argument: Any = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Return as soon as the message is handed to its broker's stream; whether it is stored nobody says.
+        """Return as soon as the message is handed to its broker's stream; whether it is stored stays unknown.
 
         Mechanism P3.
 
@@ -288,7 +288,7 @@ class Producer(Service):
         return self._sending + self._oneways.count + self._callbacks.count
 
     def check_transaction(self, broker_name: str, check: broker_pb.CheckTransaction) -> None:
-        """Nobody here can answer; the broker asks another member of the group when its next check is due."""
+        """This producer cannot answer; the broker asks another member of the group when its next check is due."""
         logger.warning(
             "producer %s has no transaction listener and cannot answer broker %s for %s; another member will be asked",
             self.group,
@@ -315,7 +315,7 @@ class Producer(Service):
     def _observed(
         self, outgoing: PreparedMessage | PreparedBatch, sending: Coroutine[Any, Any, T]
     ) -> Coroutine[Any, Any, T]:
-        """`sending`, with a span and its measurements while somebody wants them."""
+        """`sending`, with a span and its measurements while they are on."""
         return observed_send(self.group, outgoing, sending, self._instance.clock) if is_observing() else sending
 
     async def _finish_sends(self, until: float) -> None:

@@ -1,9 +1,9 @@
 """The message-handling layer of a producer: compression, the choice of a queue, tries, what is handed to the stream.
 
 Invariants: a send takes no longer than its deadline, over all its tries; what was refused for good is not tried again;
-one table says what is tried again (`may_retry`), and each try has its watch if anybody looks on. Messages for queues
-that their callers have chosen leave in the order in which they were sent, also when a thread needs longer to compress
-one of them than the next.
+one table says what is tried again (`may_retry`), and each try is observed if a hook or fault tolerance needs it.
+Messages for queues that their callers have chosen leave in the order in which they were sent, also when a thread needs
+longer to compress one of them than the next.
 """
 
 from __future__ import annotations
@@ -408,7 +408,7 @@ class BodyCompressor:
         if not ordered:
             await self._compress(outgoing)
             return
-        async with self._in_order:  # fair: who came first goes first
+        async with self._in_order:  # fair: first come, first served
             await self._compress(outgoing)
 
     def close(self) -> None:

@@ -118,8 +118,8 @@ class TransactionProducer(Producer):
         (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT) is rolled back, and nothing runs. A message with a delay waits from
         its commit on.
 
-        Nobody is asked how the transaction ended before `check_immunity_s` (0 to 40 days) have passed since the half
-        was stored: for local transactions that take longer than the broker's transactionTimeOut (6 s, mechanism T9).
+        No check asks how the transaction ended before `check_immunity_s` (0 to 40 days) have passed since the half was
+        stored: for local transactions that take longer than the broker's transactionTimeOut (6 s, mechanism T9).
 
         Raises what the listener raises. Before the local transaction: MessageRejectedError, IllegalArgumentError,
         BrokerRejectedError, or a RetryableError; then it has not run, nothing will be delivered, and a new call is

@@ -89,7 +89,7 @@ class TransactionTable:
             raise _tombstoned(transaction_id) from error
 
     async def answer_check(self, connection: Connection, transaction_id: str, now_ms: int) -> LocalTransactionState:
-        """What a check-back is to be told. Commits; the connection must have no other work in its transaction.
+        """The answer to a check. Commits; the connection must have no other work in its transaction.
 
         Raises CheckUnansweredError when the database cannot tell now (a lock timeout, a lost connection); the
         connection's owner rolls back.

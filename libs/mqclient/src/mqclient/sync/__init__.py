@@ -8,7 +8,7 @@ thread that runs an event loop they raise IllegalStateError: there is mqclient i
 `mq_broker.embedded.SyncEmbeddedBroker`, whose clock a plain function moves.
 
 The first face that is started starts the thread of the event loop, and the last one that is shut down ends it. Faces
-that nobody shuts down are shut down at the interpreter's exit. A process that is forked has no part in the faces of its
+that are still running are shut down at the interpreter's exit. A process that is forked has no part in the faces of its
 parent: they raise IllegalStateError there, and it makes its own. gRPC does not survive a fork once it was used, so fork
 before the first face is started, or start processes by the method "spawn".
 """

@@ -6,8 +6,8 @@ thread's own database session, and where Ctrl-C arrives.
 Invariants: a face does nothing by itself, the asyncio object does the work, and all of asyncio happens in one thread;
 that runs while a face is started, and ends with the last one: by its shutdown, when a `with` is left, or at the
 interpreter's exit. A call that was submitted before the end of the thread is answered, and one that comes later is
-refused; a caller who is interrupted stops waiting, and what it has called goes on. A function that is handed over runs
-in the caller's thread, or is refused because the caller has given up.
+refused; an interrupted caller stops waiting, and what it has called goes on. A function that is handed over runs in the
+caller's thread, or is refused because the caller has given up.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SharedLoopThread:
         self._users = 0
 
     def acquire(self) -> LoopThread:
-        """The thread; who gets it gives it back with `release`."""
+        """The thread; its user gives it back with `release`."""
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread()
@@ -137,7 +137,7 @@ class SharedLoopThread:
 
 
 class CallerThread:
-    """Made by the caller, who then waits with `result_of`."""
+    """Made by the caller, which then waits with `result_of`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -348,7 +348,7 @@ def iterating(
 
 
 def _shut_down_all() -> None:
-    """At the interpreter's exit: faces that nobody has shut down must not be cut off in the middle of a send."""
+    """At the interpreter's exit: faces that are still running must not be cut off in the middle of a send."""
     for face in list(_started):
         try:
             face.shutdown(timeout_s=EXIT_TIMEOUT_S)

@@ -109,7 +109,7 @@ class FakeAdmin:
     def _delete_group(self, request: pb.DeleteSubscriptionGroupRequest) -> pb.DeleteSubscriptionGroupResponse:
         self.requests.append(request)
         if self._broker.members(request.group):
-            return pb.DeleteSubscriptionGroupResponse(code=common_pb2.NO_PERMISSION, remark="it has living members")
+            return pb.DeleteSubscriptionGroupResponse(code=common_pb2.NO_PERMISSION, remark="it has active members")
         if self.groups.pop(request.group, None) is None:
             code = common_pb2.SUBSCRIPTION_GROUP_NOT_EXIST
             return pb.DeleteSubscriptionGroupResponse(code=code, remark="no such group")
@@ -297,7 +297,7 @@ class FakeReplica:
             self.log_end = max(0, master.log_end - self.behind)
 
     def restart(self) -> None:
-        """A master that has stepped down is nobody's slave then; one that has not begins its next epoch."""
+        """A master that has stepped down has no master then; one that has not begins its next epoch."""
         if self.writable:
             self.epoch = Epoch(self.epoch.term, self.epoch.start + 1)
         elif self.is_master:

@@ -158,7 +158,7 @@ class FakeBroker:
         self._answer_polls()
 
     def break_streams(self) -> None:
-        """Every connection is gone; whoever comes back is welcome unless `down` says otherwise."""
+        """Break every connection; new ones are accepted unless `down` says otherwise."""
         for stream in list(self.streams):
             stream.break_off()
 

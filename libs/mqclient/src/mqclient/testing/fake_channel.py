@@ -26,7 +26,7 @@ class FakeServer(Protocol):
 
 
 class FakeChannel:
-    """Implements `Channel`. `server` is who stands at the address, None when nobody listens."""
+    """Implements `Channel`. `server` serves the address; None when nothing listens there."""
 
     def __init__(self, address: str, server: FakeServer | None, clock: Clock) -> None:
         self.closed = False
@@ -39,7 +39,7 @@ class FakeChannel:
         await asyncio.sleep(0)
         server = self._server
         if server is None or server.down:
-            raise BrokerUnreachableError(f"{self.address}: nobody listens")
+            raise BrokerUnreachableError(f"{self.address}: nothing listens")
         try:
             async with timeout(self._clock, timeout_s):
                 response: ResponseT = await server.unary(method.path, request)
@@ -69,7 +69,7 @@ class FakeStream:
         self._end: MQClientError | None = None
         self._ended = False
         if server is None or server.down:
-            self._finish(BrokerUnreachableError(f"{address}: nobody listens"))
+            self._finish(BrokerUnreachableError(f"{address}: nothing listens"))
 
     async def write(self, request: Any) -> None:
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ class FakeSessions:
             stream.answer(command)
 
     def _heartbeat(self, stream: FakeStream, heartbeat: broker_pb.Heartbeat, *, silent: bool) -> None:
-        """Take the client's word, unless `answer` refuses it; tell everybody whose group has changed."""
+        """Take the client's word, unless `answer` refuses it; tell the members of every group that has changed."""
         self.heartbeats.append(heartbeat)
         if heartbeat.consumers and self.answer.code != common_pb.SUCCESS:
             stream.answer(broker_pb.SessionResponse(heartbeat_ack=self.answer))
@@ -178,7 +178,7 @@ class FakeSessions:
         ]
 
     def notify(self, groups: set[str]) -> None:
-        """Tell the members that somebody came or went, or gave queues back."""
+        """Tell the members that a member came or went, or gave queues back."""
         for stream, heartbeat in list(self._members.items()):
             for group in sorted(groups & _groups(heartbeat)):
                 changed = broker_pb.ConsumerIdsChanged(group=group)

@@ -238,7 +238,7 @@ class FakeProgress:
 
 
 class FakeLocks:
-    """Who holds which queue; `refused` are not given to anybody."""
+    """Which client holds which queue; `refused` are not lent to any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

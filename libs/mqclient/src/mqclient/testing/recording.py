@@ -134,7 +134,7 @@ async def letters_of(admin: Admin, group: str, wanted: DeadLetterFilter = IN_ANY
 
 
 async def open_bodies(admin: Admin, group: str) -> list[bytes]:
-    """The bodies of those with which nobody has done anything."""
+    """The bodies of the letters without a mark."""
     return [letter.message.body for letter in await letters_of(admin, group, DeadLetterFilter())]
 
 

@@ -63,14 +63,14 @@ class Channel(Protocol):
         """One request, one answer, within `timeout_s`."""
 
     def stream(self, method: Method[RequestT, ResponseT]) -> Stream[RequestT, ResponseT]:
-        """Begin a stream. That nobody listens shows at the first write or read."""
+        """Begin a stream. An unreachable address shows at the first write or read."""
 
     async def close(self) -> None:
         """Break off what runs and let the connection go."""
 
 
 class NameServerSource(Protocol):
-    """Who knows the addresses of the name servers, and may name others tomorrow (mechanism L6)."""
+    """The source of the name servers' addresses, which may change (mechanism L6)."""
 
     async def look_up(self) -> tuple[str, ...]:
         """The addresses as `host:port`, at least one. Raises NoRouteError when they cannot be had."""

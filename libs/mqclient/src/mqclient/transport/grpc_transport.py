@@ -2,7 +2,7 @@
 
 `mq+http://host:port/path`: an HTTP server that answers `host:port;host:port`, as for RocketMQ's TopAddressing: status
 200, the first line of the body, 3 s at most. `mq+dns://name:port`: every A record of the name is a name server, as for
-a headless service. An answer that is empty or broken is a NoRouteError, and whoever has older addresses keeps them.
+a headless service. An answer that is empty or broken is a NoRouteError, and the older addresses stay in use.
 
 This is the only module of the client that knows gRPC and sockets, and that makes their errors the client's.
 
@@ -207,7 +207,7 @@ def _not_a_name_server(address: str) -> str:
 
 
 def raise_unless_cancelled(address: str) -> NoReturn:
-    """Sort out a CancelledError: gRPC raises it for a closed channel or call, too, though nobody cancelled."""
+    """Sort out a CancelledError: gRPC raises it for a closed channel or call, too, without a cancellation."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise  # noqa: PLE0704 - called from an except block only
@@ -307,7 +307,7 @@ def _first_line(body: bytes) -> str:
 
 
 async def _in_thread(call: Callable[[], T], name: str) -> T:
-    """The result of a call that blocks. Whoever is cancelled leaves the thread behind, which ends with its call.
+    """The result of a call that blocks. A cancelled caller leaves the thread behind, which ends with its call.
 
     A thread of its own, and a daemon: the loop's pool would keep it, and have the interpreter wait for it at its exit.
     """
@@ -318,7 +318,7 @@ async def _in_thread(call: Callable[[], T], name: str) -> T:
 
 
 def ipv4_addresses(name: str) -> tuple[str, ...]:
-    """Every A record of the name, sorted. Blocks. Raises OSError when it has none, or nobody can be asked."""
+    """Every A record of the name, sorted. Blocks. Raises OSError when it has none, or no resolver answers."""
     found = socket.getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     return tuple(sorted({str(address[0]) for *_, address in found}))
 
