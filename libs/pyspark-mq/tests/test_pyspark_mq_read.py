@@ -136,7 +136,7 @@ class TestBatch:
         assert (bodies(b), bodies(a), bodies(frame)) == ([4, 5, 6, 7], [0, 1, 2, 3], list(range(8)))
 
     def test_what_is_wrong_is_said_before_anything_runs(self, spark: SparkSession, queue: Queue) -> None:
-        with pytest.raises((PythonException, AnalysisException), match="no living broker has the topic 'nowhere'"):
+        with pytest.raises((PythonException, AnalysisException), match="no registered broker has the topic 'nowhere'"):
             read_mq(spark, queue, "nowhere").count()
         with pytest.raises((PythonException, AnalysisException), match="has no option 'startingoffset' for reading"):
             read_mq(spark, queue, "nowhere", startingOffset="earliest").count()
@@ -149,7 +149,7 @@ def plan_of(frame: DataFrame) -> str:
 
 class TestStream:
     @pytest.mark.mechanism("Y2")
-    def test_what_is_available_is_read_once_in_batches_that_are_admitted(
+    def test_what_is_available_is_read_once_in_batches_within_the_limit(
         self, spark: SparkSession, queue: Queue, tmp_path: Path
     ) -> None:
         queue.create("stream")

@@ -1,4 +1,4 @@
-"""What plans a read: ranges, admission, offsets as JSON, positions, and filters that are taken over."""
+"""What plans a read: ranges, ends of batches, offsets as JSON, positions, and filters that are taken over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pyspark_mq.errors import BrokerAwayError, DataLossError, OptionError, ReadR
 from pyspark_mq.offsets import OffsetRange, from_json, split, to_json
 from pyspark_mq.options import NoMatchStrategy, Position, PositionKind
 from pyspark_mq.pushdown import VALUES_MAX, Wanted, push
-from pyspark_mq.stream_reader import admit, waiting_records
+from pyspark_mq.stream_reader import batch_ends, waiting_records
 
 Q0, Q1, Q10 = (MessageQueue("orders", "broker-a", number) for number in (0, 1, 10))
 queues = st.builds(MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 3))
@@ -63,32 +63,32 @@ class TestSplit:
         assert sizes == [300, 300, 300, 100]
 
 
-class TestAdmission:
+class TestBatchEnds:
     @settings(deadline=None)
     @given(ranges, st.integers(1, 500))
     def test_a_limit_is_kept_exactly_and_nothing_goes_back(self, waiting: list[OffsetRange], limit: int) -> None:
         begin = {one.queue: one.start for one in waiting}
         end = {one.queue: one.end for one in waiting}
-        admitted = admit(begin, end, limit)
-        assert waiting_records(begin, admitted) == min(limit, waiting_records(begin, end))
-        assert all(begin[queue] <= admitted[queue] <= end[queue] for queue in end)
-        assert admitted.keys() == end.keys()
+        ends = batch_ends(begin, end, limit)
+        assert waiting_records(begin, ends) == min(limit, waiting_records(begin, end))
+        assert all(begin[queue] <= ends[queue] <= end[queue] for queue in end)
+        assert ends.keys() == end.keys()
 
     def test_queues_get_their_share_of_what_waits(self) -> None:
-        assert admit({Q0: 0, Q1: 10}, {Q0: 300, Q1: 110}, 40) == {Q0: 30, Q1: 20}
+        assert batch_ends({Q0: 0, Q1: 10}, {Q0: 300, Q1: 110}, 40) == {Q0: 30, Q1: 20}
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 40])
     def test_a_quiet_queue_is_read_beside_queues_that_are_filled_as_fast_as_they_are_read(self, limit: int) -> None:
         at = dict.fromkeys((Q0, Q1, Q10), 0)
         for _ in range(3):
-            at = admit(at, {Q0: at[Q0] + 1_000_000, Q1: 1, Q10: at[Q10] + 1_000_000}, limit)
+            at = batch_ends(at, {Q0: at[Q0] + 1_000_000, Q1: 1, Q10: at[Q10] + 1_000_000}, limit)
         assert at[Q1] == 1
 
     def test_one_at_a_time_everything_is_read_in_the_end(self) -> None:
         at, end = {Q0: 0, Q1: 0, Q10: 5}, {Q0: 2, Q1: 3, Q10: 5}
         steps = 0
         while at != end:
-            at = admit(at, end, 1)
+            at = batch_ends(at, end, 1)
             steps += 1
         assert steps == 5
 
@@ -333,9 +333,9 @@ class TestPatience:
 
         def call() -> None:
             tries.append(1)
-            raise BrokerUnreachableError("nobody listens")
+            raise BrokerUnreachableError("nothing listens")
 
-        with pytest.raises(BrokerAwayError, match="asking is not possible, tried 3 times: nobody listens"):
+        with pytest.raises(BrokerAwayError, match="asking is not possible, tried 3 times: nothing listens"):
             Patience(2, 0.0).ask("asking", call)
         assert len(tries) == 3
 

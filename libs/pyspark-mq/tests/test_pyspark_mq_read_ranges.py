@@ -34,7 +34,7 @@ from pyspark_mq.schema import SCHEMA
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 PLAN = ReadPlan(
-    key=ClientKey("mq://nobody:1"),
+    key=ClientKey("mq://nowhere:1"),
     schema=SCHEMA,
     wanted=Wanted(),
     fail_on_data_loss=True,
@@ -81,7 +81,7 @@ class FakeQueue:
 
     def queue_offsets(self, queue: MessageQueue) -> tuple[int, int]:
         if not self.has_master:
-            raise NoRouteError("no master lives that is called 'broker-a'")
+            raise NoRouteError("no master is registered as 'broker-a'")
         return self.first, self.end if self.master_end is None else self.master_end
 
     def pull_frame(

@@ -1,4 +1,4 @@
-"""A stream's offsets: what is admitted, what is met, what is gone, and when a query that reads what is there ends."""
+"""A stream's offsets: the ends of batches, new queues, lost queues, and when a query that reads what is there ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reader(StreamReader):
     def __init__(self, there: dict[MessageQueue, Bounds], **options: Any) -> None:
         self.clock = SimClock()
         self.there = there
-        where = {"namesrvAddr": "nobody:1", "subscribe": "orders"}
+        where = {"namesrvAddr": "nowhere:1", "subscribe": "orders"}
         super().__init__(read_options(where | options, streaming=True), SCHEMA, Wanted(), self.clock)
 
     def _ask_bounds(self, begin: dict[MessageQueue, int]) -> dict[MessageQueue, Bounds]:
@@ -43,7 +43,7 @@ class Reader(StreamReader):
 
 
 class TestLatestOffset:
-    def test_everything_or_as_much_as_is_admitted(self) -> None:
+    def test_everything_or_as_much_as_the_limit(self) -> None:
         reader = Reader({Q0: Bounds(0, 10), Q1: Bounds(0, 30)})
         assert reader.latest({Q0: 0, Q1: 0}) == {"0": 10, "1": 30}
         assert reader.latest({Q0: 0, Q1: 0}, ReadMaxRows(8)) == {"0": 2, "1": 6}
@@ -150,7 +150,7 @@ class TestLimits:
         assert reader.latest({Q0: 2}, limit) == {"0": 2}
         await reader.clock.advance(59.0)
         assert reader.latest({Q0: 2}, limit) == {"0": 2}
-        assert reader.latest({Q0: 2}, ALL) == {"0": 5}  # who wants all gets all
+        assert reader.latest({Q0: 2}, ALL) == {"0": 5}  # all that there is
         reader.there = {Q0: Bounds(0, 12)}
         assert reader.latest({Q0: 2}, limit) == {"0": 12}
         reader.there = {Q0: Bounds(0, 13)}
@@ -211,7 +211,7 @@ class FakeClient:
     def topic_stats(self, topic: str) -> list[QueueStats]:
         masters = [name for name, master in self.brokers.items() if master]
         if not masters:
-            raise NoRouteError("no master lives in any cluster")
+            raise NoRouteError("no master is registered in any cluster")
         queues = {queue: one for queue, one in self.topics[topic].items() if queue.broker_name in masters}
         if not queues:
             raise BrokerRefusedError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", masters[0])
@@ -267,7 +267,7 @@ class TestQueueBounds:
 
     def test_a_topic_that_nobody_has_is_named_with_who_was_asked(self) -> None:
         with pytest.raises(
-            UnknownTopicError, match="no living broker has the topic 'nope'; the brokers broker-a, brok"
+            UnknownTopicError, match="no registered broker has the topic 'nope'; the brokers broker-a, brok"
         ):
             asked(BOTH, TopicChoice(topics=("nope", "orders")))
         assert asked(BOTH, TopicChoice(pattern="nope")) == {}
@@ -305,7 +305,7 @@ class TestQueueBounds:
         assert asked(BOTH, both, [gone], waits=True).keys() == {Q0, OTHER}
         without_master = asked(BOTH | {"broker-a": False}, both, [gone], waits=True)
         assert without_master == {gone: AWAY, OTHER: Bounds(1, 2), Q0: Bounds(3, 4, by_slave=True)}
-        with pytest.raises(BrokerAwayError, match="no broker lives that a name server knows"):
+        with pytest.raises(BrokerAwayError, match="no broker is registered at a name server"):
             asked({}, both, waits=True)
         with pytest.raises(BrokerAwayError, match="broker broker-a, which has queues of this read, has no master with"):
             asked(BOTH | {"broker-a": False}, both, [gone])
@@ -329,7 +329,7 @@ class TestQueueBounds:
             asked({"broker-a": True}, TopicChoice(queues=frozenset({Q0, OTHER})))
 
     def test_without_any_broker_it_is_asked_again(self) -> None:
-        with pytest.raises(BrokerAwayError, match="tried 3 times: no broker lives that a name server knows"):
+        with pytest.raises(BrokerAwayError, match="tried 3 times: no broker is registered at a name server"):
             asked({}, ORDERS)
 
     def test_conditions_are_for_brokers_that_all_evaluate_them(self) -> None:

@@ -115,7 +115,7 @@ class TestStream:
             asyncio.run(process.terminate())
         try:
             options = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "10"}
-            with pytest.raises(StreamingQueryException, match="no broker lives that a name server knows"):
+            with pytest.raises(StreamingQueryException, match="no broker is registered at a name server"):
                 stream.run(**options)
             left = "broker broker-a, which has queues of topic 'gone', has left all name servers within the last 10"
             with pytest.raises((PythonException, AnalysisException), match=left):

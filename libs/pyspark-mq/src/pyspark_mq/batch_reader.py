@@ -36,7 +36,7 @@ def read_plan(options: ReadOptions, schema: StructType, wanted: Wanted) -> ReadP
 
 
 def client_key(options: ReadOptions) -> ClientKey:
-    """Whose client the options ask for."""
+    """The key of the client for these options."""
     return ClientKey(options.url, options.group, options.read_from_slave)
 
 
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
             yield from read_range(partition.range, self._plan)
 
     def _ranges(self, cluster: QueueBounds) -> list[OffsetRange]:
-        """What is read. A loss is told before filters make less of it: it is one, whatever is asked for."""
+        """What is read. A loss is reported before filters apply: it is one, whatever is asked for."""
         options, pushed, wanted = self._options, self._pushed, self._plan.wanted
         bounds = cluster.of(options.choice)
         begin = beginning(options.starting, bounds, cluster)
@@ -197,7 +197,7 @@ def report_closed(queue: MessageQueue, offset: int, end: int, *, fail: bool) -> 
 
 
 def report_gone(queue: MessageQueue, offset: int, *, fail: bool) -> None:
-    """As `report_loss`, for a queue that is there no more although its broker lives."""
+    """As `report_loss`, for a queue that is there no more although its broker is registered."""
     sentence = (
         f"what followed offset {offset} of topic {queue.topic!r}, broker {queue.broker_name!r}, "
         f"queue {queue.queue_id}, is lost: the broker has no such queue any more"

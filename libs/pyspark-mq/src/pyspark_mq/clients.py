@@ -46,7 +46,7 @@ class Patience:
     def ask(self, what: str, call: Callable[[], T]) -> T:
         """The answer. `what` says in the error what could not be done.
 
-        Raises BrokerAwayError when nobody answers, ReadRefusedError for an answer that will not change.
+        Raises BrokerAwayError without an answer, ReadRefusedError for an answer that will not change.
         """
         tries = 0
         while True:
@@ -68,13 +68,12 @@ class Patience:
 # worker runs one task after the other, mostly about the same cluster, so the client of the last one stays: a name
 # server, a broker's connection and an event loop are not looked up anew for each partition. When Spark ends the worker
 # its connections end with it; a pull consumer is no member of a group, so that no broker waits for it.
-#
-# Invariant: of those that nobody uses at most one is kept.
+# Invariant: at most one unused client is kept.
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """Whose client it is. Without a group it pulls as RocketMQ's tools do, and makes none."""
+    """The key of a client. Without a group it pulls as RocketMQ's tools do, and makes none."""
 
     url: str
     group: str = ""
@@ -128,7 +127,7 @@ def client_of(key: ClientKey) -> Iterator[Client]:
 
 
 def close_idle() -> None:
-    """Close what nobody uses."""
+    """Close unused clients."""
     with _lock:
         for client in [one for one in _clients.values() if not one.users]:
             _clients.pop(client.key).close()
@@ -149,8 +148,8 @@ if hasattr(os, "register_at_fork"):
 class Bounds:
     """The first offset that can be read, and the offset of the next message to come.
 
-    `by_slave`: nobody but a slave could be asked, and there may be more. `is_closed`: its topic's permission or number
-    of read queues does not allow to read it now, or its broker is away, and then the offsets are 0.
+    `by_slave`: only a slave could be asked, and there may be more. `is_closed`: its topic's permission or number of
+    read queues does not allow to read it now, or its broker is away, and then the offsets are 0.
     """
 
     first: int
@@ -217,7 +216,7 @@ class QueueBounds:
         except BrokerRefusedError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-            stats = {}  # no master has it, so those who have it are slaves
+            stats = {}  # no master has it, so the brokers that have it are slaves
         closed = {queue: replace(stats[queue], is_closed=True) for queue in known & stats.keys()}
         return closed | {queue: stats.get(queue) or self._by_slave(queue) for queue in queues}
 
@@ -239,10 +238,12 @@ class QueueBounds:
             raise _away_error(away)
         brokers = sorted({one.broker_name for one in self.client.admin.cluster_list()})
         if not brokers:
-            raise BrokerAwayError("no broker lives that a name server knows")
+            raise BrokerAwayError("no broker is registered at a name server")
         if not waits:
             names = ", ".join(map(repr, topics))
-            raise UnknownTopicError(f"no living broker has the topic {names}; the brokers {', '.join(brokers)} live")
+            raise UnknownTopicError(
+                f"no registered broker has the topic {names}; the brokers {', '.join(brokers)} are registered"
+            )
 
     def _away(self, missing: Iterable[MessageQueue]) -> list[str]:
         """The brokers of these queues that have no master now: only it can say that a queue is not there."""

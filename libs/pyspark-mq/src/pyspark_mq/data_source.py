@@ -1,4 +1,4 @@
-"""`format("mq")`: what Spark asks first.
+"""`format("mq")`: the entry point for Spark.
 
 It asks in several processes, one of them for the schema alone, so the client and all that decodes is imported by the
 methods that need it: importing it takes longer than the answer.
@@ -28,8 +28,8 @@ class MqDataSource(DataSource):
 
     Filters of a query are pushed down only where the option filterPushdown asks for it at a load(). Spark 4.3 keeps the
     reader that a query's filters have narrowed with the table of that load(), and gives it to the next query over the
-    same DataFrame, whatever that filters: a union of two where() would read one of them twice. Who sets the option
-    makes one query of what was loaded. The options tags and sql belong to the load() itself, and have no such trap.
+    same DataFrame, whatever that filters: a union of two where() would read one of them twice. With the option, use
+    each load() for one query only. The options tags and sql belong to the load() itself, and have no such trap.
     """
 
     @classmethod

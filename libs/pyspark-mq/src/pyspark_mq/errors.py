@@ -2,7 +2,7 @@
 
 MqSourceError
  ├─ OptionError            an option, or a combination of them, that makes no sense: change it
- ├─ UnknownTopicError      no living broker has the topic: create it, or correct its name
+ ├─ UnknownTopicError      no registered broker has the topic: create it, or correct its name
  ├─ BrokerAwayError        a broker or all name servers were silent for as long as the options allow: try again
  ├─ ReadRefusedError       a broker said no for good: the sentence says why
  ├─ DataLossError          messages are not there any more; failOnDataLoss=false reads what is left
@@ -23,11 +23,11 @@ class OptionError(MqSourceError, ValueError):
 
 
 class UnknownTopicError(MqSourceError):
-    """No living broker has it."""
+    """No registered broker has it."""
 
 
 class BrokerAwayError(MqSourceError):
-    """Nobody who could answer has answered in time."""
+    """No broker or name server has answered in time."""
 
 
 class ReadRefusedError(MqSourceError):

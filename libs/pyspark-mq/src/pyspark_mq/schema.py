@@ -69,6 +69,6 @@ def check_schema(schema: StructType) -> StructType:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """As Spark compares a source's batches with."""
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - only who reads needs Arrow
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - only reading needs Arrow
 
     return to_arrow_schema(schema, timezone="UTC")

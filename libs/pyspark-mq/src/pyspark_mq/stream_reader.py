@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan = read_plan(options, schema, wanted)
         self._target: dict[MessageQueue, int] | None = None  # of AvailableNow
         self._bounds: dict[MessageQueue, Bounds] = {}  # as they were last heard
-        self._admitted_at: float | None = None  # monotonic; when a batch was last let through
+        self._begun_at: float | None = None  # monotonic; when the last batch began
         self._shown: dict[MessageQueue, int] = {}  # what the group's brokers have been told
         self._closed: set[MessageQueue] = set()  # those of which it was said that they wait
 
@@ -83,9 +83,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waits_for_more(waiting, limit):
             ends = begin
         elif isinstance(limit, ReadMaxRows):
-            ends = admit(begin, ends, limit.max_rows)
+            ends = batch_ends(begin, ends, limit.max_rows)
         if ends != begin:
-            self._admitted_at = self._clock.monotonic()
+            self._begun_at = self._clock.monotonic()
         # A queue that is met now is read from the next batch on: its beginning has to be in an offset first.
         return to_json({queue: one.first for queue, one in bounds.items() if self._may_begin(queue)} | ends)
 
@@ -183,11 +183,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self._options.min_offsets_per_trigger
         if not least or self._target is not None or isinstance(limit, ReadAllAvailable) or waiting >= least:
             return False
-        since = self._admitted_at
+        since = self._begun_at
         return since is not None and self._clock.monotonic() < since + self._options.max_trigger_delay_s
 
 
-def admit(begin: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
+def batch_ends(begin: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
     """Where a batch of at most `limit` records ends.
 
     Every queue gets one record, and its share of the rest, rounded down; what rounding leaves over goes to those that

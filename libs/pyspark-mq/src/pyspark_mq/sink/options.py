@@ -98,7 +98,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     )
 
 
-# Who sends, and under which numbers: from what a replay of the batch has again (ADR "A sink that is recognised").
+# The producer and the numbers of a batch, derived from what a replay has again (ADR "A sink that is recognised").
 #
 # A number is made of the batch id, the kind of waiting, and the place in the lane: the rows of one partition that go to
 # one queue and wait in the same way.

@@ -156,7 +156,7 @@ class PartitionSender:
                 await self._send(request)
                 self._unsent_bytes -= _size(request.messages)
                 self._progress.set()
-        except Exception as error:  # whatever it is, the rows have not been sent and the task has to hear of it
+        except Exception as error:  # whatever it is, the rows have not been sent and the task has to fail
             self._failure = self._failure or error
             self._progress.set()
 
